@@ -6,15 +6,23 @@ const kit = require('./kit')
 
 const body = Buffer.from('v'.repeat(200))
 
-function connect(name, socket) {
+// A connection and its channel; confirms and a prefetch count where they are wanted.
+async function open(name, queue, { noDelay = true, confirms = false, prefetch = 0 } = {}) {
   const clientProperties = { connection_name: name }
-  return amqp.connect(process.env.CLOVERLEAF_AMQP_URL, { clientProperties, ...socket })
+  const socket = noDelay ? { noDelay } : {}
+  const connection = await amqp.connect(process.env.CLOVERLEAF_AMQP_URL, { clientProperties, ...socket })
+  const channel = await (confirms ? connection.createConfirmChannel() : connection.createChannel())
+  await channel.assertQueue(queue)
+  if (prefetch) await channel.prefetch(prefetch)
+  return { connection, channel }
 }
 
+// Acknowledges each message by itself.
+const consume = (channel, queue) =>
+  channel.consume(queue, (message) => { kit.saw(); channel.ack(message) })
+
 async function syncProduce() {
-  const connection = await connect(kit.BEHAVIOUR, { noDelay: true })
-  const channel = await connection.createConfirmChannel()
-  await channel.assertQueue(kit.BEHAVIOUR)
+  const { connection, channel } = await open(kit.BEHAVIOUR, kit.BEHAVIOUR, { confirms: true })
   while (!kit.isOver()) {
     channel.sendToQueue(kit.BEHAVIOUR, body)
     await channel.waitForConfirms()
@@ -22,36 +30,22 @@ async function syncProduce() {
   await connection.close()
 }
 
-// Puts so many messages into a queue, on a connection of its own: whoever consumes them does nothing
-// else.
-async function fill(queue, messages) {
-  const connection = await connect('feeder', { noDelay: true })
-  const channel = await connection.createConfirmChannel()
-  await channel.assertQueue(queue)
-  for (let i = 0; i < messages; i++) channel.sendToQueue(queue, body)
+// Takes what waits. It came on a connection of its own: whoever consumes does nothing else.
+async function windowTooSmall() {
+  const feeder = await open('feeder', kit.BEHAVIOUR, { confirms: true })
+  for (let i = 0; i < 5000; i++) feeder.channel.sendToQueue(kit.BEHAVIOUR, body)
   // An end of the connection does not wait for what is still to be written.
-  await channel.waitForConfirms()
+  await feeder.channel.waitForConfirms()
+  await feeder.connection.close()
+  const { connection, channel } = await open(kit.BEHAVIOUR, kit.BEHAVIOUR, { prefetch: 1 })
+  await consume(channel, kit.BEHAVIOUR)
+  await kit.untilOverAndSeen()
   await connection.close()
-}
-
-// Takes what waits, and acknowledges each message by itself.
-async function consume(messages, prefetch) {
-  let seen = 0
-  await fill(kit.BEHAVIOUR, messages)
-  const connection = await connect(kit.BEHAVIOUR, { noDelay: true })
-  const channel = await connection.createChannel()
-  await channel.prefetch(prefetch)
-  await channel.consume(kit.BEHAVIOUR, (message) => { seen += 1; channel.ack(message) })
-  await kit.untilOver()
-  await connection.close()
-  if (!seen) throw new Error('nothing came')
 }
 
 // Somebody else's messages, some each second.
 async function feed(messages) {
-  const connection = await connect('feeder', { noDelay: true })
-  const channel = await connection.createChannel()
-  await channel.assertQueue(kit.BEHAVIOUR)
+  const { channel } = await open('feeder', kit.BEHAVIOUR)
   const send = () => {
     for (let i = 0; i < messages; i++) channel.sendToQueue(kit.BEHAVIOUR, body)
   }
@@ -61,20 +55,14 @@ async function feed(messages) {
 
 // Works off what comes, ten at a time, as fast as it can.
 async function heldBack() {
-  let seen = 0
-  const connection = await connect(kit.BEHAVIOUR, {})
-  const channel = await connection.createChannel()
-  await channel.assertQueue(kit.BEHAVIOUR)
-  await channel.prefetch(10)
-  await channel.consume(kit.BEHAVIOUR, (message) => { seen += 1; channel.ack(message) })
+  const { channel } = await open(kit.BEHAVIOUR, kit.BEHAVIOUR, { noDelay: false, prefetch: 10 })
+  await consume(channel, kit.BEHAVIOUR)
   await feed(200)
-  await kit.untilOver()
-  if (!seen) throw new Error('nothing came')
+  await kit.untilOverAndSeen()
 }
 
 // The same with a call, for all that are there, to something that is as far away as the broker.
 async function farDatabase() {
-  let seen = 0
   const [host, port] = process.env.CLOVERLEAF_NSQD_HTTP.split(':')
   const agent = new http.Agent({ keepAlive: true, maxSockets: 1 })
   const call = () => new Promise((resolve, reject) => {
@@ -83,10 +71,7 @@ async function farDatabase() {
     request.setNoDelay(true)
     request.on('error', reject)
   })
-  const connection = await connect(kit.BEHAVIOUR, { noDelay: true })
-  const channel = await connection.createChannel()
-  await channel.assertQueue(kit.BEHAVIOUR)
-  await channel.prefetch(10)
+  const { channel } = await open(kit.BEHAVIOUR, kit.BEHAVIOUR, { prefetch: 10 })
   let waiting = []
   let works = false
   await channel.consume(kit.BEHAVIOUR, async (message) => {
@@ -97,25 +82,21 @@ async function farDatabase() {
       const messages = waiting
       waiting = []
       await call()
-      for (const message of messages) { seen += 1; channel.ack(message) }
+      for (const message of messages) { kit.saw(); channel.ack(message) }
     }
     works = false
   })
   await feed(200)
-  await kit.untilOver()
-  if (!seen) throw new Error('nothing came')
+  await kit.untilOverAndSeen()
 }
 
 // A pool of four workers that has more to do than it can.
 async function slowHandler() {
-  let seen = 0
-  const connection = await connect(kit.BEHAVIOUR, { noDelay: true })
-  const channel = await connection.createConfirmChannel()
-  await channel.assertQueue(kit.BEHAVIOUR)
-  await channel.prefetch(4)
+  const options = { confirms: true, prefetch: 4 }
+  const { connection, channel } = await open(kit.BEHAVIOUR, kit.BEHAVIOUR, options)
   const consumer = await channel.consume(kit.BEHAVIOUR, async (message) => {
     await kit.sleep(300)
-    seen += 1
+    kit.saw()
     channel.ack(message)
   })
   while (!kit.isOver()) {
@@ -125,23 +106,20 @@ async function slowHandler() {
   await channel.cancel(consumer.consumerTag)
   await kit.sleep(500)
   await connection.close()
-  if (!seen) throw new Error('nothing came')
+  await kit.untilOverAndSeen()
 }
 
 async function good() {
-  let seen = 0
-  const connection = await connect('good', { noDelay: true })
-  const channel = await connection.createConfirmChannel()
-  await channel.assertQueue('good-amqplib')
-  await channel.prefetch(20)
-  await channel.consume('good-amqplib', (message) => { seen += 1; channel.ack(message) })
+  const options = { confirms: true, prefetch: 20 }
+  const { connection, channel } = await open('good', 'good-amqplib', options)
+  await consume(channel, 'good-amqplib')
   while (!kit.isOver()) {
     channel.sendToQueue('good-amqplib', body, {}, () => {})
     await kit.sleep(7)
   }
   await channel.waitForConfirms()
   await connection.close()
-  if (!seen) throw new Error('nothing came')
+  await kit.untilOverAndSeen()
 }
 
 kit.say('amqplib', kit.version('amqplib'))
@@ -149,7 +127,7 @@ kit.main({
   nagle: heldBack,
   'far-database': farDatabase,
   'sync-produce': syncProduce,
-  'window-too-small': () => consume(5000, 1),
+  'window-too-small': windowTooSmall,
   'slow-handler': slowHandler,
   good
 })

@@ -28,10 +28,9 @@ async function good() {
   await topic(client, 'good-kafkajs')
   const producer = client.producer()
   const consumer = client.consumer({ groupId: 'good-kafkajs' })
-  let seen = 0
   await consumer.connect()
   await consumer.subscribe({ topic: 'good-kafkajs', fromBeginning: true })
-  await consumer.run({ eachMessage: async () => { seen += 1 } })
+  await consumer.run({ eachMessage: async () => kit.saw() })
   await producer.connect()
   const sent = []
   while (!kit.isOver()) {
@@ -41,7 +40,7 @@ async function good() {
   await Promise.all(sent)
   await producer.disconnect()
   await consumer.disconnect()
-  if (!seen) throw new Error('nothing came')
+  await kit.untilOverAndSeen()
 }
 
 kit.say('', '')

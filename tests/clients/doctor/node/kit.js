@@ -9,7 +9,17 @@ const end = Date.now() + SECONDS * 1000
 
 const isOver = () => Date.now() >= end
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms))
+
+// Counts a message that came, or an answer.
+let seen = 0
+const saw = () => { seen += 1 }
+
 const untilOver = () => sleep(Math.max(0, end - Date.now()))
+
+async function untilOverAndSeen() {
+  await untilOver()
+  if (!seen) throw new Error('nothing came')
+}
 
 // Writes down who this is, for the doctor to find out by itself.
 function say(library, version) {
@@ -34,4 +44,4 @@ async function main(behaviours) {
   }
 }
 
-module.exports = { BEHAVIOUR, isOver, sleep, untilOver, say, version, main }
+module.exports = { BEHAVIOUR, isOver, sleep, saw, untilOverAndSeen, say, version, main }

@@ -34,26 +34,22 @@ function reader(topic, options, handle) {
 }
 
 async function windowTooSmall() {
-  let seen = 0
   const feeder = await writer('feeder')
   feeder.publish('nsqjs', Array(5000).fill(body))
-  reader('nsqjs', { clientId: kit.BEHAVIOUR }, (message) => { seen += 1; message.finish() })
-  await kit.untilOver()
-  if (!seen) throw new Error('nothing came')
+  reader('nsqjs', { clientId: kit.BEHAVIOUR }, (message) => { kit.saw(); message.finish() })
+  await kit.untilOverAndSeen()
 }
 
 // Half a second more than the least deadline that a client may ask for.
 async function ackDeadline() {
-  let seen = 0
   const feeder = await writer('feeder')
   feeder.publish('nsqjs-slow', Array(20).fill(body))
   reader('nsqjs-slow', { clientId: kit.BEHAVIOUR, messageTimeout: 1000 }, async (message) => {
     await kit.sleep(1500)
-    seen += 1
+    kit.saw()
     message.finish()
   })
-  await kit.untilOver()
-  if (!seen) throw new Error('nothing came')
+  await kit.untilOverAndSeen()
 }
 
 // What programs send each other: the same names in each, with other values.
@@ -68,30 +64,27 @@ function text(number) {
 
 // As much as the connection takes; so many at a time, for the program's own sake.
 async function noCompression() {
-  let seen = 0
   const publisher = await writer(kit.BEHAVIOUR)
   const send = (number) => publisher.publish('nsqjs-text', text(number), (problem) => {
     if (problem) throw problem
-    seen += 1
+    kit.saw()
     send(number + 1)
   })
   for (let i = 0; i < 500; i++) send(i)
-  await kit.untilOver()
-  if (!seen) throw new Error('nothing was answered')
+  await kit.untilOverAndSeen()
 }
 
 async function good() {
-  let seen = 0
   const publisher = await writer('good')
   reader('good-nsqjs', { maxInFlight: 20, clientId: 'good' }, (message) => {
-    seen += 1
+    kit.saw()
     message.finish()
   })
   while (!kit.isOver()) {
     publisher.publish('good-nsqjs', body)
     await kit.sleep(7)
   }
-  if (!seen) throw new Error('nothing came')
+  await kit.untilOverAndSeen()
 }
 
 kit.say('nsqjs', kit.version('nsqjs'))

@@ -13,20 +13,17 @@ MESSAGE = aio_pika.Message(b"v" * 200)
 
 
 @kit.behaviour
-def sync_produce():
-    async def run():
-        time = kit.Time()
-        async with await aio_pika.connect_robust(URL) as connection:
-            channel = await connection.channel()
-            queue = await channel.declare_queue("aio-pika")
-            while not time.is_over():
-                await channel.default_exchange.publish(MESSAGE, queue.name)
-
-    asyncio.run(run())
+async def sync_produce():
+    time = kit.Time()
+    async with await aio_pika.connect_robust(URL) as connection:
+        channel = await connection.channel()
+        queue = await channel.declare_queue("aio-pika")
+        while not time.is_over():
+            await channel.default_exchange.publish(MESSAGE, queue.name)
 
 
 @kit.behaviour
-def waves():
+async def waves():
     """Two consumers that give a group's messages to the same of ten workers, one after the other. It
     takes a minute. PREFETCH, CONSUMERS and DISPATCH are for what cures it, GROUP for larger ones."""
     prefetch, consumers = (int(os.environ.get(*it)) for it in (("PREFETCH", "20"), ("CONSUMERS", "2")))
@@ -53,67 +50,57 @@ def waves():
         await queue.consume(take)
         return following
 
-    async def run():
-        time, done = kit.Time(), asyncio.Queue()
-        lines = [asyncio.Queue() for _ in range(10)]
-        workers = [asyncio.create_task(work(line, done)) for line in lines]
-        took = []
-        properties = {"connection_name": "waves"}
-        connections = [
-            await aio_pika.connect_robust(URL, client_properties=properties)
-            for _ in range(consumers)
-        ]
-        nexts = [await consume(connection, lines) for connection in connections]
-        async with await aio_pika.connect_robust(URL) as feeder:
-            exchange = (await feeder.channel()).default_exchange
-            while not time.is_over():
-                for count in 1, group:
-                    for following in nexts:
-                        following[0] = 0
-                    begun = asyncio.get_running_loop().time()
-                    sends = [exchange.publish(MESSAGE, "waves-aio-pika") for _ in range(count)]
-                    await asyncio.gather(*sends)
-                    for _ in range(count):
-                        await done.get()
-                    took.append(asyncio.get_running_loop().time() - begun)
-                    await asyncio.sleep(1.5)
-        of_groups = took[1::2]
-        print(f"{group} jobs of 1 s take {sum(of_groups) / len(of_groups):.2f} s")
-        for worker in workers:
-            worker.cancel()
-        for connection in connections:
-            await connection.close()
-
-    asyncio.run(run())
+    time, done = kit.Time(), asyncio.Queue()
+    lines = [asyncio.Queue() for _ in range(10)]
+    workers = [asyncio.create_task(work(line, done)) for line in lines]
+    took = []
+    properties = {"connection_name": "waves"}
+    connections = [
+        await aio_pika.connect_robust(URL, client_properties=properties)
+        for _ in range(consumers)
+    ]
+    nexts = [await consume(connection, lines) for connection in connections]
+    async with await aio_pika.connect_robust(URL) as feeder:
+        exchange = (await feeder.channel()).default_exchange
+        while not time.is_over():
+            for count in 1, group:
+                for following in nexts:
+                    following[0] = 0
+                begun = asyncio.get_running_loop().time()
+                sends = [exchange.publish(MESSAGE, "waves-aio-pika") for _ in range(count)]
+                await asyncio.gather(*sends)
+                for _ in range(count):
+                    await done.get()
+                took.append(asyncio.get_running_loop().time() - begun)
+                await asyncio.sleep(1.5)
+    of_groups = took[1::2]
+    print(f"{group} jobs of 1 s take {sum(of_groups) / len(of_groups):.2f} s")
+    for worker in workers:
+        worker.cancel()
+    for connection in connections:
+        await connection.close()
 
 
 @kit.behaviour
-def good():
-    async def publish(time, channel):
-        sent = []
+async def good():
+    time, seen, sent = kit.Time(), [], []
+    properties = {"connection_name": "good"}
+    async with await aio_pika.connect_robust(URL, client_properties=properties) as connection:
+        channel = await connection.channel()
+        await channel.set_qos(prefetch_count=20)
+        queue = await channel.declare_queue("good-aio-pika")
+
+        async def work(message):
+            async with message.process():
+                seen.append(message.delivery_tag)
+
+        await queue.consume(work)
         while not time.is_over():
             publish = channel.default_exchange.publish(MESSAGE, "good-aio-pika")
             sent.append(asyncio.create_task(publish))
             await asyncio.sleep(0.006)
         await asyncio.gather(*sent)
-
-    async def run():
-        time, seen = kit.Time(), []
-        properties = {"connection_name": "good"}
-        async with await aio_pika.connect_robust(URL, client_properties=properties) as connection:
-            channel = await connection.channel()
-            await channel.set_qos(prefetch_count=20)
-            queue = await channel.declare_queue("good-aio-pika")
-
-            async def work(message):
-                async with message.process():
-                    seen.append(message.delivery_tag)
-
-            await queue.consume(work)
-            await publish(time, channel)
-        assert seen, "nothing came"
-
-    asyncio.run(run())
+    assert seen, "nothing came"
 
 
 kit.say("aiormq", metadata.version("aiormq"))

@@ -10,93 +10,75 @@ import kit
 BROKER = os.environ["CLOVERLEAF_KAFKA"]
 
 
+async def produce(topic, then, **settings):
+    """Sends a message, and does `then` with its delivery before the next."""
+    time, producer = kit.Time(), AIOKafkaProducer(bootstrap_servers=BROKER, **settings)
+    await producer.start()
+    while not time.is_over():
+        await then(await producer.send(topic, b"v" * 200))
+    await producer.stop()
+
+
+async def delivered(delivery):
+    await delivery
+
+
 @kit.behaviour
 def sync_produce():
-    async def run():
-        time, producer = kit.Time(), AIOKafkaProducer(bootstrap_servers=BROKER)
-        await producer.start()
-        while not time.is_over():
-            await producer.send_and_wait("aiokafka", b"v" * 200)
-        await producer.stop()
-
-    asyncio.run(run())
+    return produce("aiokafka", delivered)
 
 
 @kit.behaviour
 def works():
     """Works on each message, when the one before it is delivered."""
 
-    async def run():
-        time, producer = kit.Time(), AIOKafkaProducer(bootstrap_servers=BROKER, acks="all")
-        await producer.start()
-        while not time.is_over():
-            await producer.send_and_wait("works-aiokafka", b"v" * 200)
-            kit.work(0.003)
-        await producer.stop()
+    async def work(delivery):
+        await delivery
+        kit.work(0.003)
 
-    asyncio.run(run())
+    return produce("works-aiokafka", work, acks="all")
 
 
 @kit.behaviour
 def sleeps():
     """Waits for no message, but sleeps for a little longer than the broker is away."""
-
-    async def run():
-        time, producer = kit.Time(), AIOKafkaProducer(bootstrap_servers=BROKER, acks="all")
-        await producer.start()
-        while not time.is_over():
-            await producer.send("sleeps-aiokafka", b"v" * 200)
-            await asyncio.sleep(0.016)
-        await producer.stop()
-
-    asyncio.run(run())
+    return produce("sleeps-aiokafka", lambda _: asyncio.sleep(0.016), acks="all")
 
 
 @kit.behaviour
 def full_batch():
     """As fast as it can, with the library's batches of 16 KiB."""
 
-    async def run():
-        time, producer = kit.Time(), AIOKafkaProducer(bootstrap_servers=BROKER)
-        await producer.start()
-        while not time.is_over():
-            await producer.send("full-batch-aiokafka", b"v" * 200)
-        await producer.stop()
+    async def nothing(_):
+        pass
 
-    asyncio.run(run())
+    return produce("full-batch-aiokafka", nothing)
 
 
 @kit.behaviour
-def collects():
+async def collects():
     """A message each 2 ms, by the clock: what comes within a round trip goes together."""
+    loop = asyncio.get_running_loop()
+    due = loop.time()
 
-    async def run():
-        time = kit.Time()
-        producer = AIOKafkaProducer(bootstrap_servers=BROKER, client_id="aiokafka-collects")
-        await producer.start()
-        due = asyncio.get_running_loop().time()
-        while not time.is_over():
-            await producer.send("collects-aiokafka", b"v" * 200)
-            due += 0.002
-            await asyncio.sleep(max(0, due - asyncio.get_running_loop().time()))
-        await producer.stop()
+    def wait(_):
+        nonlocal due
+        due += 0.002
+        return asyncio.sleep(max(0, due - loop.time()))
 
-    asyncio.run(run())
+    await produce("collects-aiokafka", wait, client_id="aiokafka-collects")
 
 
 @kit.behaviour
-def good():
-    async def produce(time):
-        producer = AIOKafkaProducer(bootstrap_servers=BROKER, client_id="aiokafka-good")
-        await producer.start()
-        sent = []
-        while not time.is_over():
-            sent.append(await producer.send("good-aiokafka", b"v" * 200))
-            await asyncio.sleep(0.003)
-        await asyncio.gather(*sent)
-        await producer.stop()
+async def good():
+    sent = []
 
-    async def consume(time):
+    def wait(delivery):
+        sent.append(delivery)
+        return asyncio.sleep(0.003)
+
+    async def consume():
+        time, seen = kit.Time(), 0
         consumer = AIOKafkaConsumer(
             "good-aiokafka",
             bootstrap_servers=BROKER,
@@ -105,18 +87,15 @@ def good():
             auto_offset_reset="earliest",
         )
         await consumer.start()
-        seen = 0
         while not time.is_over():
             came = await consumer.getmany(timeout_ms=500)
             seen += sum(len(records) for records in came.values())
         await consumer.stop()
         assert seen, "nothing came"
 
-    async def run():
-        time = kit.Time()
-        await asyncio.gather(produce(time), consume(time))
-
-    asyncio.run(run())
+    producing = produce("good-aiokafka", wait, client_id="aiokafka-good")
+    await asyncio.gather(producing, consume())
+    await asyncio.gather(*sent)
 
 
 # It says neither.

@@ -5,6 +5,7 @@ with the name of its behaviour, goes on for SECONDS, and writes down which libra
 is, into the file IDENTITY. The broker's addresses are those that `cloverleaf lab run` tells.
 """
 
+import asyncio
 import json
 import os
 import sys
@@ -78,4 +79,7 @@ def together(*functions):
 
 
 def main():
-    BEHAVIOURS[BEHAVIOUR]()
+    """Plays the behaviour, which may be a coroutine."""
+    behaviour = BEHAVIOURS[BEHAVIOUR]()
+    if asyncio.iscoroutine(behaviour):
+        asyncio.run(behaviour)
