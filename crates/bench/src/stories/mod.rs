@@ -92,10 +92,10 @@ pub struct StoryTable {
 }
 
 impl StoryTable {
-    pub(crate) fn new(title: &str, columns: &[&str]) -> StoryTable {
+    pub(crate) fn new(title: &str, columns: &[impl ToString]) -> StoryTable {
         StoryTable {
             title: title.to_owned(),
-            columns: columns.iter().map(|text| (*text).to_owned()).collect(),
+            columns: columns.iter().map(ToString::to_string).collect(),
             rows: Vec::new(),
         }
     }

@@ -6,6 +6,7 @@ use cloverleaf_telemetry::Protocol;
 
 use super::StoryTable;
 use super::play::Play;
+use super::seed::Figure;
 use super::seed::pipelines::{DEMAND, JOB_S, ONE_PRODUCER, PROCESSORS, PRODUCERS, SERIAL};
 use crate::amqp::Pipeline;
 use crate::command::BenchError;
@@ -29,16 +30,6 @@ QUEUE queue fill-first` while it runs). A broker that does not know this argumen
 The prefetch must be as large as the number of processors, or no more than that many of them \
 ever work.";
 
-/// One row.
-struct Case {
-    what: &'static str,
-    dispatch: Option<&'static str>,
-    producers: usize,
-    demand: usize,
-    messages: usize,
-    theirs: Option<String>,
-}
-
 pub(super) fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
     play.story.title = "a pipeline with idle processors (Broadway on AMQP)".to_owned();
     LESSON.clone_into(&mut play.story.lesson);
@@ -50,98 +41,65 @@ pub(super) fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
     let link = play.link;
     for url in play.urls(&[Protocol::Amqp])? {
         let opened = play.open(&url, &link)?;
-        let mut table = StoryTable::new(
-            &format!(
-                "{}: {PROCESSORS} processors, jobs of {}",
-                opened.label,
-                words::time(work.as_nanos() as f64)
-            ),
-            &[
-                "pipeline",
-                "jobs",
-                "all done",
-                "idle",
-                "most on one",
-                "the seed",
-            ],
+        let title = format!(
+            "{}: {PROCESSORS} processors, jobs of {}",
+            opened.label,
+            words::time(work.as_nanos() as f64)
         );
-        for case in cases() {
-            if play.is_stopped() {
-                break;
-            }
-            let pipeline = Pipeline {
-                dispatch: case.dispatch,
-                producers: case.producers,
-                processors: PROCESSORS,
-                demand: case.demand,
-                prefetch: PROCESSORS as u16,
-                messages: case.messages,
-                work,
-            };
+        let columns = [
+            "pipeline",
+            "jobs",
+            "all done",
+            "idle",
+            "most on one",
+            "the seed",
+        ];
+        let table = StoryTable::new(&title, &columns);
+        play.rows(table, cases(work), |play, (what, pipeline, theirs)| {
             let queue = format!("cloverleaf-bench-{:08x}", play.session.next_run());
             let stop = play.session.stop();
             let played = opened.at_client(|| pipeline.play(&opened.reached, &queue, stop))??;
-            table.add(vec![
-                case.what.to_owned(),
-                case.messages.to_string(),
+            Ok(vec![
+                what.to_owned(),
+                pipeline.messages.to_string(),
                 words::time(played.took.as_nanos() as f64),
                 played.idle().to_string(),
                 played.most().to_string(),
-                case.theirs.unwrap_or_default(),
-            ]);
-        }
-        play.table(table);
+                theirs.map(Figure::cited).unwrap_or_default(),
+            ])
+        })?;
     }
     Ok(())
 }
 
-fn cases() -> Vec<Case> {
-    let case = |what, dispatch, producers, demand, messages, theirs| Case {
-        what,
-        dispatch,
+/// A row's name, what is measured, and the seed's figure.
+type Case = (&'static str, Pipeline, Option<&'static Figure>);
+
+fn cases(work: Duration) -> Vec<Case> {
+    let pipeline = |producers, demand, messages| Pipeline {
+        dispatch: None,
         producers,
+        processors: PROCESSORS,
         demand,
+        prefetch: PROCESSORS as u16,
         messages,
-        theirs,
+        work,
     };
-    let fill_first = Some("fill-first");
-    let serial = Some(SERIAL.cited());
-    let alone = Some(ONE_PRODUCER.cited());
-    let two = PRODUCERS;
+    let fill_first = |it| Pipeline {
+        dispatch: Some("fill-first"),
+        ..it
+    };
+    let few = || pipeline(PRODUCERS, DEMAND, FEW);
+    let many = pipeline(PRODUCERS, DEMAND, MANY);
+    let one_each = || pipeline(PRODUCERS, 1, MANY);
+    let one_filled = fill_first(one_each());
+    let alone = pipeline(1, 1, MANY);
     vec![
-        case(
-            "2 producers, as Broadway begins",
-            None,
-            two,
-            DEMAND,
-            FEW,
-            serial,
-        ),
-        case(
-            "2 producers, fill-first",
-            fill_first,
-            two,
-            DEMAND,
-            FEW,
-            None,
-        ),
-        case(
-            "2 producers, as Broadway begins",
-            None,
-            two,
-            DEMAND,
-            MANY,
-            None,
-        ),
-        case("2 producers, demand of 1", None, two, 1, MANY, None),
-        case(
-            "2 producers, demand of 1, fill-first",
-            fill_first,
-            two,
-            1,
-            MANY,
-            None,
-        ),
-        case("1 producer, demand of 1", None, 1, 1, MANY, alone),
+        ("2 producers, as Broadway begins", few(), Some(&SERIAL)),
+        ("2 producers, fill-first", fill_first(few()), None),
+        ("2 producers, as Broadway begins", many, None),
+        ("2 producers, demand of 1", one_each(), None),
+        ("2 producers, demand of 1, fill-first", one_filled, None),
+        ("1 producer, demand of 1", alone, Some(&ONE_PRODUCER)),
     ]
 }

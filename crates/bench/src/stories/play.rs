@@ -3,6 +3,7 @@
 use cloverleaf_telemetry::Protocol;
 
 use super::{Story, StoryName, StoryTable};
+use crate::book::Tally;
 use crate::command::{BenchError, LiveLine, Opened, Session, Task};
 use crate::outcome::{Kind, Outcome};
 use crate::payload::PayloadKind;
@@ -10,6 +11,7 @@ use crate::plan::{Acks, Amount, Plan};
 use crate::proxy::Link;
 use crate::schedule::Arrivals;
 use crate::url::Url;
+use crate::words;
 
 /// A story while it is played.
 pub(crate) struct Play<'p, 's> {
@@ -100,6 +102,29 @@ impl<'p, 's> Play<'p, 's> {
         self.session.open_over(url, link)
     }
 
+    /// Clients for all brokers that the user named, or embedded ones for these protocols.
+    pub(super) fn open_all(&mut self, protocols: &[Protocol]) -> Result<Vec<Opened>, BenchError> {
+        let (link, urls) = (self.link, self.urls(protocols)?);
+        urls.iter().map(|url| self.open(url, &link)).collect()
+    }
+
+    /// A table with a row for each of these, until the user wants no more.
+    pub(super) fn rows<T>(
+        &mut self,
+        mut table: StoryTable,
+        of: impl IntoIterator<Item = T>,
+        mut row: impl FnMut(&mut Self, T) -> Result<Vec<String>, BenchError>,
+    ) -> Result<(), BenchError> {
+        for one in of {
+            if self.is_stopped() {
+                break;
+            }
+            table.add(row(self, one)?);
+        }
+        self.table(table);
+        Ok(())
+    }
+
     /// Measures once.
     pub(super) fn measure(
         &mut self,
@@ -132,7 +157,7 @@ impl<'p, 's> Play<'p, 's> {
             .findings
             .is_some_and(|findings| findings.is_broken())
         {
-            let sentence = crate::words::findings([outcome]);
+            let sentence = words::findings([outcome]);
             self.note(format!("BROKEN: {label}: {sentence}"));
         }
     }
@@ -152,6 +177,18 @@ impl<'p, 's> Play<'p, 's> {
     pub(super) fn is_stopped(&self) -> bool {
         self.session.stop().is_set()
     }
+}
+
+/// The messages per second of a measurement.
+pub(super) fn rate(outcome: &Outcome) -> String {
+    shown(outcome, |tally| words::rate(tally.rate()))
+}
+
+/// A figure of a measurement, which may have none.
+pub(super) fn shown(outcome: &Outcome, figure: impl Fn(&Tally) -> String) -> String {
+    outcome
+        .main()
+        .map_or_else(|| words::NOTHING.to_owned(), figure)
 }
 
 /// A plan as stories begin with: one producer, one consumer, messages one by one.

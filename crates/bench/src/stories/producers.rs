@@ -3,13 +3,13 @@
 use cloverleaf_telemetry::Protocol;
 
 use super::StoryTable;
-use super::play::{Play, plan};
+use super::play::{Play, plan, rate, shown};
 use super::seed::producers::{
     CONNECTIONS, FAR, FEWER, FIVE, IN_FLIGHT, IN_FLIGHT_EACH, MESSAGES, PARTITIONS, SECONDS,
     SIZE_BYTES, SYNCHRONOUS,
 };
 use crate::command::{BenchError, Opened};
-use crate::outcome::{Kind, Outcome};
+use crate::outcome::Kind;
 use crate::plan::{Amount, Plan};
 use crate::words;
 
@@ -31,11 +31,7 @@ neither is, they change nothing.";
 pub(super) fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
     play.story.title = format!("producers over a distance ({})", play.link);
     LESSON.clone_into(&mut play.story.lesson);
-    let link = play.link;
-    let mut all = Vec::new();
-    for url in play.urls(&[Protocol::Kafka, Protocol::Nsq])? {
-        all.push(play.open(&url, &link)?);
-    }
+    let all = play.open_all(&[Protocol::Kafka, Protocol::Nsq])?;
     windows(play, &all)?;
     connections(play, &all)?;
     play.note("The seed's producers ran at a home, over the Internet.".to_owned());
@@ -50,15 +46,9 @@ fn windows(play: &mut Play<'_, '_>, all: &[Opened]) -> Result<(), BenchError> {
         columns.push("p50".to_owned());
     }
     columns.push("the seed".to_owned());
-    let mut table = StoryTable {
-        title: format!("One connection, messages of {SIZE_BYTES} bytes, one per request"),
-        columns,
-        rows: Vec::new(),
-    };
-    for window in WINDOWS {
-        if play.is_stopped() {
-            break;
-        }
+    let title = format!("One connection, messages of {SIZE_BYTES} bytes, one per request");
+    let table = StoryTable::new(&title, &columns);
+    play.rows(table, WINDOWS, |play, window| {
         let at_most = f64::from(window) / play.link.rtt.as_secs_f64();
         let mut row = vec![words::count(window.into()), words::rate(at_most)];
         for opened in all {
@@ -70,7 +60,10 @@ fn windows(play: &mut Play<'_, '_>, all: &[Opened]) -> Result<(), BenchError> {
             let what = format!("{window} in flight");
             let outcome = play.measure(opened, Kind::Produce, plan, &what)?;
             row.push(rate(&outcome));
-            row.push(median(&outcome));
+            // Half of the messages were answered within this, from when they were sent.
+            row.push(shown(&outcome, |it| {
+                words::time(it.service.quantile_ns(0.5) as f64)
+            }));
         }
         row.push(match window {
             1 => format!("{}; {}", SYNCHRONOUS.cited(), FAR.cited()),
@@ -78,10 +71,8 @@ fn windows(play: &mut Play<'_, '_>, all: &[Opened]) -> Result<(), BenchError> {
             1_000 => IN_FLIGHT.cited(),
             _ => FEWER.cited(),
         });
-        table.add(row);
-    }
-    play.table(table);
-    Ok(())
+        Ok(row)
+    })
 }
 
 /// More connections, and more partitions where there are some.
@@ -104,15 +95,9 @@ fn connections(play: &mut Play<'_, '_>, all: &[Opened]) -> Result<(), BenchError
         });
     }
     columns.push("the seed".to_owned());
-    let mut table = StoryTable {
-        title: format!("{IN_FLIGHT_EACH} in flight on each connection, {SIZE_BYTES} bytes"),
-        columns,
-        rows: Vec::new(),
-    };
-    for producers in CONNECTED {
-        if play.is_stopped() {
-            break;
-        }
+    let title = format!("{IN_FLIGHT_EACH} in flight on each connection, {SIZE_BYTES} bytes");
+    let table = StoryTable::new(&title, &columns);
+    play.rows(table, CONNECTED, |play, producers| {
         let mut row = vec![producers.to_string()];
         for (opened, partitions) in &each {
             let amount = play.amount(SHORT_S, Amount::Seconds(SECONDS));
@@ -129,25 +114,6 @@ fn connections(play: &mut Play<'_, '_>, all: &[Opened]) -> Result<(), BenchError
             8 => PARTITIONS.cited(),
             _ => CONNECTIONS.cited(),
         });
-        table.add(row);
-    }
-    play.table(table);
-    Ok(())
-}
-
-fn rate(outcome: &Outcome) -> String {
-    outcome.main().map_or_else(
-        || words::NOTHING.to_owned(),
-        |tally| words::rate(tally.rate()),
-    )
-}
-
-/// Half of the messages were answered within this, from when they were sent.
-fn median(outcome: &Outcome) -> String {
-    let time = |ns: u64| words::time(ns as f64);
-    let main = outcome.main();
-    main.map_or_else(
-        || words::NOTHING.to_owned(),
-        |it| time(it.service.quantile_ns(0.5)),
-    )
+        Ok(row)
+    })
 }

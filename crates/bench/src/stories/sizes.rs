@@ -3,7 +3,7 @@
 use cloverleaf_telemetry::Protocol;
 
 use super::StoryTable;
-use super::play::{Play, plan};
+use super::play::{Play, plan, rate, shown};
 use super::seed::sizes::{
     BATCH_MESSAGES, CONCURRENCY, LATENCY_LINES, LATENCY_MS, MESSAGES, RATES, SIZES_BYTES,
 };
@@ -42,11 +42,7 @@ of how it was made.";
 pub(super) fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
     play.story.title = "message sizes: throughput and latency".to_owned();
     LESSON.clone_into(&mut play.story.lesson);
-    let mut all = Vec::new();
-    let link = play.link;
-    for url in play.urls(&[Protocol::Kafka, Protocol::Nsq])? {
-        all.push(play.open(&url, &link)?);
-    }
+    let all = play.open_all(&[Protocol::Kafka, Protocol::Nsq])?;
     throughput(play, &all)?;
     latency(play, &all)
 }
@@ -58,17 +54,11 @@ fn throughput(play: &mut Play<'_, '_>, all: &[Opened]) -> Result<(), BenchError>
         columns.push("consumed".to_owned());
     }
     columns.push("the seed".to_owned());
-    let mut table = StoryTable {
-        title: format!(
-            "Messages per second, {CONCURRENCY} connections, batches of {BATCH_MESSAGES}"
-        ),
-        columns,
-        rows: Vec::new(),
-    };
-    for (size_bytes, theirs) in SIZES_BYTES.into_iter().zip(RATES) {
-        if play.is_stopped() {
-            break;
-        }
+    let title =
+        format!("Messages per second, {CONCURRENCY} connections, batches of {BATCH_MESSAGES}");
+    let table = StoryTable::new(&title, &columns);
+    let sizes = SIZES_BYTES.into_iter().zip(RATES);
+    play.rows(table, sizes, |play, (size_bytes, theirs)| {
         let mut row = vec![words::count(size_bytes as u64)];
         for opened in all {
             let amount = play.amount(SHORT_S, Amount::Messages(MESSAGES));
@@ -81,17 +71,13 @@ fn throughput(play: &mut Play<'_, '_>, all: &[Opened]) -> Result<(), BenchError>
             };
             for kind in [Kind::Produce, Kind::Consume] {
                 let what = format!("{size_bytes} bytes, {}", words::kind(kind));
-                let outcome = play.measure(opened, kind, plan.clone(), &what)?;
-                let rate = outcome.main().map(|tally| words::rate(tally.rate()));
-                row.push(rate.unwrap_or_else(|| words::NOTHING.to_owned()));
+                row.push(rate(&play.measure(opened, kind, plan.clone(), &what)?));
             }
         }
         let theirs = theirs.map(|figure| figure.cited());
         row.push(theirs.unwrap_or_else(|| "in a chart only".to_owned()));
-        table.add(row);
-    }
-    play.table(table);
-    Ok(())
+        Ok(row)
+    })
 }
 
 fn latency(play: &mut Play<'_, '_>, all: &[Opened]) -> Result<(), BenchError> {
@@ -116,12 +102,13 @@ fn latency(play: &mut Play<'_, '_>, all: &[Opened]) -> Result<(), BenchError> {
             let outcome = play.measure(opened, Kind::EndToEnd, plan, &what)?;
             let mut row = vec![words::count(size_bytes as u64), opened.label.clone()];
             for (_, quantile) in QUANTILES {
-                let time = outcome.main().map(|tally| match quantile {
-                    0.0 => tally.response.min_ns(),
-                    _ => tally.response.quantile_ns(quantile),
-                });
-                let text = time.map(|ns| words::time(ns as f64));
-                row.push(text.unwrap_or_else(|| words::NOTHING.to_owned()));
+                row.push(shown(&outcome, |tally| {
+                    let ns = match quantile {
+                        0.0 => tally.response.min_ns(),
+                        _ => tally.response.quantile_ns(quantile),
+                    };
+                    words::time(ns as f64)
+                }));
             }
             table.add(row);
         }

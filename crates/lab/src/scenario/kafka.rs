@@ -25,7 +25,7 @@ const ANSWER: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(300);
 
 /// Settings of librdkafka.
-type Settings = &'static [(&'static str, &'static str)];
+pub(super) type Settings = &'static [(&'static str, &'static str)];
 
 /// A program, and its mistake.
 #[derive(Debug, Clone, Copy)]

@@ -216,79 +216,67 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-const fn healthy_kafka(pace: Pace) -> KafkaProgram {
-    KafkaProgram::sending(pace, Payload::Same(300))
+const fn healthy_kafka(pace: Pace, settings: kafka::Settings) -> ClientProgram {
+    ClientProgram::Kafka(KafkaProgram {
+        settings,
+        ..KafkaProgram::sending(pace, Payload::Same(300))
+    })
+}
+
+const fn healthy_amqp(publishes: Option<(usize, u64)>, prefetch: u16) -> AmqpProgram {
+    AmqpProgram {
+        publishes,
+        ..AmqpProgram::consuming(prefetch)
+    }
 }
 
 /// Clients that do nothing wrong, with their names. A client that is idle, works by a timer, has
 /// much to do at times, works for long, or is as fast as it needs to be, is no case.
 pub(super) const HEALTHY: &[(&str, ClientProgram)] = &[
-    ("idle", ClientProgram::Amqp(AmqpProgram::consuming(10))),
+    ("idle", ClientProgram::Amqp(healthy_amqp(None, 10))),
     (
         // One message at a time, each awaited.
         "timer",
         ClientProgram::Amqp(AmqpProgram {
-            publishes: Some((1, 250)),
             consumers: 0,
-            ..AmqpProgram::consuming(0)
+            ..healthy_amqp(Some((1, 250)), 0)
         }),
     ),
     (
         // A pool of workers that is busy all the time: it is its own limit.
         "slow-handler",
         ClientProgram::Amqp(AmqpProgram {
-            publishes: Some((20, 1_000)),
             workers: 4,
             job_ms: 300,
             is_one_connection: true,
-            ..AmqpProgram::consuming(4)
+            ..healthy_amqp(Some((20, 1_000)), 4)
         }),
     ),
     (
         "pipeline",
-        ClientProgram::Amqp(AmqpProgram {
-            publishes: Some((100, 200)),
-            ..AmqpProgram::consuming(200)
-        }),
+        ClientProgram::Amqp(healthy_amqp(Some((100, 200)), 200)),
     ),
     (
         "over-tls",
         ClientProgram::Amqp(AmqpProgram {
-            publishes: Some((10, 70)),
             over_tls: true,
-            ..AmqpProgram::consuming(50)
+            ..healthy_amqp(Some((10, 70)), 50)
         }),
     ),
-    (
-        // A producer that has said what it had to say.
-        "idle-producer",
-        ClientProgram::Kafka(healthy_kafka(Pace::Every(1, 20_000))),
-    ),
-    (
-        // With the library's defaults.
-        "steady",
-        ClientProgram::Kafka(healthy_kafka(Pace::Every(1, 50))),
-    ),
-    (
-        "bursts",
-        ClientProgram::Kafka(KafkaProgram {
-            settings: &[("linger.ms", "20")],
-            ..healthy_kafka(Pace::Every(1_000, 2_000))
-        }),
-    ),
-    (
-        "idempotent",
-        ClientProgram::Kafka(KafkaProgram {
-            settings: &[("enable.idempotence", "true")],
-            ..healthy_kafka(Pace::Every(50, 25))
-        }),
-    ),
+    // A producer that has said what it had to say, and one with the library's defaults.
+    ("idle-producer", healthy_kafka(Pace::Every(1, 20_000), &[])),
+    ("steady", healthy_kafka(Pace::Every(1, 50), &[])),
+    ("bursts", healthy_kafka(BURSTS, &[("linger.ms", "20")])),
+    ("idempotent", healthy_kafka(Pace::Every(50, 25), IN_ORDER)),
     (
         "group",
         ClientProgram::Kafka(KafkaProgram {
             partitions: 4,
             members: 2,
-            ..healthy_kafka(Pace::Every(20, 40))
+            ..KafkaProgram::sending(Pace::Every(20, 40), Payload::Same(300))
         }),
     ),
 ];
+
+const BURSTS: Pace = Pace::Every(1_000, 2_000);
+const IN_ORDER: kafka::Settings = &[("enable.idempotence", "true")];
