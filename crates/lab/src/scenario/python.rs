@@ -16,8 +16,8 @@ const PYTHON: &str = "CLOVERLEAF_LAB_PYTHON";
 /// Characters kept of its last words, which say why it has failed.
 const WORDS_CHARS_MAX: usize = 400;
 
-/// A program, and its mistake. It finds the broker in its environment, as programs of `lab run` do;
-/// its arguments are a topic of its own and a value. For each message that is done it prints a
+/// A program, and its mistake. It finds the broker in its environment, as programs of `lab run`
+/// do; its arguments are a topic of its own and a value. For each message that is done it prints a
 /// line: `done`, and how many microseconds it took.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PythonProgram {

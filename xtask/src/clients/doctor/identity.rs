@@ -38,7 +38,7 @@ struct RuleAdvice {
     changes: Vec<Change>,
 }
 
-/// Each kind of client that the advice has a name for, once; scenarios with the same kind are looked
+/// Each kind of client that the advice has a name for, once; scenarios of one kind are looked
 /// up by the same identity.
 pub(in crate::clients) fn check(context: &Context, report: &mut Report) -> Result<()> {
     let all: Vec<Scenario> = scenarios().filter(|it| !it.program.is_lab()).collect();
