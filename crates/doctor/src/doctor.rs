@@ -11,7 +11,7 @@ use crate::case::{Case, CaseKey, Cases, Signs};
 use crate::finding::{Confidence, Finding, Prediction};
 use crate::names::Names;
 use crate::queues::{QueueHistory, Queues};
-use crate::rules::{self, ClosedConnections, Crew, Patient, Rule, SHORT_US};
+use crate::rules::{self, ClientConsumers, ClosedConnections, ConnectionView, Rule, SHORT_US};
 use crate::window::{History, STEP_US};
 use crate::{Client, Observation};
 
@@ -23,7 +23,7 @@ const HISTORY_BYTES_MAX: usize = 64 << 20;
 const FINDINGS_MAX: usize = 200;
 
 /// Connections of one client at one queue that are looked at together.
-const CREW_MAX: usize = 64;
+const CLIENT_CONSUMERS_MAX: usize = 64;
 
 /// Times beyond this are no times.
 const TIME_US_MAX: u64 = u64::MAX / 4;
@@ -69,20 +69,20 @@ pub struct RuleCount {
 
 /// All that a doctor knew at one time: it answers as the doctor did then.
 #[derive(Debug, Clone)]
-pub struct Chart {
+pub struct DoctorSnapshot {
     /// In the order of an answer.
-    entries: Vec<(Standing, Finding)>,
+    entries: Vec<(CaseStatus, Finding)>,
     /// An answer without findings.
     blank: Report,
     counts: Vec<RuleCount>,
 }
 
-impl Chart {
+impl DoctorSnapshot {
     /// The findings, as [`Doctor::report`].
     pub fn report(&self, query: &Query) -> Report {
         let wanted = self.entries.iter();
         let mut wanted =
-            wanted.filter(|(standing, finding)| standing.is_wanted(&finding.client, query));
+            wanted.filter(|(status, finding)| status.is_wanted(&finding.client, query));
         let first = wanted.by_ref().take(FINDINGS_MAX);
         Report {
             findings: first.map(|(_, finding)| finding.clone()).collect(),
@@ -99,14 +99,14 @@ impl Chart {
 
 /// How a case stands, as far as questions ask for it.
 #[derive(Debug, Clone, Copy)]
-struct Standing {
+struct CaseStatus {
     is_active: bool,
     was_open: bool,
     /// Since it was seen last.
     age_us: u64,
 }
 
-impl Standing {
+impl CaseStatus {
     fn is_wanted(self, client: &Client, query: &Query) -> bool {
         let is_recent = self.was_open && query.since_us.is_some_and(|us| self.age_us <= us);
         let text = query.client.as_deref();
@@ -190,7 +190,7 @@ impl Doctor {
         let totals = observation.snapshot.totals.iter();
         self.connections_opened = totals.map(|it| it.connections_opened).sum();
         self.queues.look(&observation.queues, now_us);
-        let way = |id| self.histories.get(&id).map(History::way);
+        let way = |id| self.histories.get(&id).map(History::round_trips);
         self.closed
             .look(&observation.snapshot, |id| way(id).unwrap_or_default());
         self.names.look(&observation.snapshot, &self.advice);
@@ -244,34 +244,39 @@ impl Doctor {
         for consumer in self.queues.all().iter().flat_map(|it| &it.queue.consumers) {
             *consumers.entry(consumer.connection).or_default() += 1;
         }
-        let patients = seen.iter().filter_map(|connection| {
+        let views = seen.iter().filter_map(|connection| {
             let history = self.histories.get(&connection.id)?;
             let queue = by_connection.get(&connection.id).copied();
             if history.is_blank() || (queue.is_none() && !history.is_active(now_us)) {
                 return None;
             }
-            let patient = Patient {
+            let view = ConnectionView {
                 consumers: consumers.get(&connection.id).copied().unwrap_or_default(),
-                ..patient(connection, history, queue.flatten(), now_us)
+                ..view(connection, history, queue.flatten(), now_us)
             };
-            Some((connection.id, patient))
+            Some((connection.id, view))
         });
-        let mut patients: BTreeMap<u64, Patient<'_>> = patients.collect();
-        count_publishers(&mut patients);
+        let mut views: BTreeMap<u64, ConnectionView<'_>> = views.collect();
+        count_publishers(&mut views);
         let mut signs = Signs::default();
-        for (connection, patient) in &patients {
-            for sign in patient.signs() {
-                signs.add(patient.client(), &[*connection], sign);
+        for (connection, view) in &views {
+            for sign in view.signs() {
+                signs.add(view.client(), &[*connection], sign);
             }
-            let abandoned = self.closed.abandoned(patient.client());
-            if let Some(sign) = rules::see_too_many_in_flight(patient, abandoned) {
-                signs.add(patient.client(), &[*connection], sign);
+            let abandoned = self.closed.abandoned(view.client());
+            if let Some(sign) = rules::see_too_many_in_flight(view, abandoned) {
+                signs.add(view.client(), &[*connection], sign);
             }
         }
         for history in self.queues.all() {
-            for crew in crews(history, &patients) {
-                if let (Some(sign), Some((first, _))) = (crew.see(), crew.members.first()) {
-                    let at: Vec<u64> = crew.members.iter().map(|(it, _)| it.connection).collect();
+            for of_client in consumers_by_client(history, &views) {
+                if let (Some(sign), Some((first, _))) = (of_client.see(), of_client.members.first())
+                {
+                    let at: Vec<u64> = of_client
+                        .members
+                        .iter()
+                        .map(|(it, _)| it.connection)
+                        .collect();
                     signs.add(first.client(), &at, sign);
                 }
             }
@@ -296,7 +301,7 @@ impl Doctor {
         let mut cases: Vec<(&CaseKey, &Case)> = self
             .cases
             .all()
-            .filter(|(key, case)| self.standing(case).is_wanted(&key.client, query))
+            .filter(|(key, case)| self.status(case).is_wanted(&key.client, query))
             .collect();
         cases.sort_by(|a, b| order(*a, *b));
         let more = cases.len().saturating_sub(FINDINGS_MAX) as u64;
@@ -306,7 +311,7 @@ impl Doctor {
     }
 
     /// All that is known now, to answer from while the doctor thinks.
-    pub fn chart(&self) -> Chart {
+    pub fn snapshot(&self) -> DoctorSnapshot {
         let cases = self.cases.all();
         let mut cases: Vec<(&CaseKey, &Case)> = cases
             .filter(|(_, case)| case.is_active() || case.was_open())
@@ -314,16 +319,16 @@ impl Doctor {
         cases.sort_by(|a, b| order(*a, *b));
         let entries = cases
             .into_iter()
-            .map(|(key, case)| (self.standing(case), self.finding(key, case)));
-        Chart {
+            .map(|(key, case)| (self.status(case), self.finding(key, case)));
+        DoctorSnapshot {
             entries: entries.collect(),
             blank: self.answer(Vec::new(), 0),
             counts: self.counts(),
         }
     }
 
-    fn standing(&self, case: &Case) -> Standing {
-        Standing {
+    fn status(&self, case: &Case) -> CaseStatus {
+        CaseStatus {
             is_active: case.is_active(),
             was_open: case.was_open(),
             age_us: self.seen_us.saturating_sub(case.last_us),
@@ -404,14 +409,14 @@ impl Doctor {
     }
 }
 
-fn patient<'a>(
+fn view<'a>(
     connection: &'a ConnectionSnapshot,
     history: &'a History,
     queue: Option<&'a QueueHistory>,
     now_us: u64,
-) -> Patient<'a> {
+) -> ConnectionView<'a> {
     let gauges: &Gauges = &connection.gauges;
-    Patient {
+    ConnectionView {
         connection: connection.id,
         protocol: connection.protocol,
         history,
@@ -426,38 +431,40 @@ fn patient<'a>(
 }
 
 /// How many connections of each client publish.
-fn count_publishers(patients: &mut BTreeMap<u64, Patient<'_>>) {
+fn count_publishers(views: &mut BTreeMap<u64, ConnectionView<'_>>) {
     let mut counts: HashMap<&Client, u64> = HashMap::new();
-    for patient in patients.values().filter(|it| it.publishes()) {
-        *counts.entry(&patient.history.client).or_default() += 1;
+    for view in views.values().filter(|it| it.publishes()) {
+        *counts.entry(&view.history.client).or_default() += 1;
     }
-    for patient in patients.values_mut().filter(|it| it.publishes()) {
-        let count = counts.get(&patient.history.client);
-        patient.publishers = count.copied().unwrap_or(1);
+    for view in views.values_mut().filter(|it| it.publishes()) {
+        let count = counts.get(&view.history.client);
+        view.publishers = count.copied().unwrap_or(1);
     }
 }
 
 /// The consumers of a queue, by client.
-fn crews<'a, 'p>(
+fn consumers_by_client<'a, 'p>(
     queue: &'a QueueHistory,
-    patients: &'a BTreeMap<u64, Patient<'p>>,
-) -> Vec<Crew<'a, 'p>> {
+    views: &'a BTreeMap<u64, ConnectionView<'p>>,
+) -> Vec<ClientConsumers<'a, 'p>> {
     let mut consumers: BTreeMap<u64, u64> = BTreeMap::new();
     for consumer in &queue.queue.consumers {
         *consumers.entry(consumer.connection).or_default() += 1;
     }
-    let mut by_client: BTreeMap<&Client, Vec<(&Patient<'p>, u64)>> = BTreeMap::new();
+    let mut by_client: BTreeMap<&Client, Vec<(&ConnectionView<'p>, u64)>> = BTreeMap::new();
     for (connection, count) in consumers {
         // One that consumes from several queues tells nothing about this one.
-        if let Some(patient) = patients.get(&connection)
-            && patient.queue.is_some()
+        if let Some(view) = views.get(&connection)
+            && view.queue.is_some()
         {
-            let members = by_client.entry(patient.client()).or_default();
-            if members.len() < CREW_MAX {
-                members.push((patient, count));
+            let members = by_client.entry(view.client()).or_default();
+            if members.len() < CLIENT_CONSUMERS_MAX {
+                members.push((view, count));
             }
         }
     }
-    let crews = by_client.into_values();
-    crews.map(|members| Crew { queue, members }).collect()
+    let groups = by_client.into_values();
+    groups
+        .map(|members| ClientConsumers { queue, members })
+        .collect()
 }

@@ -45,7 +45,7 @@ mod window;
 
 pub use advice::{Advice, AdviceError, Change, How, Kind, Picture, RuleAdvice, Side};
 pub use client::Client;
-pub use doctor::{Chart, Doctor, Query, Report, RuleCount};
+pub use doctor::{Doctor, DoctorSnapshot, Query, Report, RuleCount};
 pub use finding::{Bound, Confidence, Fact, Finding, Measure, Prediction, Severity};
 pub use known_clients::{KnownClient, KnownClients};
 pub use observation::{Consumer, Observation, Partition, Queue};

@@ -17,7 +17,7 @@ use cloverleaf_telemetry::ConnectionSnapshot;
 use crate::Client;
 use crate::ack_log::AckLog;
 use crate::pack::{Flow, Pack};
-use crate::rules::Way;
+use crate::rules::RoundTrips;
 
 /// Length of a fine span: short enough that a finding needs no more than seconds.
 pub(crate) const STEP_US: u64 = 2_000_000;
@@ -85,7 +85,7 @@ impl Window {
 
 /// Times that are counted when they end, and what of them has passed.
 #[derive(Debug, Default)]
-struct GoingOn {
+struct OpenIntervals {
     holding_us: u64,
     no_credit_us: u64,
 }
@@ -107,7 +107,7 @@ pub(crate) struct History {
     /// How long first acknowledgements took (`Gauges::first_ack_us`), and when that was seen.
     first_acks: VecDeque<(u64, u64)>,
     /// Times that go on, as they were at the last step.
-    going_on: GoingOn,
+    open_intervals: OpenIntervals,
     /// The least round trip that the kernel told, 0 while it told none.
     pub(crate) rtt_us: u32,
     /// The smoothed round trip at the end of each of the last steps, oldest first; 0 where nothing
@@ -132,7 +132,7 @@ impl History {
                 AckLog::default()
             },
             first_acks: VecDeque::new(),
-            going_on: GoingOn::default(),
+            open_intervals: OpenIntervals::default(),
             fine: VecDeque::new(),
             middle: VecDeque::new(),
             coarse: VecDeque::new(),
@@ -187,7 +187,7 @@ impl History {
             }),
             // Numbers that fall are not this connection's: it begins anew.
             None => {
-                self.going_on = GoingOn::default();
+                self.open_intervals = OpenIntervals::default();
                 self.fine.clear();
                 self.middle.clear();
                 self.coarse.clear();
@@ -233,8 +233,8 @@ impl History {
     }
 
     /// How long its round trip was within that minute.
-    pub(crate) fn way(&self) -> Way {
-        Way {
+    pub(crate) fn round_trips(&self) -> RoundTrips {
+        RoundTrips {
             least_us: self.rtt_us,
             longest_us: self.rtts_us.iter().copied().max().unwrap_or_default(),
         }
@@ -249,10 +249,10 @@ impl History {
         };
         let gauges = &seen.gauges;
         // The two numbers of each are not read in one instant, so that it may seem to fall.
-        let GoingOn {
+        let OpenIntervals {
             holding_us,
             no_credit_us,
-        } = &mut self.going_on;
+        } = &mut self.open_intervals;
         let now = until_now(counters.holding_us, gauges.holding_since_us);
         *holding_us = now.max(*holding_us);
         let now = until_now(counters.no_credit_us, gauges.no_credit_since_us);

@@ -193,7 +193,7 @@ proptest! {
         let query = Query { since_us: Some(u64::MAX), client: None };
         let report = one.report(&query);
         prop_assert_eq!(&report, &other.report(&query));
-        prop_assert_eq!(&report, &one.chart().report(&query));
+        prop_assert_eq!(&report, &one.snapshot().report(&query));
         for finding in &report.findings {
             prop_assert!(finding.prediction.gain >= 1.3, "{finding:#?}");
             prop_assert!(finding.prediction.gain.is_finite());

@@ -7,7 +7,7 @@ use cloverleaf_telemetry::HistogramSnapshot;
 
 use crate::finding::{Bound, Measure, Prediction};
 use crate::queues::QueueHistory;
-use crate::rules::{GAIN_MIN, LONG_US, Patient, Sign};
+use crate::rules::{ConnectionView, GAIN_MIN, LONG_US, Sign};
 use crate::templates::TEMPLATES;
 
 /// Late acknowledgements that make a rule of it.
@@ -24,12 +24,12 @@ const ROOM: f64 = 1.25;
 /// Share of the looks at which messages waited, where there is always enough to do.
 const WAITING_MIN: f64 = 0.9;
 
-pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
-    if patient.totals.acks_late < LATE_MIN {
+pub(crate) fn see(view: &ConnectionView<'_>) -> Option<Sign> {
+    if view.totals.acks_late < LATE_MIN {
         // Mostly so, and cheaper than to look at a whole minute.
         return None;
     }
-    let window = patient.history.window(patient.now_us, LONG_US);
+    let window = view.history.window(view.now_us, LONG_US);
     let counters = &window.flow.counters;
     let (late, timeouts) = (counters.acks_late, counters.timeouts);
     // Redeliveries are what it costs: without them somebody only acknowledges twice.
@@ -41,12 +41,12 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
     if all < GAIN_MIN {
         return None;
     }
-    let queue = patient.queue.map(|queue| &queue.queue);
+    let queue = view.queue.map(|queue| &queue.queue);
     // Its own: others of the queue may have asked for another one.
     let consumers = queue.map_or(&[][..], |queue| &queue.consumers);
     let own = consumers
         .iter()
-        .filter(|it| it.connection == patient.connection);
+        .filter(|it| it.connection == view.connection);
     let deadline_us = own.filter_map(|it| it.deadline_us).min();
     let deadline_us = deadline_us.map(|us| us as f64);
     let longest_us = queue.and_then(|queue| queue.deadline_us_max);
@@ -61,7 +61,7 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
     let in_time = in_time.filter(|it| *it >= GAIN_MIN * acks);
     let wanted = in_time.unwrap_or(done as f64);
     let has_queue = |it: &QueueHistory| it.waiting_share() >= WAITING_MIN;
-    let always_waits = patient.queue.is_some_and(has_queue);
+    let always_waits = view.queue.is_some_and(has_queue);
     let bound = match in_time {
         Some(_) if always_waits => Bound::Exact,
         _ => Bound::AtMost,
@@ -97,7 +97,7 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
         .when("is_first_try", longer.is_some() && share.is_none())
         .with("longest_us", is_too_short.then_some(longest_us))
         .advise([("credit", 1.0)])
-        .at(patient.place());
+        .at(view.place());
     if let Some(longer) = longer {
         let advised = [
             ("deadline_s", longer.us / 1e6),

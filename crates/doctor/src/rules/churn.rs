@@ -8,9 +8,9 @@ use cloverleaf_telemetry::{Protocol, Snapshot};
 use crate::Client;
 use crate::advice::Side;
 use crate::finding::{Confidence, Measure, Prediction};
-use crate::rules::given_up::{GaveUp, GivenUps, Way};
+use crate::rules::given_up::{GaveUp, GivenUps, RoundTrips};
 use crate::rules::rounds::RTT_SLACK;
-use crate::rules::{EVENTS_MIN, GAIN_MIN, LONG_US, Patient, Sign, WAIT_US_MIN};
+use crate::rules::{ConnectionView, EVENTS_MIN, GAIN_MIN, LONG_US, Sign, WAIT_US_MIN};
 use crate::templates::TEMPLATES;
 
 /// How long closings count.
@@ -95,7 +95,7 @@ impl OfClient {
 
 impl ClosedConnections {
     /// Takes note of those that were closed since the last look; `way` knows how far they were.
-    pub(crate) fn look(&mut self, snapshot: &Snapshot, way: impl Fn(u64) -> Way) {
+    pub(crate) fn look(&mut self, snapshot: &Snapshot, way: impl Fn(u64) -> RoundTrips) {
         let now_us = snapshot.taken_us;
         // They are listed in the order in which they were closed: the last of the last look and
         // all before it are known. With a first look all are old.
@@ -307,13 +307,13 @@ fn connection_sign(protocol: Protocol, sum: &Closed, rtt_us: f64) -> Option<Sign
 }
 
 /// A connection on which channels come and go.
-pub(crate) fn channels(patient: &Patient<'_>) -> Option<Sign> {
-    let counters = &patient.short.flow.counters;
+pub(crate) fn channels(view: &ConnectionView<'_>) -> Option<Sign> {
+    let counters = &view.short.flow.counters;
     let channels = counters.channels_opened;
     let messages = counters.messages_in + counters.messages_out;
     let work = counters.publishes.max(counters.messages_out);
-    let rtt_us = patient.rtt_us()?;
-    if !patient.protocol.traits().has_channels
+    let rtt_us = view.rtt_us()?;
+    if !view.protocol.traits().has_channels
         || channels < EVENTS_MIN
         || messages == 0
         || messages as f64 > MESSAGES_MAX * channels as f64
@@ -322,7 +322,7 @@ pub(crate) fn channels(patient: &Patient<'_>) -> Option<Sign> {
     }
     let round_trips = counters.requests as f64 / channels as f64;
     let gain = counters.requests as f64 / work.max(1) as f64;
-    let rate = patient.short.per_second(messages);
+    let rate = view.short.per_second(messages);
     if gain < GAIN_MIN || rtt_us * (gain - 1.0) < WAIT_US_MIN {
         return None;
     }
@@ -338,7 +338,7 @@ pub(crate) fn channels(patient: &Patient<'_>) -> Option<Sign> {
     let template = &TEMPLATES.churn_of_channels;
     Some(Sign {
         side: side_of(counters.publishes),
-        ..Sign::new(template, prediction, patient.short.span_us, numbers)
+        ..Sign::new(template, prediction, view.short.span_us, numbers)
     })
 }
 
@@ -402,7 +402,7 @@ mod tests {
                     closed: ids.map(|id| given_up(id, id % clients, taken_us)).collect(),
                     ..Snapshot::default()
                 };
-                closed.look(&snapshot, |_| Way::default());
+                closed.look(&snapshot, |_| RoundTrips::default());
                 bytes_max = bytes_max.max(closed.len_bytes());
             }
             let given_up = closed.clients.values().map(|it| it.given_up.len());

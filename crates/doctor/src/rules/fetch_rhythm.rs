@@ -4,7 +4,7 @@
 //! a fetch tells the two apart: work on more messages takes longer, a timer does not.
 
 use crate::finding::{Bound, Measure};
-use crate::rules::{Patient, Sign, extremes, worthwhile};
+use crate::rules::{ConnectionView, Sign, extremes, worthwhile};
 use crate::templates::TEMPLATES;
 
 /// Share of the looks at which messages waited.
@@ -24,13 +24,13 @@ const STEPS_MIN: usize = 4;
 const PAUSE_SPREAD_MAX: f64 = 1.02;
 const MESSAGES_SPREAD_MIN: f64 = 1.15;
 
-pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
-    let queue = patient.queue?;
+pub(crate) fn see(view: &ConnectionView<'_>) -> Option<Sign> {
+    let queue = view.queue?;
     if queue.waiting_share() < WAITING_MIN {
         return None;
     }
-    let rtt_us = patient.rtt_us().unwrap_or_default();
-    let flow = &patient.short.flow;
+    let rtt_us = view.rtt_us().unwrap_or_default();
+    let flow = &view.short.flow;
     let (counters, histograms) = (&flow.counters, &flow.histograms);
     if counters.publishes > 0 || counters.acks > 0 {
         return None;
@@ -40,7 +40,7 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
     if pause_us < PAUSE_US_MIN || pause_us < PAUSE_FACTOR_MIN * fetch_us {
         return None;
     }
-    let steps: Vec<(f64, f64)> = patient
+    let steps: Vec<(f64, f64)> = view
         .history
         .steps(STEPS)
         .iter()
@@ -60,7 +60,7 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
         return None;
     }
     let per_fetch = counters.messages_out as f64 / histograms.request_gap_us.count().max(1) as f64;
-    let rate = patient.short.per_second(counters.messages_out);
+    let rate = view.short.per_second(counters.messages_out);
     let after = per_fetch * 1e6 / fetch_us.max(1_000.0);
     let measure = Measure::ConnectionMessagesPerSecond;
     // The client's own work is within the pause, and cannot be told from it.
@@ -74,6 +74,6 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
         ("fetch_us", fetch_us),
     ];
     let template = &TEMPLATES.fetch_rhythm;
-    let sign = Sign::new(template, prediction, patient.short.span_us, numbers);
-    Some(sign.at(patient.place()))
+    let sign = Sign::new(template, prediction, view.short.span_us, numbers);
+    Some(sign.at(view.place()))
 }

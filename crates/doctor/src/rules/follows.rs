@@ -21,7 +21,7 @@
 
 use cloverleaf_telemetry::Counters;
 
-use crate::rules::Patient;
+use crate::rules::ConnectionView;
 use crate::window::Window;
 
 /// The time that is looked at: so many rounds of a slow client take a minute or two.
@@ -63,12 +63,12 @@ pub(crate) struct Follows {
 
 impl Follows {
     /// As seen in the last minutes, if that is clear, and they do.
-    pub(crate) fn clearly(patient: &Patient<'_>) -> Option<Follows> {
-        let served = &patient.short.flow.histograms.service_us;
+    pub(crate) fn clearly(view: &ConnectionView<'_>) -> Option<Follows> {
+        let served = &view.short.flow.histograms.service_us;
         if served.quantile(0.1) < DISK_US_MIN {
             return None;
         }
-        let spans = patient.history.since(patient.now_us, LOOKED_AT_US);
+        let spans = view.history.since(view.now_us, LOOKED_AT_US);
         let follows = Follows::of(&spans)?;
         let Follows { slope, error, .. } = follows;
         let is_clear = error <= ERROR_MAX && slope - ERRORS * error >= SLOPE_MIN;

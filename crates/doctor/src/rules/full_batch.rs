@@ -15,7 +15,7 @@
 use crate::finding::{Bound, Measure};
 use crate::rules::one_connection::are_full;
 use crate::rules::rounds::Rounds;
-use crate::rules::{EVENTS_MIN, Patient, Sign, WAIT_US_MIN, worthwhile};
+use crate::rules::{ConnectionView, EVENTS_MIN, Sign, WAIT_US_MIN, worthwhile};
 use crate::templates::TEMPLATES;
 
 /// Times of a batch's first and last record are apart by this share of a round at most.
@@ -33,8 +33,8 @@ const THINK_SHARE_MAX: f64 = 0.35;
 const FACTOR: f64 = 16.0;
 const BATCH_BYTES_MAX: f64 = 524_288.0;
 
-pub(super) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
-    let flow = &patient.short.flow;
+pub(super) fn see(view: &ConnectionView<'_>, rounds: &Rounds) -> Option<Sign> {
+    let flow = &view.short.flow;
     let (counters, histograms) = (&flow.counters, &flow.histograms);
     let (cycle_us, wait_us) = (rounds.cycle_us(), rounds.wait_us());
     if counters.batches_in < EVENTS_MIN || wait_us < WAIT_US_MIN || !rounds.is_one_by_one() {
@@ -52,7 +52,7 @@ pub(super) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
         || youngest_us < AGE_ROUNDS.0 * cycle_us
         || age_us - way_us > AGE_ROUNDS.1 * cycle_us
         || gap_us - rounds.rtt_us > THINK_SHARE_MAX * wait_us
-        || !Rounds::is_waiting(patient)
+        || !Rounds::is_waiting(view)
     {
         return None;
     }
@@ -80,11 +80,11 @@ pub(super) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
         ("after_us", after_us),
     ];
     let template = &TEMPLATES.one_connection_full_batches;
-    let sign = Sign::new(template, prediction, patient.short.span_us, numbers);
+    let sign = Sign::new(template, prediction, view.short.span_us, numbers);
     Some(sign.advise([
         ("batch_bytes", wanted),
         ("batch_messages", (rounds.messages * times).round()),
         ("in_flight", 4.0),
-        ("connections", (4.0 * patient.publishers as f64).ceil()),
+        ("connections", (4.0 * view.publishers as f64).ceil()),
     ]))
 }

@@ -62,12 +62,12 @@ struct GivenUp {
     gaps: Gaps,
     record_ages: u64,
     record_ages_us: u64,
-    way: Way,
+    way: RoundTrips,
 }
 
 /// How long a connection's round trip was; all 0 if nobody asked the kernel while it was open.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Way {
+pub(crate) struct RoundTrips {
     /// The least, in microseconds.
     pub(crate) least_us: u32,
     /// The longest that was told, smoothed.
@@ -105,7 +105,7 @@ pub(crate) struct GaveUp {
     /// Their mean.
     pub(crate) record_age_us: f64,
     /// The ways of those of which they are known.
-    pub(crate) ways: Vec<Way>,
+    pub(crate) ways: Vec<RoundTrips>,
 }
 
 impl GivenUps {
@@ -114,7 +114,7 @@ impl GivenUps {
         &mut self,
         closed: &ClosedConnection,
         abandoned: u64,
-        way: Way,
+        way: RoundTrips,
         now_us: u64,
     ) {
         let counters = &closed.counters;

@@ -20,7 +20,7 @@ use crate::advice::Picture;
 use crate::finding::Measure;
 use crate::queues::QueueHistory;
 use crate::rules::job_groups::{self, Shown, Waiting};
-use crate::rules::{LONG_US, Patient, SHORT_US, Sign, WAIT_US_MIN, worthwhile};
+use crate::rules::{ConnectionView, LONG_US, SHORT_US, Sign, WAIT_US_MIN, worthwhile};
 use crate::templates::TEMPLATES;
 use crate::window::Window;
 
@@ -70,13 +70,13 @@ const HELD_MIN: f64 = 1.3;
 const BUSY_SHARE_MAX: f64 = 0.995;
 
 /// The consumers of one client on one queue.
-pub(crate) struct Crew<'a, 'p> {
+pub(crate) struct ClientConsumers<'a, 'p> {
     pub(crate) queue: &'a QueueHistory,
     /// Its connections, each with how many consumers it has there.
-    pub(crate) members: Vec<(&'a Patient<'p>, u64)>,
+    pub(crate) members: Vec<(&'a ConnectionView<'p>, u64)>,
 }
 
-impl Crew<'_, '_> {
+impl ClientConsumers<'_, '_> {
     /// The sign that this rule sees of them.
     pub(crate) fn see(&self) -> Option<Sign> {
         let sign = self.see_idle_others().or_else(|| self.see_waves())?;
@@ -92,8 +92,8 @@ impl Crew<'_, '_> {
             .iter()
             .filter(|it| it.in_flight == 0 && it.credit > 0);
         let idle = idle.count() as f64;
-        let worst = self.members.iter().map(|(patient, _)| *patient);
-        let worst = worst.max_by_key(|patient| patient.gauges.credit_used)?;
+        let worst = self.members.iter().map(|(view, _)| *view);
+        let worst = worst.max_by_key(|view| view.gauges.credit_used)?;
         let work = Work::of(&[(worst, 1)], JOBS_MIN)?;
         let counters = &work.window.flow.counters;
         let in_order = counters.acks_in_order as f64 / counters.acks.max(1) as f64;
@@ -181,9 +181,9 @@ impl Crew<'_, '_> {
             return None;
         }
         // Jobs of two lengths, and a pool of a program's own, look the same.
-        let (patient, _) = self.members.first()?;
+        let (view, _) = self.members.first()?;
         let is_proven = hidden && last >= PROVEN_WAVES_MIN && work.in_order >= IN_ORDER_MIN;
-        if !is_proven && !job_groups::shares_workers(patient.client()) {
+        if !is_proven && !job_groups::shares_workers(view.client()) {
             return None;
         }
         Some(Waiting {
@@ -212,7 +212,7 @@ impl Crew<'_, '_> {
         let after = jobs * 1e6 / waiting.least_us;
         let measure = Measure::SubscriptionMessagesPerSecond;
         let prediction = worthwhile(measure, rate, after)?;
-        let members = self.members.iter().map(|(patient, _)| *patient);
+        let members = self.members.iter().map(|(view, _)| *view);
         let credits: Vec<u64> = members.flat_map(|it| self.credits_of(it)).collect();
         // One consumer then has all that they have together now; no limit stays none.
         let together = if credits.contains(&u64::MAX) {
@@ -254,7 +254,7 @@ impl Crew<'_, '_> {
     }
 
     /// How many messages each consumer of a member may have.
-    fn credits_of(&self, member: &Patient<'_>) -> Vec<u64> {
+    fn credits_of(&self, member: &ConnectionView<'_>) -> Vec<u64> {
         let consumers = self.queue.queue.consumers.iter();
         let of_member = consumers.filter(|it| it.connection == member.connection);
         of_member.map(|it| it.credit).collect()
@@ -288,7 +288,7 @@ struct Work {
 
 impl Work {
     /// With so many acknowledgements at least.
-    fn of(members: &[(&Patient<'_>, u64)], acks_min: u64) -> Option<Work> {
+    fn of(members: &[(&ConnectionView<'_>, u64)], acks_min: u64) -> Option<Work> {
         WINDOWS_US.iter().find_map(|length_us| {
             let work = Work::within(members, *length_us)?;
             // A shorter window has seen too little of the longest jobs.
@@ -298,17 +298,17 @@ impl Work {
         })
     }
 
-    fn within(members: &[(&Patient<'_>, u64)], length_us: u64) -> Option<Work> {
+    fn within(members: &[(&ConnectionView<'_>, u64)], length_us: u64) -> Option<Work> {
         let mut all: Option<Work> = None;
-        for (patient, consumers) in members {
-            let window = patient.history.window(patient.now_us, length_us);
+        for (view, consumers) in members {
+            let window = view.history.window(view.now_us, length_us);
             let acks = window.flow.counters.acks as f64;
             if acks == 0.0 {
                 continue;
             }
             let busy_us = window.flow.counters.holding_us.min(window.span_us) as f64;
             let latencies = &window.flow.histograms.ack_latency_us;
-            let rtt_us = patient.rtt_us().unwrap_or_default();
+            let rtt_us = view.rtt_us().unwrap_or_default();
             let work = all.get_or_insert_with(|| Work {
                 window: window.clone(),
                 latencies: HistogramSnapshot::default(),

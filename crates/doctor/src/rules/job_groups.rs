@@ -15,7 +15,7 @@
 
 use crate::Client;
 use crate::ack_log::Acked;
-use crate::rules::{LONG_US, Patient};
+use crate::rules::{ConnectionView, LONG_US};
 
 /// Groups of several jobs that must have been seen, and jobs; more where jobs are short.
 const GROUPS_MIN: usize = 2;
@@ -229,7 +229,7 @@ pub(super) struct Waiting {
 }
 
 /// The pattern that the consumers of one client show.
-pub(super) fn look(members: &[(&Patient<'_>, u64)]) -> Shown {
+pub(super) fn look(members: &[(&ConnectionView<'_>, u64)]) -> Shown {
     let Some((first, _)) = members.first() else {
         return Shown::Nothing;
     };
@@ -276,7 +276,12 @@ pub(super) fn look(members: &[(&Patient<'_>, u64)]) -> Shown {
     }
 }
 
-fn waiting(groups: &[Group], first: &Patient<'_>, jobs: u64, job_us: f64) -> Option<Waiting> {
+fn waiting(
+    groups: &[Group],
+    first: &ConnectionView<'_>,
+    jobs: u64,
+    job_us: f64,
+) -> Option<Waiting> {
     let many: Vec<&Group> = groups.iter().filter(|group| group.jobs() > 1).collect();
     let last = &many[many.len().saturating_sub(RECENT_MAX)..];
     let with_waves = last.iter().filter(|group| group.waves_count() > 1).count();
@@ -345,16 +350,16 @@ fn is_proven(groups: &[Group], last: &[&Group]) -> bool {
 }
 
 /// All that is known of a client, by the time at which jobs came.
-fn groups(members: &[(&Patient<'_>, u64)]) -> Vec<Group> {
+fn groups(members: &[(&ConnectionView<'_>, u64)]) -> Vec<Group> {
     let whole = members
         .iter()
         .map(|(it, _)| it.history.ack_log.whole_since_us);
     let whole_since_us = whole.max().unwrap_or_default() as f64;
     let mut seen: Vec<(f64, Done, &Acked)> = Vec::new();
-    for (member, (patient, _)) in members.iter().enumerate() {
-        let rtt_us = patient.rtt_us().unwrap_or_default();
-        let oldest_us = patient.now_us.saturating_sub(AGE_US_MAX);
-        let entries = patient.history.ack_log.entries();
+    for (member, (view, _)) in members.iter().enumerate() {
+        let rtt_us = view.rtt_us().unwrap_or_default();
+        let oldest_us = view.now_us.saturating_sub(AGE_US_MAX);
+        let entries = view.history.ack_log.entries();
         for acked in entries.filter(|it| it.at_us >= oldest_us) {
             let time_us = (acked.latency_us as f64 - rtt_us).max(1.0);
             let done = Done {

@@ -6,7 +6,7 @@
 //! [`Rounds::is_waiting`].
 
 use crate::rules::rounds::{RTT_SLACK, Rounds};
-use crate::rules::{GAIN_MIN, Patient, Sign, WAIT_US_MIN};
+use crate::rules::{ConnectionView, GAIN_MIN, Sign, WAIT_US_MIN};
 use crate::templates::TEMPLATES;
 
 /// Longer ones are not lingering but something else.
@@ -37,8 +37,8 @@ const SPREAD_MAX: f64 = 1.35;
 /// many times as long as one tenth.
 const LATE_MAX: f64 = 1.5;
 
-pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
-    let histograms = &patient.short.flow.histograms;
+pub(crate) fn see(view: &ConnectionView<'_>, rounds: &Rounds) -> Option<Sign> {
+    let histograms = &view.short.flow.histograms;
     let ages = &histograms.record_age_us;
     if !rounds.is_one_by_one() || rounds.messages > MESSAGES_MAX || ages.count() < rounds.count / 2
     {
@@ -64,7 +64,7 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
     {
         return None;
     }
-    if !Rounds::is_waiting(patient) {
+    if !Rounds::is_waiting(view) {
         return None;
     }
     let waited_us = think_us.min(linger_us);
@@ -81,11 +81,6 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
         ("rest_us", rounds.cycle_us() - waited_us),
         ("rtt_us", rounds.rtt_us),
     ];
-    let sign = Sign::new(
-        &TEMPLATES.linger,
-        prediction,
-        patient.short.span_us,
-        numbers,
-    );
+    let sign = Sign::new(&TEMPLATES.linger, prediction, view.short.span_us, numbers);
     Some(sign.advise([("linger_ms", 0.0)]))
 }

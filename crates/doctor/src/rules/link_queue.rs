@@ -17,8 +17,8 @@
 use cloverleaf_telemetry::Protocol;
 
 use crate::finding::{Bound, Measure};
-use crate::rules::given_up::{GaveUp, Way};
-use crate::rules::{LONG_US, Patient, Sign, worthwhile};
+use crate::rules::given_up::{GaveUp, RoundTrips};
+use crate::rules::{ConnectionView, LONG_US, Sign, worthwhile};
 use crate::templates::TEMPLATES;
 
 /// Requests on the link on the mean, where connections are given up, and where they are not.
@@ -56,13 +56,13 @@ pub(super) fn knows(protocol: Protocol) -> bool {
 }
 
 /// A publisher that keeps its link's queue long for a minute.
-pub(super) fn see(patient: &Patient<'_>) -> Option<Sign> {
-    let least_us = patient.rtt_us()?;
-    let rtt_us = f64::from(patient.history.rtt_of_a_minute_us()?);
-    if !knows(patient.protocol) || rtt_us < CALM_US || rtt_us < CALM_TIMES * least_us {
+pub(super) fn see(view: &ConnectionView<'_>) -> Option<Sign> {
+    let least_us = view.rtt_us()?;
+    let rtt_us = f64::from(view.history.rtt_of_a_minute_us()?);
+    if !knows(view.protocol) || rtt_us < CALM_US || rtt_us < CALM_TIMES * least_us {
         return None;
     }
-    let window = patient.history.window(patient.now_us, LONG_US);
+    let window = view.history.window(view.now_us, LONG_US);
     let counters = &window.flow.counters;
     let receiving_us = window.flow.histograms.request_receive_us.sum() as f64;
     let share = receiving_us / window.span_us as f64;
@@ -91,7 +91,7 @@ pub(super) fn see(patient: &Patient<'_>) -> Option<Sign> {
 /// Clients that give up connections while their requests wait before the link.
 pub(super) fn see_given_up(gave_up: &GaveUp) -> Option<Sign> {
     let ways = &gave_up.ways;
-    let is_slow = |way: &&Way| {
+    let is_slow = |way: &&RoundTrips| {
         let longest_us = f64::from(way.longest_us);
         longest_us >= GIVEN_UP_US && longest_us >= GIVEN_UP_TIMES * f64::from(way.least_us)
     };
@@ -103,7 +103,7 @@ pub(super) fn see_given_up(gave_up: &GaveUp) -> Option<Sign> {
     {
         return None;
     }
-    let mean_us = |of: fn(&Way) -> u32| {
+    let mean_us = |of: fn(&RoundTrips) -> u32| {
         ways.iter().map(|way| f64::from(of(way))).sum::<f64>() / ways.len() as f64
     };
     let messages = gave_up.messages as f64 / gave_up.publishes.max(1) as f64;

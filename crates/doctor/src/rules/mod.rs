@@ -38,8 +38,8 @@ use crate::templates::{Numbers, Template};
 use crate::window::{History, Window};
 
 pub(crate) use churn::{ClosedConnections, channels, connections};
-pub(crate) use given_up::Way;
-pub(crate) use hoarding::Crew;
+pub(crate) use given_up::RoundTrips;
+pub(crate) use hoarding::ClientConsumers;
 
 /// Below this wait per request nothing is said, in microseconds.
 pub(crate) const WAIT_US_MIN: f64 = 1_000.0;
@@ -209,7 +209,7 @@ pub(crate) fn worthwhile(measure: Measure, now: f64, after: f64) -> Option<Predi
 }
 
 /// A connection that rules look at.
-pub(crate) struct Patient<'a> {
+pub(crate) struct ConnectionView<'a> {
     /// Its number.
     pub(crate) connection: u64,
     pub(crate) protocol: Protocol,
@@ -228,7 +228,7 @@ pub(crate) struct Patient<'a> {
     pub(crate) queue: Option<&'a QueueHistory>,
 }
 
-impl Patient<'_> {
+impl ConnectionView<'_> {
     pub(crate) fn client(&self) -> &Client {
         &self.history.client
     }

@@ -13,7 +13,7 @@ use cloverleaf_telemetry::HistogramSnapshot;
 
 use crate::finding::{Bound, Measure};
 use crate::rules::rounds::{self, Rounds};
-use crate::rules::{EVENTS_MIN, GAIN_MIN, LONG_US, Patient, Sign, WAIT_US_MIN, worthwhile};
+use crate::rules::{ConnectionView, EVENTS_MIN, GAIN_MIN, LONG_US, Sign, WAIT_US_MIN, worthwhile};
 use crate::templates::TEMPLATES;
 
 /// Linux' shortest delay of an acknowledgement, and how late its timer may be.
@@ -43,11 +43,11 @@ const CREDIT_USED_SURE: f64 = 0.9;
 /// `lingering` is the gain of not lingering, where the client does: next to that wait this one may
 /// look small, and what is left without it is what counts.
 pub(crate) fn see_produce(
-    patient: &Patient<'_>,
+    view: &ConnectionView<'_>,
     rounds: &Rounds,
     lingering: Option<f64>,
 ) -> Option<Sign> {
-    let histograms = &patient.short.flow.histograms;
+    let histograms = &view.short.flow.histograms;
     let receives = &histograms.request_receive_us;
     if !rounds.is_one_by_one() || histograms.split_request_bytes.quantile(0.9) > REQUEST_BYTES_MAX {
         return None;
@@ -83,7 +83,7 @@ pub(crate) fn see_produce(
     ];
     let without_both = without_both_us.map(|us| rounds.rate() * rounds.cycle_us() / us);
     let template = &TEMPLATES.nagle_of_requests;
-    let sign = Sign::new(template, prediction, patient.short.span_us, numbers)
+    let sign = Sign::new(template, prediction, view.short.span_us, numbers)
         .with("without_both_us", without_both_us)
         .with("without_both", without_both)
         .when("is_delayed", holes.are_delayed(rounds.rtt_us));
@@ -109,24 +109,24 @@ pub(crate) fn see_produce(
 ///   closer to each other than a round trip; calls to a database end when they do;
 /// - to the first message after nothing was in flight nothing is before the acknowledgement: it is
 ///   not held back. A call to a database takes as long then.
-pub(crate) fn see_consume(patient: &Patient<'_>) -> Option<Sign> {
-    let flow = &patient.short.flow;
+pub(crate) fn see_consume(view: &ConnectionView<'_>) -> Option<Sign> {
+    let flow = &view.short.flow;
     let (counters, histograms) = (&flow.counters, &flow.histograms);
     let (gaps, latencies) = (&histograms.ack_gap_us, &histograms.ack_latency_us);
     let reads = gaps.count();
     if reads < EVENTS_MIN || counters.acks < 3 * reads / 2 {
         return None;
     }
-    let rtt_us = patient.rtt_us()?;
+    let rtt_us = view.rtt_us()?;
     let holes = Holes::of(gaps, rtt_us, WAIT_US_MIN)?;
     // Some acknowledgements need one round trip, and most of them one hole more.
     let least_us = latencies.quantile(0.02) as f64;
     let late_us = latencies.quantile(0.75) as f64;
     let hole_us = holes.length_us;
     let quick_max_us = rtt_us * RTT_SLACK.1 + WAIT_US_MIN;
-    let first_us = patient
+    let first_us = view
         .history
-        .first_ack_us(patient.now_us.saturating_sub(LONG_US));
+        .first_ack_us(view.now_us.saturating_sub(LONG_US));
     // Where two groups take turns none is quick but the first.
     let is_by_turns = least_us > quick_max_us && holes.share >= LATE_SHARE_MIN;
     let first_us = first_us.filter(|_| is_by_turns);
@@ -143,12 +143,12 @@ pub(crate) fn see_consume(patient: &Patient<'_>) -> Option<Sign> {
     if !is_quick || !is_late || (is_delayed && short + holes.share < LATE_SHARE_MIN) {
         return None;
     }
-    let credit_used = window_share(patient);
+    let credit_used = window_share(view);
     if credit_used < 0.5 {
         // It costs nothing: there are other messages to work on.
         return None;
     }
-    let rate = patient.short.per_second(counters.acks);
+    let rate = view.short.per_second(counters.acks);
     let mean_us = latencies.mean();
     let gain = mean_us / (mean_us - hole_us * holes.share).max(quick_us);
     let measure = Measure::ConnectionMessagesPerSecond;
@@ -171,18 +171,18 @@ pub(crate) fn see_consume(patient: &Patient<'_>) -> Option<Sign> {
     ];
     let template = &TEMPLATES.nagle_of_acknowledgements;
     let prediction = prediction.bounded(bound);
-    let sign = Sign::new(template, prediction, patient.short.span_us, numbers)
+    let sign = Sign::new(template, prediction, view.short.span_us, numbers)
         .when("is_delayed", is_delayed)
         .when("is_first_quick", first_us.is_some())
         .when("is_by_turns", is_by_turns)
-        .at(patient.place());
+        .at(view.place());
     Some(sign)
 }
 
 /// Share of the window in which all credit was used up while messages waited.
-pub(crate) fn window_share(patient: &Patient<'_>) -> f64 {
-    let short_us = patient.short.flow.counters.no_credit_us;
-    (short_us as f64 / patient.short.span_us.max(1) as f64).min(1.0)
+pub(crate) fn window_share(view: &ConnectionView<'_>) -> f64 {
+    let short_us = view.short.flow.counters.no_credit_us;
+    (short_us as f64 / view.short.span_us.max(1) as f64).min(1.0)
 }
 
 /// Pauses of about the length that an acknowledgement takes.

@@ -20,7 +20,7 @@ use cloverleaf_telemetry::Compression;
 use crate::finding::{Bound, Measure};
 use crate::rules::nagle;
 use crate::rules::rounds::Rounds;
-use crate::rules::{Patient, Sign, WAIT_US_MIN, worthwhile};
+use crate::rules::{ConnectionView, Sign, WAIT_US_MIN, worthwhile};
 use crate::templates::TEMPLATES;
 
 /// Bytes that have been compressed to see how well that goes.
@@ -60,8 +60,8 @@ const DEFLATED_PER_SECOND: f64 = 20e6;
 /// Requests in flight that every client may have, nearly: whether it may have more is not known.
 const IN_FLIGHT: f64 = 5.0;
 
-pub(crate) fn see(patient: &Patient<'_>, rounds: Option<&Rounds>) -> Option<Sign> {
-    let flow = &patient.short.flow;
+pub(crate) fn see(view: &ConnectionView<'_>, rounds: Option<&Rounds>) -> Option<Sign> {
+    let flow = &view.short.flow;
     let (counters, histograms) = (&flow.counters, &flow.histograms);
     let (sampled, compressed) = (counters.sampled_bytes, counters.sampled_bytes_compressed);
     if sampled < SAMPLED_BYTES_MIN || counters.publishes < REQUESTS_MIN {
@@ -70,19 +70,19 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: Option<&Rounds>) -> Option<Sign
     let ratio = sampled as f64 / compressed.max(1) as f64;
     let publishes = counters.publishes as f64;
     let request_bytes = counters.published_bytes as f64 / publishes;
-    let per_second = patient.short.per_second(counters.published_bytes);
+    let per_second = view.short.per_second(counters.published_bytes);
     let read_bytes = counters.bytes_in as f64 / counters.reads.max(1) as f64;
     if ratio < RATIO_MIN || per_second > LINK_BYTES_PER_SECOND_MAX || read_bytes > READ_BYTES_MAX {
         return None;
     }
-    let cycle_us = patient.short.span_us as f64 / publishes;
+    let cycle_us = view.short.span_us as f64 / publishes;
     let receiving_us = (histograms.request_receive_us.sum() as f64 / publishes).min(cycle_us);
     let share = receiving_us / cycle_us;
-    let rtt_us = patient.rtt_us().unwrap_or_default();
+    let rtt_us = view.rtt_us().unwrap_or_default();
     // The end of a small request that comes a round trip after its beginning waited for an
     // acknowledgement, and not for the link. Where several are in flight that of another one comes
     // sooner. (NSQ's requests are always small; its libraries turn Nagle's algorithm off.)
-    let is_of_connection = patient.protocol.traits().compression == Compression::Connection;
+    let is_of_connection = view.protocol.traits().compression == Compression::Connection;
     let least_hole_us = if is_of_connection {
         nagle::RTT_SLACK.0 * rtt_us
     } else {
@@ -99,11 +99,11 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: Option<&Rounds>) -> Option<Sign
     let is_lossy = share >= LOSSY_SHARE_MIN
         && (pauses as f64) <= PAUSES_MAX * publishes
         && longest_us <= PAUSE_ROUND_TRIPS_MAX * rtt_us
-        && Rounds::is_waiting(patient);
+        && Rounds::is_waiting(view);
     let waits = |rounds: &Rounds| {
         rounds.is_one_by_one()
             && rounds.think_us() <= THINK_SHARE_MAX * cycle_us
-            && Rounds::is_waiting(patient)
+            && Rounds::is_waiting(view)
     };
     let is_waiting = share >= WAITING_SHARE_MIN && rounds.is_some_and(waits);
     let is_limit = share >= FULL_SHARE_MIN || is_lossy || is_waiting;
@@ -130,7 +130,7 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: Option<&Rounds>) -> Option<Sign
     } else {
         Bound::AtMost
     };
-    let rate = patient.short.per_second(counters.messages_in);
+    let rate = view.short.per_second(counters.messages_in);
     let after = rate * cycle_us / after_us.max(1.0);
     let measure = Measure::ConnectionMessagesPerSecond;
     let prediction = worthwhile(measure, rate, after)?.bounded(bound);
@@ -147,6 +147,6 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: Option<&Rounds>) -> Option<Sign
         ("request_bytes", request_bytes),
     ];
     let template = &TEMPLATES.no_compression;
-    let sign = Sign::new(template, prediction, patient.short.span_us, numbers);
+    let sign = Sign::new(template, prediction, view.short.span_us, numbers);
     Some(sign.when("is_of_connection", is_of_connection))
 }

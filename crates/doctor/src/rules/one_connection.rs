@@ -11,7 +11,7 @@ use cloverleaf_telemetry::HistogramSnapshot;
 use crate::finding::{Bound, Measure};
 use crate::rules::full_batch;
 use crate::rules::rounds::Rounds;
-use crate::rules::{EVENTS_MIN, Patient, Sign, WAIT_US_MIN, extremes, worthwhile};
+use crate::rules::{ConnectionView, EVENTS_MIN, Sign, WAIT_US_MIN, extremes, worthwhile};
 use crate::templates::{TEMPLATES, Template};
 
 /// In flight from here on it is no single request, and up to there hardly a limit.
@@ -40,20 +40,20 @@ const RECEIVING_SHARE_MAX: f64 = 0.5;
 /// How many times as many requests in flight are advised, or connections.
 const FACTOR: f64 = 4.0;
 
-pub(crate) fn see(patient: &Patient<'_>, rounds: Option<&Rounds>) -> Option<Sign> {
+pub(crate) fn see(view: &ConnectionView<'_>, rounds: Option<&Rounds>) -> Option<Sign> {
     rounds
-        .and_then(|rounds| see_bunches(patient, rounds))
-        .or_else(|| rounds.and_then(|rounds| full_batch::see(patient, rounds)))
-        .or_else(|| see_old_records(patient))
+        .and_then(|rounds| see_bunches(view, rounds))
+        .or_else(|| rounds.and_then(|rounds| full_batch::see(view, rounds)))
+        .or_else(|| see_old_records(view))
 }
 
-fn see_bunches(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
+fn see_bunches(view: &ConnectionView<'_>, rounds: &Rounds) -> Option<Sign> {
     let (wait_us, think_us) = (rounds.wait_us(), rounds.think_us());
     if !(IN_FLIGHT_MIN..=IN_FLIGHT_MAX).contains(&rounds.requests)
         || wait_us < WAIT_US_MIN
         || !rounds.is_all_waiting()
-        || !is_constant(patient)
-        || !Rounds::is_waiting(patient)
+        || !is_constant(view)
+        || !Rounds::is_waiting(view)
     {
         return None;
     }
@@ -66,13 +66,13 @@ fn see_bunches(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
         rtt_us: rounds.rtt_us,
         factor,
     };
-    let sign = limit.sign(&TEMPLATES.one_connection_bunches, patient)?;
+    let sign = limit.sign(&TEMPLATES.one_connection_bunches, view)?;
     Some(sign.with("gap_us", rounds.gap_us))
 }
 
 /// Whether each step had the same number of requests per round.
-fn is_constant(patient: &Patient<'_>) -> bool {
-    let per_round: Vec<f64> = patient
+fn is_constant(view: &ConnectionView<'_>) -> bool {
+    let per_round: Vec<f64> = view
         .history
         .steps(3)
         .iter()
@@ -87,8 +87,8 @@ fn is_constant(patient: &Patient<'_>) -> bool {
 }
 
 /// Whether each step had as many requests: a limit is one all the time.
-fn is_steady(patient: &Patient<'_>) -> bool {
-    let steps = patient.history.steps(3);
+fn is_steady(view: &ConnectionView<'_>) -> bool {
+    let steps = view.history.steps(3);
     let rates = steps
         .iter()
         .map(|step| step.per_second(step.flow.counters.publishes));
@@ -102,14 +102,14 @@ pub(super) fn are_full(sizes: &HistogramSnapshot) -> bool {
         && sizes.quantile(0.9) as f64 <= FULL_SPREAD_MAX * sizes.quantile(0.1) as f64
 }
 
-fn see_old_records(patient: &Patient<'_>) -> Option<Sign> {
-    let flow = &patient.short.flow;
+fn see_old_records(view: &ConnectionView<'_>) -> Option<Sign> {
+    let flow = &view.short.flow;
     let (ages, publishes) = (&flow.histograms.record_age_us, flow.counters.publishes);
-    let rtt_us = patient.rtt_us()?;
+    let rtt_us = view.rtt_us()?;
     let service_us = flow.histograms.service_us.mean();
     let cycle_us = rtt_us + service_us;
     let age_us = ages.quantile(0.5) as f64;
-    let requests = patient.short.per_second(publishes);
+    let requests = view.short.per_second(publishes);
     let in_flight = requests * cycle_us / 1e6;
     let is_old = ages.count() >= EVENTS_MIN
         && age_us >= (AGE_ROUND_TRIPS_MIN * cycle_us).max(AGE_US_MIN)
@@ -124,8 +124,8 @@ fn see_old_records(patient: &Patient<'_>) -> Option<Sign> {
     let receiving_us = receives.mean() * receives.count() as f64;
     if !is_old
         || !is_full
-        || !is_steady(patient)
-        || receiving_us > RECEIVING_SHARE_MAX * patient.short.span_us as f64
+        || !is_steady(view)
+        || receiving_us > RECEIVING_SHARE_MAX * view.short.span_us as f64
         || flow.counters.requests_silent > 0
         || cycle_us < WAIT_US_MIN
         || !(IN_FLIGHT_MIN..=IN_FLIGHT_MAX).contains(&in_flight)
@@ -134,12 +134,12 @@ fn see_old_records(patient: &Patient<'_>) -> Option<Sign> {
     }
     let limit = Limit {
         in_flight,
-        rate: patient.short.per_second(flow.counters.messages_in),
+        rate: view.short.per_second(flow.counters.messages_in),
         cycle_us,
         rtt_us,
         factor: FACTOR,
     };
-    let sign = limit.sign(&TEMPLATES.one_connection_old_records, patient)?;
+    let sign = limit.sign(&TEMPLATES.one_connection_old_records, view)?;
     let sign = sign.with("record_age_us", age_us);
     Some(sign.with("requests", requests))
 }
@@ -156,7 +156,7 @@ struct Limit {
 }
 
 impl Limit {
-    fn sign(&self, template: &'static Template, patient: &Patient<'_>) -> Option<Sign> {
+    fn sign(&self, template: &'static Template, view: &ConnectionView<'_>) -> Option<Sign> {
         let wanted = (self.in_flight * self.factor).ceil();
         let after = self.rate * wanted / self.in_flight;
         let measure = Measure::ConnectionMessagesPerSecond;
@@ -168,8 +168,8 @@ impl Limit {
             ("wanted", wanted),
             ("rtt_us", self.rtt_us),
         ];
-        let connections = (self.factor * patient.publishers as f64).ceil();
-        let sign = Sign::new(template, prediction, patient.short.span_us, numbers);
+        let connections = (self.factor * view.publishers as f64).ceil();
+        let sign = Sign::new(template, prediction, view.short.span_us, numbers);
         Some(sign.advise([("in_flight", wanted), ("connections", connections)]))
     }
 }

@@ -15,7 +15,7 @@
 use cloverleaf_telemetry::Counters;
 
 use crate::finding::{Measure, Prediction};
-use crate::rules::{EVENTS_MIN, Patient};
+use crate::rules::{ConnectionView, EVENTS_MIN};
 
 /// How much shorter than the least round trip a gap may look: the middle of a histogram's bucket is
 /// at most a sixteenth off.
@@ -75,12 +75,12 @@ pub(crate) struct Rounds {
 
 impl Rounds {
     /// The rounds of a connection, if every request of it waits for an answer.
-    pub(crate) fn of(patient: &Patient<'_>) -> Option<Rounds> {
-        let flow = &patient.short.flow;
+    pub(crate) fn of(view: &ConnectionView<'_>) -> Option<Rounds> {
+        let flow = &view.short.flow;
         let (counters, histograms) = (&flow.counters, &flow.histograms);
         let gaps = &histograms.request_gap_us;
         let count = gaps.count();
-        let rtt_us = patient.rtt_us()?;
+        let rtt_us = view.rtt_us()?;
         let publishes = counters.publishes as f64;
         if count < EVENTS_MIN
             || counters.requests_silent > 0
@@ -97,7 +97,7 @@ impl Rounds {
             receive_us: histograms.request_receive_us.mean(),
             service_us: histograms.service_us.mean(),
             rtt_us,
-            in_flight_max: patient.gauges.requests_in_flight_max,
+            in_flight_max: view.gauges.requests_in_flight_max,
         })
     }
 
@@ -113,8 +113,8 @@ impl Rounds {
     /// cancel out, and the means of steps are far closer to each other than chance would have
     /// them. Of who waits they are as far apart as chance has them, or farther. How regular the
     /// rounds are does not matter, and neither does the clock's period.
-    pub(crate) fn is_waiting(patient: &Patient<'_>) -> bool {
-        let steps = patient.history.steps(PACE_STEPS);
+    pub(crate) fn is_waiting(view: &ConnectionView<'_>) -> bool {
+        let steps = view.history.steps(PACE_STEPS);
         let counters = steps.iter().map(|step| step.flow.counters);
         let steps: Vec<_> = counters.filter(|it| it.rounds > 0).collect();
         let steps = of_one_habit(&steps);

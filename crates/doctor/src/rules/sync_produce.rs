@@ -6,7 +6,7 @@ use cloverleaf_telemetry::Gathers;
 use crate::finding::{Bound, Confidence, Measure};
 use crate::rules::follows::Follows;
 use crate::rules::rounds::Rounds;
-use crate::rules::{Patient, Sign, WAIT_US_MIN, worthwhile};
+use crate::rules::{ConnectionView, Sign, WAIT_US_MIN, worthwhile};
 use crate::templates::TEMPLATES;
 
 /// How many requests in flight are advised at most: enough for ten times the rate, few enough
@@ -32,7 +32,7 @@ const ONE_MESSAGE_MAX: f64 = 1.2;
 /// No client takes less for a request, in microseconds.
 const THINK_US_MIN: f64 = 20.0;
 
-pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
+pub(crate) fn see(view: &ConnectionView<'_>, rounds: &Rounds) -> Option<Sign> {
     let (wait_us, think_us) = (rounds.wait_us(), rounds.think_us());
     if !rounds.is_one_by_one() || wait_us < WAIT_US_MIN {
         return None;
@@ -41,14 +41,14 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
     // While a request comes in no other can.
     let own_us = (think_us + rounds.receive_us).max(THINK_US_MIN);
     let share = wait_us / cycle_us;
-    if share < WAITING_SHARE_MIN || !Rounds::is_waiting(patient) {
+    if share < WAITING_SHARE_MIN || !Rounds::is_waiting(view) {
         return None;
     }
     // A client that does more than wait has to show that it does wait.
     let follows = if rounds.is_all_waiting() {
         None
     } else {
-        Some(Follows::clearly(patient)?)
+        Some(Follows::clearly(view)?)
     };
     // A program that waits makes a record when the answer to the last is there, not before. Older
     // ones are made while their library collects, or waits: the program itself does not. But no
@@ -56,13 +56,13 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
     // A record that its library keeps until the answer is there was made without waiting for it.
     let kept_us = if follows.is_some() { 0.0 } else { think_us };
     let oldest_us = kept_us + rounds.rtt_us / 2.0 + rounds.receive_us + AGE_SLACK_US;
-    let ages = &patient.short.flow.histograms.record_age_us;
+    let ages = &view.short.flow.histograms.record_age_us;
     let is_older = !ages.is_empty() && ages.quantile(0.5) as f64 > oldest_us;
     let is_another_clock = ages.quantile(0.05) as f64 > CLOCK_AGE_US_MIN;
     if is_older && !is_another_clock {
         return None;
     }
-    let sizes = &patient.short.flow.histograms.request_messages;
+    let sizes = &view.short.flow.histograms.request_messages;
     let is_varied = sizes.quantile(0.9) > sizes.quantile(0.1);
     if rounds.messages > ONE_MESSAGE_MAX && (is_older || is_varied) {
         // Its library has one request in flight, and collects what the program makes meanwhile.
@@ -73,10 +73,10 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
     // A library that need not wait puts messages together, where the protocol can: then there is
     // less to be done for each of them. But one that has a single request in flight sends no more
     // in a round than its batches take.
-    let counters = &patient.short.flow.counters;
+    let counters = &view.short.flow.counters;
     let request_bytes = counters.published_bytes as f64 / counters.publishes as f64;
     let together_bytes = in_flight * request_bytes;
-    let bound = match patient.protocol.traits().gathers {
+    let bound = match view.protocol.traits().gathers {
         Gathers::UpTo { bytes } if together_bytes > f64::from(bytes) => Bound::AtMost,
         Gathers::UpTo { .. } | Gathers::Anything => Bound::AtLeast,
         Gathers::Nothing => Bound::Exact,
@@ -102,7 +102,7 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
         ("waiting_share", share),
     ];
     let template = &TEMPLATES.sync_produce;
-    let sign = Sign::new(template, prediction, patient.short.span_us, numbers)
+    let sign = Sign::new(template, prediction, view.short.span_us, numbers)
         .with("follows_answers", follows.map(|it| it.slope))
         .with("follows_error", follows.map(|it| it.error))
         .with("follows_rounds", follows.map(|it| it.rounds as f64))

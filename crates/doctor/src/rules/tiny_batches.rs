@@ -2,7 +2,7 @@
 //! most of the work on both sides is for the requests and not for the messages.
 
 use crate::finding::Measure;
-use crate::rules::{Patient, Sign, worthwhile};
+use crate::rules::{ConnectionView, Sign, worthwhile};
 use crate::templates::TEMPLATES;
 
 /// Below this it is not worth anybody's while.
@@ -30,15 +30,15 @@ const BATCH_ROOM: f64 = 2.0;
 const BATCH_BYTES_MIN: f64 = 16_384.0;
 const BATCH_BYTES_MAX: f64 = 1_000_000.0;
 
-pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
-    let flow = &patient.short.flow;
+pub(crate) fn see(view: &ConnectionView<'_>) -> Option<Sign> {
+    let flow = &view.short.flow;
     let (counters, histograms) = (&flow.counters, &flow.histograms);
-    let requests = patient.short.per_second(counters.publishes);
+    let requests = view.short.per_second(counters.publishes);
     let messages = counters.messages_in as f64 / counters.publishes.max(1) as f64;
     let request_bytes = counters.published_bytes as f64 / counters.publishes.max(1) as f64;
     let gaps = &histograms.request_gap_us;
     let in_a_row = counters.publishes as f64 / gaps.count().max(1) as f64;
-    if !patient.protocol.traits().has_batches
+    if !view.protocol.traits().has_batches
         || requests < REQUESTS_PER_SECOND_MIN
         || messages > MESSAGES_MAX
         || request_bytes > REQUEST_BYTES_MAX
@@ -70,7 +70,7 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
         ("batch", batch),
     ];
     let template = &TEMPLATES.tiny_batches;
-    let sign = Sign::new(template, prediction, patient.short.span_us, numbers);
+    let sign = Sign::new(template, prediction, view.short.span_us, numbers);
     Some(sign.advise([
         ("linger_ms", LINGER_MS),
         ("batch_messages", batch.ceil()),

@@ -17,7 +17,9 @@ use cloverleaf_telemetry::Protocol;
 use crate::Client;
 use crate::finding::Measure;
 use crate::rules::given_up::GaveUp;
-use crate::rules::{ClosedConnections, EVENTS_MIN, LONG_US, Patient, Sign, link_queue, worthwhile};
+use crate::rules::{
+    ClosedConnections, ConnectionView, EVENTS_MIN, LONG_US, Sign, link_queue, worthwhile,
+};
 use crate::templates::TEMPLATES;
 
 /// Requests in flight on the mean.
@@ -62,17 +64,17 @@ const WAITED_SHARE_MAX: f64 = 0.5;
 const COLLECT_US: f64 = 10_000.0;
 
 /// The sign of a connection whose client has left `abandoned` requests unanswered lately.
-pub(crate) fn see(patient: &Patient<'_>, abandoned: u64) -> Option<Sign> {
-    see_in_broker(patient, abandoned).or_else(|| link_queue::see(patient))
+pub(crate) fn see(view: &ConnectionView<'_>, abandoned: u64) -> Option<Sign> {
+    see_in_broker(view, abandoned).or_else(|| link_queue::see(view))
 }
 
-fn see_in_broker(patient: &Patient<'_>, abandoned: u64) -> Option<Sign> {
-    let services = &patient.short.flow.histograms.service_us;
-    let rtt_us = patient.rtt_us().unwrap_or_default();
-    let publishes = patient.short.flow.counters.publishes;
+fn see_in_broker(view: &ConnectionView<'_>, abandoned: u64) -> Option<Sign> {
+    let services = &view.short.flow.histograms.service_us;
+    let rtt_us = view.rtt_us().unwrap_or_default();
+    let publishes = view.short.flow.counters.publishes;
     let service_us = services.mean();
-    let messages = patient.short.flow.counters.messages_in as f64 / publishes.max(1) as f64;
-    let rate = patient.short.per_second(publishes);
+    let messages = view.short.flow.counters.messages_in as f64 / publishes.max(1) as f64;
+    let rate = view.short.per_second(publishes);
     let in_flight = rate * service_us / 1e6;
     if services.count() < EVENTS_MIN / 2
         || publishes < EVENTS_MIN
@@ -81,7 +83,7 @@ fn see_in_broker(patient: &Patient<'_>, abandoned: u64) -> Option<Sign> {
     {
         return None;
     }
-    let window = patient.history.window(patient.now_us, LONG_US);
+    let window = view.history.window(view.now_us, LONG_US);
     let trouble = abandoned + window.flow.counters.errors;
     if trouble < TROUBLE_MIN {
         return None;
@@ -103,7 +105,7 @@ fn see_in_broker(patient: &Patient<'_>, abandoned: u64) -> Option<Sign> {
         ("alone_us", alone_us),
     ];
     let template = &TEMPLATES.too_many_in_broker;
-    let sign = Sign::new(template, prediction, patient.short.span_us, numbers);
+    let sign = Sign::new(template, prediction, view.short.span_us, numbers);
     Some(sign.advise([
         ("in_flight", needed),
         ("messages", (needed * messages).ceil()),

@@ -6,7 +6,7 @@
 
 use crate::finding::{Bound, Measure};
 use crate::rules::nagle::window_share;
-use crate::rules::{EVENTS_MIN, Patient, Sign, WAIT_US_MIN, worthwhile};
+use crate::rules::{ConnectionView, EVENTS_MIN, Sign, WAIT_US_MIN, worthwhile};
 use crate::templates::TEMPLATES;
 
 /// Share of the time in which all credit is used up while messages wait.
@@ -24,12 +24,12 @@ const BY_WORK_SHARE: f64 = 0.9;
 /// No client takes less for a message, in microseconds.
 const WORK_US_MIN: f64 = 20.0;
 
-pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
-    let flow = &patient.short.flow;
+pub(crate) fn see(view: &ConnectionView<'_>) -> Option<Sign> {
+    let flow = &view.short.flow;
     let (acks, latencies) = (flow.counters.acks, &flow.histograms.ack_latency_us);
-    let credit = patient.gauges.credit_granted as f64;
-    let rtt_us = patient.rtt_us()?;
-    let used_up = window_share(patient);
+    let credit = view.gauges.credit_granted as f64;
+    let rtt_us = view.rtt_us()?;
+    let used_up = window_share(view);
     let latency_us = latencies.mean();
     if acks < EVENTS_MIN
         || credit < 1.0
@@ -39,8 +39,8 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
     {
         return None;
     }
-    let work_us = work_us(patient, latency_us, rtt_us);
-    let rate = patient.short.per_second(acks);
+    let work_us = work_us(view, latency_us, rtt_us);
+    let rate = view.short.per_second(acks);
     // Credit and latency have to explain the rate, or something else limits it.
     let explained = credit * 1e6 / latency_us.max(1.0);
     if !(0.6..=1.6).contains(&(rate / explained)) {
@@ -59,7 +59,7 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
     let measure = Measure::ConnectionMessagesPerSecond;
     let prediction = worthwhile(measure, rate, after)?.bounded(bound);
     // The connection's credit is that of all its consumers together; advice is for one of them.
-    let consumers = patient.consumers.max(1) as f64;
+    let consumers = view.consumers.max(1) as f64;
     let numbers = [
         ("credit", credit),
         ("no_credit_share", used_up),
@@ -69,12 +69,12 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
         ("rtt_us", rtt_us),
     ];
     let template = &TEMPLATES.window_too_small;
-    let sign = Sign::new(template, prediction, patient.short.span_us, numbers)
+    let sign = Sign::new(template, prediction, view.short.span_us, numbers)
         .advise([
             ("credit", (wanted / consumers).ceil()),
             ("prefetch", (credit / consumers).ceil()),
         ])
-        .at(patient.place());
+        .at(view.place());
     Some(sign)
 }
 
@@ -86,8 +86,8 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
 /// acknowledgements   ||||||            ||||||            ||||||     six at a time
 ///                    work   round trip
 /// ```
-fn work_us(patient: &Patient<'_>, latency_us: f64, rtt_us: f64) -> f64 {
-    let flow = &patient.short.flow;
+fn work_us(view: &ConnectionView<'_>, latency_us: f64, rtt_us: f64) -> f64 {
+    let flow = &view.short.flow;
     let (acks, gaps) = (flow.counters.acks as f64, &flow.histograms.ack_gap_us);
     let on_one_us = (latency_us - rtt_us).max(0.0);
     let pause_us = (latency_us / 2.0) as u64;
@@ -95,6 +95,6 @@ fn work_us(patient: &Patient<'_>, latency_us: f64, rtt_us: f64) -> f64 {
     // Before the first that comes after a pause it has worked on that one; and in what is longer
     // it has done something else, which is work as well.
     let idle_us = (gaps.sum_above(pause_us) - pauses * on_one_us).min(pauses * rtt_us);
-    let busy_us = (patient.short.span_us as f64 - idle_us).max(0.0);
+    let busy_us = (view.short.span_us as f64 - idle_us).max(0.0);
     on_one_us.min(busy_us / acks).max(WORK_US_MIN)
 }

@@ -15,7 +15,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use cloverleaf_doctor::{
-    Advice, Chart, Doctor, Finding, Observation, Query, Report, RuleCount, one_line,
+    Advice, Doctor, DoctorSnapshot, Finding, Observation, Query, Report, RuleCount, one_line,
 };
 use parking_lot::Mutex;
 
@@ -43,7 +43,7 @@ pub(crate) struct Practice {
     advice: Advice,
     doctor: Mutex<Doctor>,
     /// Its findings after the last look, for callers that cannot wait for the end of the next one.
-    known: Mutex<Arc<Chart>>,
+    known: Mutex<Arc<DoctorSnapshot>>,
 }
 
 impl Practice {
@@ -51,7 +51,7 @@ impl Practice {
         let doctor = Doctor::new(advice.clone());
         Practice {
             advice,
-            known: Mutex::new(Arc::new(doctor.chart())),
+            known: Mutex::new(Arc::new(doctor.snapshot())),
             doctor: Mutex::new(doctor),
         }
     }
@@ -75,7 +75,7 @@ impl Practice {
         self.known().counts().to_vec()
     }
 
-    fn known(&self) -> Arc<Chart> {
+    fn known(&self) -> Arc<DoctorSnapshot> {
         Arc::clone(&self.known.lock())
     }
 
@@ -83,7 +83,7 @@ impl Practice {
     fn observe(&self, observation: &Observation) -> Vec<Finding> {
         let mut doctor = self.doctor.lock();
         let new = doctor.observe(observation);
-        let known = Arc::new(doctor.chart());
+        let known = Arc::new(doctor.snapshot());
         drop(doctor);
         *self.known.lock() = known;
         new
@@ -95,7 +95,7 @@ impl Practice {
         let seen = catch_unwind(AssertUnwindSafe(look));
         if seen.is_err() {
             let doctor = Doctor::new(self.advice.clone());
-            *self.known.lock() = Arc::new(doctor.chart());
+            *self.known.lock() = Arc::new(doctor.snapshot());
             *self.doctor.lock() = doctor;
         }
         seen.ok()
