@@ -14,14 +14,25 @@ fn taker(world: &mut World, who: &Who, credit: u64, pool: usize) -> Taker {
     Taker::new(probe, who.rtt_us, credit, pool)
 }
 
+/// A world so many seconds after this client began to consume a long backlog, with one consumer
+/// that has such workers.
+fn after(
+    seconds: u64,
+    who: &Who,
+    credit: u64,
+    (workers, job_us): (usize, impl Fn(u64) -> u64 + 'static),
+) -> World {
+    let mut world = World::new();
+    let one = taker(&mut world, who, credit, 0);
+    let takers = Takers::new(vec![one], &[workers], Box::new(job_us), world.now_us);
+    world.add(takers.with_backlog(10_000_000));
+    world.run(seconds);
+    world
+}
+
 /// Messages per second that one consumer with this credit gets done.
 fn rate_with(credit: u64, job_us: u64) -> f64 {
-    let mut world = World::new();
-    let one = taker(&mut world, &pika(), credit, 0);
-    let start_us = world.now_us;
-    let takers = Takers::new(vec![one], &[1], Box::new(move |_| job_us), start_us);
-    world.add(takers.with_backlog(1_000_000));
-    world.run(10);
+    let world = after(10, &pika(), credit, (1, move |_| job_us));
     let counters = world.observation().snapshot.connections[0].counters;
     counters.acks as f64 / 10.0
 }
@@ -38,12 +49,7 @@ fn a_prefetch_of_one_over_a_long_way_is_too_small() {
         // Its own work is the limit then, of which it is known only how long it is at most.
         (1, 9_000, AtLeast),
     ] {
-        let mut world = World::new();
-        let one = taker(&mut world, &pika(), credit, 0);
-        let start_us = world.now_us;
-        let takers = Takers::new(vec![one], &[1], Box::new(move |_| job_us), start_us);
-        world.add(takers.with_backlog(1_000_000));
-        world.run(15);
+        let world = after(15, &pika(), credit, (1, move |_| job_us));
         let finding = world.only(Rule::WindowTooSmall);
         assert!(world.appeared[0].0 <= 12, "{}", world.appeared[0].0);
         assert_eq!(finding.topic.as_deref(), Some("q"));
@@ -62,8 +68,7 @@ fn the_credit_of_a_connection_is_shared_by_its_consumers() {
     let mut world = World::new();
     let mut one = taker(&mut world, &pika(), 10, 0);
     one.consumers = 10;
-    let start_us = world.now_us;
-    let takers = Takers::new(vec![one], &[1], Box::new(|_| 30), start_us);
+    let takers = Takers::new(vec![one], &[1], Box::new(|_| 30), world.now_us);
     world.add(takers.with_backlog(1_000_000));
     world.run(15);
     let finding = world.only(Rule::WindowTooSmall);
@@ -82,10 +87,9 @@ fn shared(workers: usize, burst: u64, job_us: u64, jobs: u64) -> World {
         taker(&mut world, &who, 50, 0),
         taker(&mut world, &who, 50, 0),
     ];
-    let start_us = world.now_us;
     let waves = burst.div_ceil(workers as u64);
     let times = (0..jobs).map(move |at| (S + at * (waves * job_us + S), burst));
-    let takers = Takers::new(members, &[workers], Box::new(move |_| job_us), start_us);
+    let takers = Takers::new(members, &[workers], Box::new(move |_| job_us), world.now_us);
     world.add(takers.with_arrivals(times));
     world
 }
@@ -161,13 +165,7 @@ mod healthy {
 
     /// A single consumer with a backlog.
     fn alone(credit: u64, workers: usize, job: impl Fn(u64) -> u64 + 'static) {
-        let mut world = World::new();
-        let one = taker(&mut world, &pika(), credit, 0);
-        let start_us = world.now_us;
-        let takers = Takers::new(vec![one], &[workers], Box::new(job), start_us);
-        world.add(takers.with_backlog(10_000_000));
-        world.run(120);
-        world.silent();
+        after(120, &pika(), credit, (workers, job)).silent();
     }
 
     #[test]
@@ -216,21 +214,14 @@ mod healthy {
 
     #[test]
     fn a_short_way() {
-        let mut world = World::new();
-        let one = taker(&mut world, &pika().far(100), 1, 0);
-        let start_us = world.now_us;
-        let takers = Takers::new(vec![one], &[1], Box::new(|_| 50), start_us);
-        world.add(takers.with_backlog(10_000_000));
-        world.run(20);
-        world.silent();
+        after(20, &pika().far(100), 1, (1, |_| 50)).silent();
     }
 
     #[test]
     fn an_empty_queue() {
         let mut world = World::new();
         let one = taker(&mut world, &pika(), 1, 0);
-        let start_us = world.now_us;
-        let takers = Takers::new(vec![one], &[1], Box::new(|_| 2 * MS), start_us);
+        let takers = Takers::new(vec![one], &[1], Box::new(|_| 2 * MS), world.now_us);
         world.add(takers.with_arrivals((0..2400).map(|at| (at * 50 * MS, 1))));
         world.run(120);
         world.silent();
@@ -241,9 +232,8 @@ mod healthy {
         for job_us in [20 * MS, 300 * MS, 4 * S] {
             let mut world = World::new();
             let one = taker(&mut world, &pika().far(300), 20, 0);
-            let start_us = world.now_us;
-            let takers = Takers::new(vec![one], &[1], Box::new(move |_| job_us), start_us);
             let times = (0..10).map(|at| (at * (10 * job_us + S), 8));
+            let takers = Takers::new(vec![one], &[1], Box::new(move |_| job_us), world.now_us);
             world.add(takers.with_arrivals(times));
             world.run(300);
             world.silent();
@@ -256,9 +246,8 @@ mod healthy {
         let who = pika().far(300);
         let members = (0..count).map(|at| taker(&mut world, &who, credit, at));
         let members = members.collect();
-        let start_us = world.now_us;
-        let takers = Takers::new(members, &vec![1; count], Box::new(job), start_us);
         let times = (0..200).map(move |at| (at * 6 * S, burst));
+        let takers = Takers::new(members, &vec![1; count], Box::new(job), world.now_us);
         world.add(takers.with_arrivals(times));
         world.run(400);
         world.silent();
@@ -296,9 +285,8 @@ mod healthy {
                 .far(2 * MS);
             members.push(taker(&mut world, &who, 50, number as usize));
         }
-        let start_us = world.now_us;
         let job = Box::new(|number: u64| 5 * MS + number * 7919 % (10 * MS));
-        let takers = Takers::new(members, &[4; 30], job, start_us);
+        let takers = Takers::new(members, &[4; 30], job, world.now_us);
         world.add(takers.with_arrivals((0..60_000).map(|at| (at * 500, 1))));
         world.run(40);
         world.silent();

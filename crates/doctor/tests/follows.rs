@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use crate::common::producers::{Producer, Times};
+use crate::common::producers::{Producer, Times, after, producer};
 use crate::common::{Dice, MS, Model, S, Who, World, about, fact};
 use cloverleaf_doctor::{Confidence, Rule};
 use cloverleaf_telemetry::{Probe, Protocol};
@@ -16,13 +16,6 @@ const CLIENTS: u64 = 50;
 
 fn kafka() -> Who {
     Who::new(Protocol::Kafka, "librdkafka", "2.3.0")
-}
-
-fn producer(world: &mut World, who: &Who) -> Producer {
-    let probe = world.connect(who);
-    let mut producer = Producer::new(probe, world.now_us, who.rtt_us);
-    producer.record_clock_us = (who.protocol == Protocol::Kafka).then_some(0);
-    producer
 }
 
 /// The time of a disk for a sync: so much at least and at most, and seldom far more.
@@ -91,31 +84,27 @@ fn who_waits_and_does_something_meanwhile_is_found() {
 #[test]
 fn who_is_answered_always_as_soon_tells_nothing() {
     for service_us in [0, 30, 400, 2 * MS] {
-        let mut world = World::new();
-        let mut one = producer(&mut world, &kafka());
-        one.think_us = between(2_500, 3_500, 1);
-        one.service_us = service_us;
-        world.add(one);
-        world.run(90);
-        world.silent();
+        after(90, &kafka(), |one| {
+            one.think_us = between(2_500, 3_500, 1);
+            one.service_us = service_us;
+        })
+        .silent();
     }
 }
 
 /// acks=1: what makes an answer late is a machine that is busy.
 #[test]
 fn who_does_not_wait_for_the_disk_tells_nothing() {
-    let mut world = World::new();
-    let mut one = producer(&mut world, &kafka());
-    one.think_us = between(2_500, 3_500, 1);
-    one.service_us = 20;
-    let mut dice = Dice(5);
-    one.late_us = Box::new(move |_| match dice.between(0, 5) {
-        0 => dice.between(0, 3 * MS),
-        _ => 0,
-    });
-    world.add(one);
-    world.run(90);
-    world.silent();
+    after(90, &kafka(), |one| {
+        one.think_us = between(2_500, 3_500, 1);
+        one.service_us = 20;
+        let mut dice = Dice(5);
+        one.late_us = Box::new(move |_| match dice.between(0, 5) {
+            0 => dice.between(0, 3 * MS),
+            _ => 0,
+        });
+    })
+    .silent();
 }
 
 /// Several messages are on their way, and each thread waits for its own.
@@ -123,13 +112,11 @@ fn who_does_not_wait_for_the_disk_tells_nothing() {
 fn several_who_wait_and_work_on_one_connection_are_not_told_to_send_one_by_one() {
     for in_flight in 2..6 {
         for own_us in [3 * MS, 8 * MS, 40 * MS] {
-            let mut world = World::new();
-            let mut one = producer(&mut world, &kafka());
-            one.in_flight = in_flight;
-            one.think_us = between(own_us / 2, own_us * 3 / 2, 1);
-            one.late_us = disk(400, 2_400, own_us);
-            world.add(one);
-            world.run(90);
+            let world = after(90, &kafka(), |one| {
+                one.in_flight = in_flight;
+                one.think_us = between(own_us / 2, own_us * 3 / 2, 1);
+                one.late_us = disk(400, 2_400, own_us);
+            });
             let told = world.appeared.iter().map(|(_, finding)| finding.rule);
             assert!(!told.into_iter().any(|it| it == Rule::SyncProduce));
         }
@@ -139,22 +126,18 @@ fn several_who_wait_and_work_on_one_connection_are_not_told_to_send_one_by_one()
 /// A wait for something beside the answer has a finding of its own.
 #[test]
 fn what_its_library_waits_for_is_told_instead() {
-    let mut world = World::new();
-    let mut lingers = producer(&mut world, &kafka());
-    lingers.linger_us = 5 * MS;
-    lingers.late_us = disk(400, 2_400, 7);
-    world.add(lingers);
-    world.run(60);
+    let world = after(60, &kafka(), |one| {
+        one.linger_us = 5 * MS;
+        one.late_us = disk(400, 2_400, 7);
+    });
     world.only(Rule::Linger);
 
-    let mut world = World::new();
-    let mut holds_back = producer(&mut world, &kafka());
-    holds_back.hole_us = 10 * MS;
-    holds_back.bytes = 2_219;
-    holds_back.think_us = between(2_500, 3_500, 1);
-    holds_back.late_us = disk(400, 2_400, 7);
-    world.add(holds_back);
-    world.run(60);
+    let world = after(60, &kafka(), |one| {
+        one.hole_us = 10 * MS;
+        one.bytes = 2_219;
+        one.think_us = between(2_500, 3_500, 1);
+        one.late_us = disk(400, 2_400, 7);
+    });
     world.only(Rule::Nagle);
 }
 
@@ -164,18 +147,16 @@ fn what_its_library_waits_for_is_told_instead() {
 fn who_waits_for_a_clock_as_well_is_left_in_peace() {
     for period_us in [15 * MS, 16 * MS, 18 * MS] {
         for late_us in [6 * MS, 12 * MS] {
-            let mut world = World::new();
-            let mut one = producer(&mut world, &kafka());
-            one.due_us = Box::new(move |number| number * period_us);
-            let mut served = disk(400, 2_400, period_us);
-            let mut dice = Dice(late_us);
-            one.late_us = Box::new(move |number| match dice.between(0, 20) {
-                0 => dice.between(2 * MS, late_us),
-                _ => served(number),
-            });
-            world.add(one);
-            world.run(120);
-            world.silent();
+            after(120, &kafka(), |one| {
+                one.due_us = Box::new(move |number| number * period_us);
+                let mut served = disk(400, 2_400, period_us);
+                let mut dice = Dice(late_us);
+                one.late_us = Box::new(move |number| match dice.between(0, 20) {
+                    0 => dice.between(2 * MS, late_us),
+                    _ => served(number),
+                });
+            })
+            .silent();
         }
     }
 }

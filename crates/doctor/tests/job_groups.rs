@@ -35,8 +35,7 @@ fn pipeline(orders: [Vec<usize>; 2], job: impl Fn(u64) -> u64 + 'static, groups:
         taker.hands_to = order;
         taker
     });
-    let start_us = world.now_us;
-    let takers = Takers::new(members.into(), &[25], Box::new(job), start_us);
+    let takers = Takers::new(members.into(), &[25], Box::new(job), world.now_us);
     world.add(takers.with_arrivals(groups));
     world
 }
@@ -179,9 +178,8 @@ fn who_has_nothing_to_do_any_more_is_left_in_peace() {
 fn any_library_whose_jobs_take_one_time_alone_and_twice_that_in_company_is_found() {
     let mut world = World::new();
     let members = vec![of(&mut world, &pika(), 0), of(&mut world, &pika(), 0)];
-    let start_us = world.now_us;
-    let takers = Takers::new(members, &[1], Box::new(|_| 2 * S), start_us);
     let groups = (0..60).map(|at| (at * 7 * S, 1 + at % 2));
+    let takers = Takers::new(members, &[1], Box::new(|_| 2 * S), world.now_us);
     world.add(takers.with_arrivals(groups));
     let finding = stays(&mut world, 120, 120);
     about(finding.prediction.gain, 1.5, 1.05);
@@ -196,8 +194,7 @@ fn of(world: &mut World, who: &Who, pool: usize) -> Taker {
 fn parallel(who: &Who, job: impl Fn(u64) -> u64 + 'static, groups: Groups) {
     let mut world = World::new();
     let members = vec![of(&mut world, who, 0), of(&mut world, who, 1)];
-    let start_us = world.now_us;
-    let takers = Takers::new(members, &[100, 100], Box::new(job), start_us);
+    let takers = Takers::new(members, &[100, 100], Box::new(job), world.now_us);
     world.add(takers.with_arrivals(groups));
     world.run(900);
     world.silent();
@@ -265,9 +262,8 @@ fn served_by_their_own(who: &Who, consumers: usize, workers: usize, groups: &Gro
     let members = (0..consumers)
         .map(|pool| of(&mut world, who, pool))
         .collect();
-    let start_us = world.now_us;
     let pools = vec![workers; consumers];
-    let takers = Takers::new(members, &pools, Box::new(|_| S), start_us);
+    let takers = Takers::new(members, &pools, Box::new(|_| S), world.now_us);
     world.add(takers.with_arrivals(groups.iter().copied()));
     world.run(400);
     world.silent();
@@ -292,8 +288,7 @@ fn a_pool_that_all_consumers_share_is_its_own_limit() {
     for (workers, jobs) in [(3, 12), (2, 8), (4, 16)] {
         let mut world = World::new();
         let members = vec![of(&mut world, &pika(), 0), of(&mut world, &pika(), 0)];
-        let start_us = world.now_us;
-        let takers = Takers::new(members, &[workers], Box::new(|_| S), start_us);
+        let takers = Takers::new(members, &[workers], Box::new(|_| S), world.now_us);
         world.add(takers.with_arrivals(each(9 * S, jobs, 40)));
         world.run(400);
         world.silent();

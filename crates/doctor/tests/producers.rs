@@ -1,6 +1,6 @@
 //! Producers: what must be found, with which numbers, and who must be left in peace.
 
-use crate::common::producers::{Producer, jitter};
+use crate::common::producers::{Producer, after, jitter, producer};
 use crate::common::{Dice, MS, S, Who, World, about, fact};
 use cloverleaf_doctor::{Bound, Confidence, Rule, Severity};
 use cloverleaf_telemetry::Protocol;
@@ -10,16 +10,6 @@ const PYTHON_VERSION: &str = "1.7.0-rdkafka-1.7.0";
 
 fn python() -> Who {
     Who::new(Protocol::Kafka, PYTHON, PYTHON_VERSION)
-}
-
-/// A producer of this client in this world.
-fn producer(world: &mut World, who: &Who) -> Producer {
-    let probe = world.connect(who);
-    let mut producer = Producer::new(probe, world.now_us, who.rtt_us);
-    if who.protocol == Protocol::Kafka {
-        producer.record_clock_us = Some(0);
-    }
-    producer
 }
 
 /// Messages of `producer` per second, if it does so for ten seconds.
@@ -69,11 +59,7 @@ fn a_producer_that_waits_for_each_answer_is_found_and_its_gain_is_right() {
 
 #[test]
 fn waiting_for_the_disk_counts_as_well_as_waiting_for_the_network() {
-    let mut world = World::new();
-    let mut one = producer(&mut world, &python().far(60));
-    one.service_us = 4 * MS;
-    world.add(one);
-    world.run(15);
+    let world = after(15, &python().far(60), |one| one.service_us = 4 * MS);
     let finding = world.only(Rule::SyncProduce);
     about(fact(&finding, "service_us"), 4_000.0, 1.1);
     about(finding.prediction.now, 1e6 / 4_110.0, 1.05);
@@ -81,11 +67,9 @@ fn waiting_for_the_disk_counts_as_well_as_waiting_for_the_network() {
 
 #[test]
 fn a_producer_with_its_own_work_between_is_told_how_much_that_leaves() {
-    let mut world = World::new();
-    let mut one = producer(&mut world, &python().far(5 * MS));
-    one.think_us = jitter(1_300);
-    world.add(one);
-    world.run(15);
+    let world = after(15, &python().far(5 * MS), |one| {
+        one.think_us = jitter(1_300)
+    });
     let finding = world.only(Rule::SyncProduce);
     // Its own 1.3 ms are the limit: 770 messages a second.
     about(finding.prediction.after, 770.0, 1.05);
@@ -132,33 +116,27 @@ fn a_library_that_collects_while_the_program_waits_is_found() {
 /// that makes a message, and the one that sends it.
 #[test]
 fn who_lingers_on_a_busy_machine_is_found() {
-    let mut world = World::new();
-    let mut one = producer(&mut world, &python().far(5 * MS));
-    one.linger_us = 5 * MS;
-    one.service_us = 4 * MS;
-    let late = |seed: u64| -> crate::common::producers::Times {
-        let mut dice = Dice(seed);
-        Box::new(move |number| {
-            let start_us = if number < 100 { 12 * MS } else { 0 };
-            match dice.between(0, 4) {
-                0 => start_us + dice.between(0, 8 * MS),
-                _ => start_us + dice.between(0, 2 * MS),
-            }
-        })
-    };
-    (one.think_us, one.wander_us) = (late(1), late(2));
-    world.add(one);
-    world.run(20);
+    let world = after(20, &python().far(5 * MS), |one| {
+        one.linger_us = 5 * MS;
+        one.service_us = 4 * MS;
+        let late = |seed: u64| -> crate::common::producers::Times {
+            let mut dice = Dice(seed);
+            Box::new(move |number| {
+                let start_us = if number < 100 { 12 * MS } else { 0 };
+                match dice.between(0, 4) {
+                    0 => start_us + dice.between(0, 8 * MS),
+                    _ => start_us + dice.between(0, 2 * MS),
+                }
+            })
+        };
+        (one.think_us, one.wander_us) = (late(1), late(2));
+    });
     world.only(Rule::Linger);
 }
 
 #[test]
 fn a_linger_that_is_shorter_than_the_round_trip_hides_the_waiting_behind_it() {
-    let mut world = World::new();
-    let mut one = producer(&mut world, &python());
-    one.linger_us = 5 * MS;
-    world.add(one);
-    world.run(15);
+    let world = after(15, &python(), |one| one.linger_us = 5 * MS);
     let finding = world.only(Rule::Linger);
     about(finding.prediction.gain, 1.5, 1.05);
 }
@@ -193,12 +171,10 @@ fn nagle_is_found_with_the_quick_acknowledgement_and_without() {
 #[test]
 fn seed_001_has_both_causes() {
     // confluent-kafka-python, flush() after each message, 1 ms to the broker, TLS.
-    let mut world = World::new();
-    let mut one = producer(&mut world, &python().far(MS));
-    one.hole_us = 41 * MS;
-    one.linger_us = 20 * MS;
-    world.add(one);
-    world.run(15);
+    let world = after(15, &python().far(MS), |one| {
+        one.hole_us = 41 * MS;
+        one.linger_us = 20 * MS;
+    });
     let mut rules = world.rules();
     rules.sort();
     assert_eq!(rules, [Rule::Linger, Rule::Nagle]);
@@ -207,12 +183,10 @@ fn seed_001_has_both_causes() {
 #[test]
 fn a_hole_that_looks_small_beside_the_lingering_is_told_too() {
     // The same on this broker, which acknowledges at once: the hole is a round trip.
-    let mut world = World::new();
-    let mut one = producer(&mut world, &python().far(MS));
-    one.hole_us = MS;
-    one.linger_us = 5 * MS;
-    world.add(one);
-    world.run(15);
+    let world = after(15, &python().far(MS), |one| {
+        one.hole_us = MS;
+        one.linger_us = 5 * MS;
+    });
     let findings = world.findings();
     let mut rules: Vec<Rule> = findings.iter().map(|it| it.rule).collect();
     rules.sort();
@@ -222,13 +196,11 @@ fn a_hole_that_looks_small_beside_the_lingering_is_told_too() {
     let text = &nagle.prediction.arithmetic;
     assert!(text.contains("without lingering, too, 1.2 ms"), "{text}");
     // Where the lingering is all, and would be without it.
-    let mut world = World::new();
-    let mut one = producer(&mut world, &python().far(MS));
-    one.hole_us = MS;
-    one.service_us = 4 * MS;
-    one.linger_us = 10 * MS;
-    world.add(one);
-    world.run(15);
+    let world = after(15, &python().far(MS), |one| {
+        one.hole_us = MS;
+        one.service_us = 4 * MS;
+        one.linger_us = 10 * MS;
+    });
     world.only(Rule::Linger);
 }
 
@@ -341,13 +313,11 @@ fn one_message_per_request_back_to_back_are_tiny_batches() {
 
 #[test]
 fn tiny_batches_after_a_pause_share_what_the_pause_costs() {
-    let mut world = World::new();
-    let mut one = producer(&mut world, &python());
-    one.in_flight = 1000;
-    one.think_us = Box::new(|_| 5);
-    one.due_us = Box::new(|number| number / 20 * 5 * MS);
-    world.add(one);
-    world.run(15);
+    let world = after(15, &python(), |one| {
+        one.in_flight = 1000;
+        one.think_us = Box::new(|_| 5);
+        one.due_us = Box::new(|number| number / 20 * 5 * MS);
+    });
     let finding = world.only(Rule::TinyBatches);
     // 1 + 9 + 200 / 20, and with the 40 of 10 ms together 1 + 9 / 40 + 200 / 40.
     about(finding.prediction.now, 20.0, 1.1);
@@ -412,14 +382,12 @@ mod healthy {
     fn steady_by_a_timer() {
         for period_us in [MS, 3 * MS, 9 * MS, 10 * MS, 12 * MS, 20 * MS, 100 * MS, S] {
             for clock_us in [0, -5 * S as i64, 300 * MS as i64] {
-                let mut world = World::new();
-                let mut one = producer(&mut world, &python());
-                one.in_flight = 1000;
-                one.due_us = Box::new(move |number| number * period_us);
-                one.record_clock_us = Some(clock_us);
-                world.add(one);
-                world.run(60);
-                world.silent();
+                after(60, &python(), |one| {
+                    one.in_flight = 1000;
+                    one.due_us = Box::new(move |number| number * period_us);
+                    one.record_clock_us = Some(clock_us);
+                })
+                .silent();
             }
         }
     }
@@ -427,80 +395,63 @@ mod healthy {
     #[test]
     fn steady_by_a_timer_and_waiting_for_the_answer() {
         for period_us in [20 * MS, 50 * MS, S] {
-            let mut world = World::new();
-            let mut one = producer(&mut world, &python());
-            one.due_us = Box::new(move |number| number * period_us);
-            world.add(one);
-            world.run(60);
-            world.silent();
+            after(60, &python(), |one| {
+                one.due_us = Box::new(move |number| number * period_us)
+            })
+            .silent();
         }
     }
 
     #[test]
     fn steady_by_sleeping_and_near_to_the_round_trip_by_chance() {
         for sleep_us in [9_500, 10_300, 11_500] {
-            let mut world = World::new();
-            let mut one = producer(&mut world, &python());
-            one.in_flight = 1000;
-            let mut dice = crate::common::Dice(sleep_us);
-            one.think_us = Box::new(move |_| sleep_us + dice.between(50, 250));
-            // One request in fifty is served late, and the next one comes nevertheless.
-            let mut number = 0;
-            one.late_us = Box::new(move |_| {
-                number += 1;
-                if number % 50 == 0 { 4 * MS } else { 0 }
-            });
-            world.add(one);
-            world.run(60);
-            world.silent();
+            after(60, &python(), |one| {
+                one.in_flight = 1000;
+                let mut dice = crate::common::Dice(sleep_us);
+                one.think_us = Box::new(move |_| sleep_us + dice.between(50, 250));
+                // One request in fifty is served late, and the next one comes nevertheless.
+                let mut number = 0;
+                one.late_us = Box::new(move |_| {
+                    number += 1;
+                    if number % 50 == 0 { 4 * MS } else { 0 }
+                });
+            })
+            .silent();
         }
     }
 
     #[test]
     fn bursts() {
         for in_flight in [1, 5, 1000] {
-            let mut world = World::new();
-            let mut one = producer(&mut world, &python());
-            one.in_flight = in_flight;
-            // Fifty messages every five seconds.
-            one.due_us = Box::new(|number| number / 50 * 5 * S);
-            world.add(one);
-            world.run(120);
-            world.silent();
+            after(120, &python(), |one| {
+                one.in_flight = in_flight;
+                // Fifty messages every five seconds.
+                one.due_us = Box::new(|number| number / 50 * 5 * S);
+            })
+            .silent();
         }
     }
 
     #[test]
     fn bound_by_its_own_work() {
         for think_us in [5 * MS, 30 * MS, 300 * MS] {
-            let mut world = World::new();
-            let mut one = producer(&mut world, &python());
-            one.think_us = jitter(think_us);
-            world.add(one);
-            world.run(60);
-            world.silent();
+            after(60, &python(), |one| one.think_us = jitter(think_us)).silent();
         }
     }
 
     #[test]
     fn near() {
-        let mut world = World::new();
-        let one = producer(&mut world, &python().far(80));
-        world.add(one);
-        world.run(60);
-        world.silent();
+        after(60, &python().far(80), |_| ()).silent();
     }
 
     #[test]
     fn pipelined() {
         for (in_flight, think_us) in [(100, 700), (1000, 300), (50, MS)] {
-            let mut world = World::new();
-            let mut one = producer(&mut world, &python());
-            one.in_flight = in_flight;
-            one.think_us = Box::new(move |_| think_us);
-            world.add(one);
-            world.run(60);
-            world.silent();
+            after(60, &python(), |one| {
+                one.in_flight = in_flight;
+                one.think_us = Box::new(move |_| think_us);
+            })
+            .silent();
         }
     }
 
@@ -528,68 +479,58 @@ mod healthy {
 
     #[test]
     fn without_answers() {
-        let mut world = World::new();
-        let mut one = producer(&mut world, &python());
-        one.is_silent = true;
-        one.in_flight = 1_000_000;
-        one.think_us = Box::new(|_| MS);
-        world.add(one);
-        world.run(60);
-        world.silent();
+        after(60, &python(), |one| {
+            one.is_silent = true;
+            one.in_flight = 1_000_000;
+            one.think_us = Box::new(|_| MS);
+        })
+        .silent();
     }
 
     #[test]
     fn large_requests_take_a_round_trip_for_each_window_of_the_network() {
-        let mut world = World::new();
-        let mut one = producer(&mut world, &python());
-        one.in_flight = 5;
-        one.think_us = Box::new(|_| 5 * MS);
-        one.messages = 100;
-        one.bytes = 100_000;
-        one.hole_us = 10 * MS;
-        world.add(one);
-        world.run(60);
-        world.silent();
+        after(60, &python(), |one| {
+            one.in_flight = 5;
+            one.think_us = Box::new(|_| 5 * MS);
+            one.messages = 100;
+            one.bytes = 100_000;
+            one.hole_us = 10 * MS;
+        })
+        .silent();
     }
 
     #[test]
     fn a_lingering_library_that_does_collect() {
-        let mut world = World::new();
-        let mut one = producer(&mut world, &python());
-        one.in_flight = 5;
-        one.linger_us = 0;
-        one.messages = 40;
-        one.bytes = 8_000;
-        // A batch every 5 ms, of messages that came meanwhile.
-        one.due_us = Box::new(|number| number * 5 * MS);
-        one.record_clock_us = Some(5 * MS as i64);
-        world.add(one);
-        world.run(60);
-        world.silent();
+        after(60, &python(), |one| {
+            one.in_flight = 5;
+            one.linger_us = 0;
+            one.messages = 40;
+            one.bytes = 8_000;
+            // A batch every 5 ms, of messages that came meanwhile.
+            one.due_us = Box::new(|number| number * 5 * MS);
+            one.record_clock_us = Some(5 * MS as i64);
+        })
+        .silent();
     }
     /// aiokafka: what the program makes while a request is on its way goes with the next one.
     #[test]
     fn a_library_with_one_request_in_flight_that_collects_meanwhile() {
-        let mut world = World::new();
-        let mut one = producer(&mut world, &Who::new(Protocol::Kafka, "", ""));
-        one.messages = 2;
-        one.think_us = jitter(2 * MS);
-        one.record_clock_us = Some(6 * MS as i64);
-        one.span_us = 5 * MS;
-        world.add(one);
-        world.run(60);
-        world.silent();
+        after(60, &Who::new(Protocol::Kafka, "", ""), |one| {
+            one.messages = 2;
+            one.think_us = jitter(2 * MS);
+            one.record_clock_us = Some(6 * MS as i64);
+            one.span_us = 5 * MS;
+        })
+        .silent();
     }
     /// kafka-go: the same, and its records get their times when they are sent.
     #[test]
     fn a_library_that_collects_meanwhile_and_stamps_when_it_sends() {
-        let mut world = World::new();
-        let mut one = producer(&mut world, &Who::new(Protocol::Kafka, "", ""));
-        one.think_us = jitter(2 * MS);
-        let mut dice = Dice(7);
-        one.sizes = Some(Box::new(move |_| dice.between(2, 5)));
-        world.add(one);
-        world.run(60);
-        world.silent();
+        after(60, &Who::new(Protocol::Kafka, "", ""), |one| {
+            one.think_us = jitter(2 * MS);
+            let mut dice = Dice(7);
+            one.sizes = Some(Box::new(move |_| dice.between(2, 5)));
+        })
+        .silent();
     }
 }

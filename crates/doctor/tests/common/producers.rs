@@ -3,9 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use cloverleaf_telemetry::Probe;
+use cloverleaf_telemetry::{Probe, Protocol};
 
-use super::{Dice, Model};
+use super::{Dice, Model, Who, World};
 
 /// When the client makes its message number so many at the earliest, or how long it works on it.
 pub type Times = Box<dyn FnMut(u64) -> u64>;
@@ -14,6 +14,24 @@ pub type Times = Box<dyn FnMut(u64) -> u64>;
 pub fn jitter(us: u64) -> Times {
     let mut dice = Dice(us);
     Box::new(move |_| dice.between(us * 3 / 5, us * 7 / 5))
+}
+
+/// A producer of this client in this world.
+pub fn producer(world: &mut World, who: &Who) -> Producer {
+    let probe = world.connect(who);
+    let mut producer = Producer::new(probe, world.now_us, who.rtt_us);
+    producer.record_clock_us = (who.protocol == Protocol::Kafka).then_some(0);
+    producer
+}
+
+/// A world so many seconds after this client began to publish, with these habits.
+pub fn after(seconds: u64, who: &Who, habits: impl FnOnce(&mut Producer)) -> World {
+    let mut world = World::new();
+    let mut one = producer(&mut world, who);
+    habits(&mut one);
+    world.add(one);
+    world.run(seconds);
+    world
 }
 
 /// A producer: makes a request, sends it, waits for answers as its habits are.
