@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 
 use crate::config::Config;
-use crate::doctor::Practice;
+use crate::doctor::SharedDoctor;
 use crate::failed_logins::FailedLogins;
 use crate::fronts::Front;
 use crate::half_received::HalfReceived;
@@ -53,7 +53,7 @@ pub struct ServerContext {
     pub(crate) verifications: Arc<Semaphore>,
     pub(crate) health: Health,
     /// The doctor with its findings about the clients.
-    pub(crate) practice: Practice,
+    pub(crate) doctor: SharedDoctor,
     pub(crate) clock: Arc<dyn Clock>,
     /// When it started, by its clock.
     pub(crate) started_us: u64,

@@ -29,8 +29,8 @@ mod half_received;
 mod health;
 mod http;
 mod listener;
+mod log_throttle;
 mod process;
-mod repeats;
 mod server;
 mod tcp_info;
 #[cfg(test)]

@@ -14,8 +14,8 @@ use crate::config::Config;
 use crate::context::ServerContext;
 use crate::cores::balance::{Balance, SAMPLE_INTERVAL};
 use crate::cores::{Accepted, Core};
-use crate::fronts::{Door, DoorKind, Front, Unopened};
-use crate::repeats::Repeats;
+use crate::fronts::{Door, DoorKind, Front, UnopenedFront};
+use crate::log_throttle::LogThrottle;
 
 /// Connections that wait to be accepted. The kernel caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
@@ -81,7 +81,7 @@ impl BoundDoor {
 /// An address is taken, not ours, or does not resolve.
 pub(crate) fn bind_all(
     config: &Config,
-    protocols: &[Unopened],
+    protocols: &[UnopenedFront],
 ) -> Result<Vec<BoundDoor>, BindError> {
     let mut doors = vec![(None, admin_door(config))];
     for (front, protocol) in protocols.iter().enumerate() {
@@ -153,7 +153,7 @@ pub(crate) async fn accept_all(
         balance: Balance::new(cores.len()),
         cores,
         connections_max: context.config.general.connections_max as usize,
-        refused: Repeats::default(),
+        refused: LogThrottle::default(),
     });
     let sampling = async {
         let mut interval = tokio::time::interval(SAMPLE_INTERVAL);
@@ -185,7 +185,7 @@ pub(crate) async fn accept_all(
 }
 
 async fn accept(from: SessionListener, acceptor: &parking_lot::Mutex<Acceptor>) {
-    let mut failed = Repeats::default();
+    let mut failed = LogThrottle::default();
     loop {
         match from.listener.accept().await {
             Ok((stream, peer)) => {
@@ -216,7 +216,7 @@ struct Acceptor {
     balance: Balance,
     cores: Vec<Core>,
     connections_max: usize,
-    refused: Repeats,
+    refused: LogThrottle,
 }
 
 impl Acceptor {

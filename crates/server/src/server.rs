@@ -20,11 +20,11 @@ use crate::config::value::{
 use crate::config::{AnonymousRemote, Config};
 use crate::context::{Addresses, ServerContext, Sleepers};
 use crate::doctor::advice::{self, AdviceFolderError};
-use crate::doctor::{DoctorThread, Observer, Practice};
+use crate::doctor::{DoctorThread, Observer, SharedDoctor};
 use crate::failed_logins::FailedLogins;
-use crate::fronts::{self, Opening, REGISTRATIONS, Registrations, Unopened};
+use crate::fronts::{self, FrontOpening, REGISTRATIONS, Registrations, UnopenedFront};
 use crate::half_received::HalfReceived;
-use crate::half_received::room::Bounds;
+use crate::half_received::budget::Bounds;
 use crate::health::{Health, Vital};
 use crate::listener::{BindError, BoundDoor, SessionListener, accept_all, bind_all};
 use crate::process::file_limit::{self, ConnectionLimits};
@@ -190,7 +190,7 @@ impl Server {
     /// It waits while the doctor makes up its mind, which takes tens of milliseconds where there
     /// are thousands of connections.
     pub fn doctor(&self, query: &Query) -> Report {
-        self.context.practice.report(query)
+        self.context.doctor.report(query)
     }
 
     /// Lets the doctor look now, as it does once a second where the clock is not driven.
@@ -263,7 +263,7 @@ impl Running {
         log: Log,
         broker: Broker,
         clock: Arc<dyn Clock>,
-        protocols: Vec<Unopened>,
+        protocols: Vec<UnopenedFront>,
         advice: Advice,
         observer: Option<Observer>,
     ) -> Result<Running, StartError> {
@@ -272,8 +272,8 @@ impl Running {
         let addresses = addresses.collect::<io::Result<_>>()?;
         let mut fronts = Vec::with_capacity(protocols.len());
         let mut tags = Vec::with_capacity(protocols.len());
-        for Unopened { registration, tls } in protocols {
-            fronts.push((registration.open)(Opening {
+        for UnopenedFront { registration, tls } in protocols {
+            fronts.push((registration.open)(FrontOpening {
                 config: &config,
                 broker: &broker,
                 tls,
@@ -291,7 +291,7 @@ impl Running {
             failed_logins: FailedLogins::default(),
             verifications: verifications::places(),
             health: Health::default(),
-            practice: Practice::new(advice),
+            doctor: SharedDoctor::new(advice),
             sleepers: Sleepers::of(&*clock),
             started_us: clock.now_us(),
             clock,

@@ -17,9 +17,9 @@ use tokio::time::timeout;
 use crate::config::Config;
 use crate::context::{Addresses, CoreContext, ServerContext, Sleepers};
 use crate::failed_logins::FailedLogins;
-use crate::fronts::Visitor;
+use crate::fronts::AcceptedConnection;
 use crate::half_received::HalfReceived;
-use crate::half_received::room::Bounds;
+use crate::half_received::budget::Bounds;
 use crate::health::Health;
 use crate::verifications;
 
@@ -61,7 +61,7 @@ pub(crate) fn context() -> Arc<ServerContext> {
         failed_logins: FailedLogins::default(),
         verifications: verifications::places(),
         health: Health::default(),
-        practice: crate::doctor::Practice::new(cloverleaf_doctor::Advice::default()),
+        doctor: crate::doctor::SharedDoctor::new(cloverleaf_doctor::Advice::default()),
         sleepers: Sleepers::of(&*clock),
         started_us: clock.now_us(),
         clock,
@@ -72,14 +72,14 @@ pub(crate) fn context() -> Arc<ServerContext> {
 
 /// The client's end of a connection that is served on this thread.
 pub(crate) async fn connect_to<F: Future<Output = ()> + 'static>(
-    serve: impl FnOnce(Visitor) -> F,
+    serve: impl FnOnce(AcceptedConnection) -> F,
     core: &Rc<CoreContext>,
 ) -> TcpStream {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap());
     let (client, accepted) = tokio::join!(client, listener.accept());
     let (stream, peer) = accepted.unwrap();
-    let visitor = Visitor {
+    let visitor = AcceptedConnection {
         stream,
         peer,
         is_tls: false,

@@ -92,7 +92,7 @@ const READS: &[(&str, &[(&str, usize)])] = &[
         "where a driven clock begins, a time of day, or a number that nobody had before",
         &[
             ("crates/server/src/http/activity.rs", 1),
-            ("crates/server/src/repeats.rs", 1),
+            ("crates/server/src/log_throttle.rs", 1),
             ("crates/server/tests/kafka_support/mod.rs", 1),
             ("crates/server/tests/support/mod.rs", 1),
             ("tests/clients/amqp/python/dead_letters_test.py", 1),

@@ -47,7 +47,7 @@ pub(crate) async fn clients(
     let context = Arc::clone(&context);
     answer(move || {
         let snapshot = context.registry.snapshot(context.now_us(), |_| None);
-        KnownClients::of(&snapshot, context.practice.advice(), client.as_deref())
+        KnownClients::of(&snapshot, context.doctor.advice(), client.as_deref())
     })
     .await
 }
@@ -64,7 +64,7 @@ pub(crate) async fn report(
         client,
     };
     let context = Arc::clone(&context);
-    answer(move || context.practice.report(&query)).await
+    answer(move || context.doctor.report(&query)).await
 }
 
 /// The text by which clients are looked for.

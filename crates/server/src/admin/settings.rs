@@ -22,12 +22,12 @@ pub(crate) async fn alter(
     Json(body): Json<AlterTopic>,
 ) -> Result<Json<TopicDetails>, Refused> {
     let topic = find(&context, &topic)?;
-    let wish = Wish::new(body.retention.as_deref(), body.config)?;
-    wish.grant(&context, &mut (*topic.options()).clone())?;
+    let change = TopicSettingsChange::new(body.retention.as_deref(), body.config)?;
+    change.apply(&context, &mut (*topic.options()).clone())?;
     let set = topic.set_options(|options| {
         // Others may have changed the topic meanwhile: nothing of theirs may be lost.
         let mut current = options.clone();
-        if wish.grant(&context, &mut current).is_ok() {
+        if change.apply(&context, &mut current).is_ok() {
             *options = current;
         }
     });
@@ -46,13 +46,13 @@ pub(crate) fn topic_settings_of(context: &ServerContext) -> Result<&dyn TopicSet
 }
 
 /// How a topic is to be kept.
-pub(crate) struct Wish {
+pub(crate) struct TopicSettingsChange {
     /// Until all have consumed it.
     consumed: bool,
     settings: BTreeMap<String, Option<String>>,
 }
 
-impl Wish {
+impl TopicSettingsChange {
     /// # Errors
     /// 400: the retention is none, or is said twice.
     pub(crate) fn new(
@@ -84,7 +84,7 @@ impl Wish {
     ///
     /// # Errors
     /// 400: a setting is none, or they do not go together.
-    pub(crate) fn grant(
+    pub(crate) fn apply(
         &self,
         context: &ServerContext,
         options: &mut TopicOptions,

@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use cloverleaf_broker::{CatalogError, Dispatch, StartAt, Subscription, Topic, TopicOptions};
 use cloverleaf_kafka::control::topic_settings;
 
-use crate::admin::settings::{Wish, topic_settings_of};
+use crate::admin::settings::{TopicSettingsChange, topic_settings_of};
 use crate::admin::types::{
     ConsumerDetails, CreateSubscription, CreateTopic, PartitionDetails, SubscriptionDetails,
     TopicDetails, TopicSummary,
@@ -46,7 +46,7 @@ pub(crate) async fn create(
     };
     let config = body.config.into_iter();
     let config = config.map(|(name, value)| (name, Some(value))).collect();
-    Wish::new(body.retention.as_deref(), config)?.grant(&context, &mut options)?;
+    TopicSettingsChange::new(body.retention.as_deref(), config)?.apply(&context, &mut options)?;
     let topic = context
         .broker
         .topic_or_create(&body.name, || options)

@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 
 use crate::connection::output::{OutputScratch, Unsent, Wire};
 use crate::context::ServerContext;
-use crate::half_received::{FREE_BYTES, Hold};
+use crate::half_received::{FREE_BYTES, HeldMemory};
 use crate::transport::{Inbox, LayerError, Layers};
 
 /// How much is thrown away of what a peer sends behind the end.
@@ -59,7 +59,7 @@ impl Progress {
 
 /// Why no further byte can be read or written.
 #[derive(Debug, Error)]
-pub(crate) enum Broken {
+pub(crate) enum TransportError {
     /// The socket.
     #[error(transparent)]
     Socket(#[from] io::Error),
@@ -69,7 +69,7 @@ pub(crate) enum Broken {
 }
 
 /// A socket, its layers, and what is stuck.
-pub(crate) struct Io {
+pub(crate) struct ConnectionIo {
     stream: TcpStream,
     layers: Option<Box<Layers>>,
     /// Whether the kernel is asked to acknowledge at once when a read ends inside a command.
@@ -77,7 +77,7 @@ pub(crate) struct Io {
     /// Read and not consumed.
     carry: Inbox,
     /// Pays for what is carried.
-    hold: Hold,
+    hold: HeldMemory,
     /// The session need not be shown less than this.
     needed_bytes: usize,
     /// Output that the socket did not take.
@@ -85,20 +85,20 @@ pub(crate) struct Io {
     at_end: bool,
 }
 
-impl Io {
+impl ConnectionIo {
     pub(crate) fn new(
         stream: TcpStream,
         peer: SocketAddr,
         protocol: Protocol,
         context: &ServerContext,
-    ) -> Io {
+    ) -> ConnectionIo {
         let memory = Arc::clone(&context.half_received);
-        Io {
+        ConnectionIo {
             stream,
             layers: None,
             quick_ack: context.config.general.quick_ack,
             carry: Inbox::default(),
-            hold: Hold::new(memory, protocol, peer.ip()),
+            hold: HeldMemory::new(memory, protocol, peer.ip()),
             needed_bytes: 0,
             unsent: Unsent::default(),
             at_end: false,
@@ -155,7 +155,7 @@ impl Io {
         scratch: &mut Scratch,
         cx: &mut Context<'_>,
         now: Now,
-    ) -> Result<Progress, Broken> {
+    ) -> Result<Progress, TransportError> {
         if !session.wants_input() || self.at_end {
             self.hold.pause(now.us);
             return Ok(Progress::None);
@@ -274,7 +274,7 @@ impl Io {
         scratch: &mut Scratch,
         cx: &mut Context<'_>,
         now: Now,
-    ) -> Result<Progress, Broken> {
+    ) -> Result<Progress, TransportError> {
         let read = if self.carry.spare() > 0 {
             let room = self.carry.room(bytes_max, self.needed_bytes);
             pin!(self.stream.read_buf(&mut room.limit(bytes_max))).poll(cx)
@@ -315,7 +315,7 @@ impl Io {
         scratch: &mut Scratch,
         cx: &mut Context<'_>,
         now: Now,
-    ) -> Result<Progress, Broken> {
+    ) -> Result<Progress, TransportError> {
         scratch.raw_input.resize(READ_BYTES, 0);
         // The bytes that the layers make of it may have to stay with them.
         let raw = &mut scratch.raw_input[..bytes_max.max(FRONT_BYTES)];
@@ -421,7 +421,7 @@ impl Io {
         scratch: &mut Scratch,
         cx: &mut Context<'_>,
         now: Now,
-    ) -> Result<Progress, Broken> {
+    ) -> Result<Progress, TransportError> {
         let mut wire = Wire {
             stream: &mut self.stream,
             layers: self.layers.as_deref_mut(),

@@ -21,9 +21,9 @@ use cloverleaf_session::{Now, Session};
 use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-use crate::connection::io::{Broken, Io, Progress, Scratch};
+use crate::connection::io::{ConnectionIo, Progress, Scratch, TransportError};
 use crate::context::ServerContext;
-use crate::repeats::{Repeats, tell_closed};
+use crate::log_throttle::{LogThrottle, tell_closed};
 use crate::transport::{LayerError, Layers};
 
 /// Bytes that one connection reads and writes before it lets others of its core have a turn.
@@ -61,7 +61,7 @@ pub(crate) trait Link {
     fn poll(&mut self, _session: &mut Self::Session, _cx: &mut Context<'_>, _now: Now) {}
 
     /// Counts the connections that ended in an error, for their log line.
-    fn noise(&self) -> &Mutex<Repeats>;
+    fn noise(&self) -> &Mutex<LogThrottle>;
 
     /// Whether the session has ended in a way in which the peer closes the socket first.
     fn peer_closes_first(&self, _session: &Self::Session) -> bool {
@@ -80,7 +80,7 @@ pub(crate) trait Link {
     fn at_rest(
         &mut self,
         _session: &mut Self::Session,
-        _io: &mut Io,
+        _io: &mut ConnectionIo,
         _now: Now,
     ) -> Result<Progress, Ending> {
         Ok(Progress::None)
@@ -104,7 +104,7 @@ pub(crate) fn take_answer<T>(awaited: &mut Awaited<T>, cx: &mut Context<'_>) -> 
 pub(crate) async fn serve<L: Link>(
     session: L::Session,
     link: L,
-    io: Io,
+    io: ConnectionIo,
     peer: SocketAddr,
     context: Arc<ServerContext>,
 ) {
@@ -132,11 +132,11 @@ pub(crate) enum Ending {
     Begun,
 }
 
-impl From<Broken> for Ending {
-    fn from(broken: Broken) -> Ending {
+impl From<TransportError> for Ending {
+    fn from(broken: TransportError) -> Ending {
         match broken {
-            Broken::Socket(error) => Ending::Gone(error),
-            Broken::Layer(error) => Ending::Layer(error),
+            TransportError::Socket(error) => Ending::Gone(error),
+            TransportError::Layer(error) => Ending::Layer(error),
         }
     }
 }
@@ -150,7 +150,7 @@ impl From<LayerError> for Ending {
 struct Connection<L: Link> {
     // Before the socket: its probe refers to the socket.
     session: L::Session,
-    io: Io,
+    io: ConnectionIo,
     link: L,
     peer: SocketAddr,
     context: Arc<ServerContext>,
@@ -171,7 +171,7 @@ impl<L: Link> Connection<L> {
     fn new(
         session: L::Session,
         link: L,
-        io: Io,
+        io: ConnectionIo,
         peer: SocketAddr,
         context: Arc<ServerContext>,
     ) -> Connection<L> {

@@ -11,7 +11,7 @@ use rustix::net::{SendAncillaryBuffer, SendFlags};
 use tokio::io::{AsyncWrite, Interest};
 use tokio::net::TcpStream;
 
-use crate::connection::io::{Broken, Progress};
+use crate::connection::io::{Progress, TransportError};
 use crate::transport::Layers;
 
 /// A shared output buffer that grew beyond this is given back.
@@ -155,7 +155,7 @@ impl Unsent {
         &mut self,
         wire: &mut Wire<'_, '_, S>,
         scratch: &mut OutputScratch,
-    ) -> Result<Progress, Broken> {
+    ) -> Result<Progress, TransportError> {
         let mut moved = Progress::None;
         if !self.is_empty() {
             moved = self.write_stuck(wire, scratch)?;
@@ -184,7 +184,7 @@ impl Unsent {
         &mut self,
         wire: &mut Wire<'_, '_, S>,
         output: &mut Output,
-    ) -> Result<usize, Broken> {
+    ) -> Result<usize, TransportError> {
         let length = output.len();
         if output.has_files() {
             output.drain_from(0, &mut self.raw);
@@ -217,7 +217,7 @@ impl Unsent {
         &mut self,
         wire: &mut Wire<'_, '_, S>,
         scratch: &mut OutputScratch,
-    ) -> Result<usize, Broken> {
+    ) -> Result<usize, TransportError> {
         if scratch.plain.len() > LAYER_STEP_BYTES || scratch.plain.has_files() {
             scratch.plain.drain_from(0, &mut self.plain);
             self.since_us = Some(wire.now.us);
@@ -234,7 +234,7 @@ impl Unsent {
         &mut self,
         wire: &mut Wire<'_, '_, S>,
         scratch: &mut OutputScratch,
-    ) -> Result<Progress, Broken> {
+    ) -> Result<Progress, TransportError> {
         let mut moved = self.write_raw(wire)?;
         if self.raw.is_empty() && !self.plain.is_empty() {
             let bytes = self.write_step(wire, &mut scratch.raw)?;
@@ -249,7 +249,7 @@ impl Unsent {
         &mut self,
         wire: &mut Wire<'_, '_, S>,
         raw: &mut Vec<u8>,
-    ) -> Result<usize, Broken> {
+    ) -> Result<usize, TransportError> {
         let step = take_step(&mut self.plain, LAYER_STEP_BYTES)?;
         self.write_through(wire, step.iter().map(|part| &part[..]), raw)
     }
@@ -260,7 +260,7 @@ impl Unsent {
         wire: &mut Wire<'_, '_, S>,
         parts: impl Iterator<Item = &'p [u8]>,
         raw: &mut Vec<u8>,
-    ) -> Result<usize, Broken> {
+    ) -> Result<usize, TransportError> {
         raw.clear();
         if let Some(layers) = &mut wire.layers {
             layers.write(parts, raw)?;
@@ -279,7 +279,10 @@ impl Unsent {
     }
 
     /// Writes raw bytes that are stuck.
-    fn write_raw<S: Session>(&mut self, wire: &mut Wire<'_, '_, S>) -> Result<Progress, Broken> {
+    fn write_raw<S: Session>(
+        &mut self,
+        wire: &mut Wire<'_, '_, S>,
+    ) -> Result<Progress, TransportError> {
         let mut moved = Progress::None;
         while let Some(first) = self.raw.front() {
             let written = match first {

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use crate::context::{CoreContext, ServerContext};
 use crate::cores::balance::CoreLoad;
-use crate::fronts::{Front, Visitor};
+use crate::fronts::{AcceptedConnection, Front};
 use crate::health::Vital;
 
 /// A connection on its way from the acceptor to its core. The channel that it takes is bounded
@@ -174,7 +174,7 @@ async fn serve_one(accepted: Accepted, core: Rc<CoreContext>, load: Arc<CoreLoad
     } = accepted;
     match TcpStream::from_std(stream) {
         Ok(stream) => {
-            let visitor = Visitor {
+            let visitor = AcceptedConnection {
                 stream,
                 peer,
                 is_tls,

@@ -39,17 +39,17 @@ const REST: Duration = Duration::from_secs(60);
 const WAIT: Duration = Duration::from_millis(300);
 
 /// The doctor and its latest findings, which any thread may ask for.
-pub(crate) struct Practice {
+pub(crate) struct SharedDoctor {
     advice: Advice,
     doctor: Mutex<Doctor>,
     /// Its findings after the last look, for callers that cannot wait for the end of the next one.
     known: Mutex<Arc<DoctorSnapshot>>,
 }
 
-impl Practice {
-    pub(crate) fn new(advice: Advice) -> Practice {
+impl SharedDoctor {
+    pub(crate) fn new(advice: Advice) -> SharedDoctor {
         let doctor = Doctor::new(advice.clone());
-        Practice {
+        SharedDoctor {
             advice,
             known: Mutex::new(Arc::new(doctor.snapshot())),
             doctor: Mutex::new(doctor),
@@ -118,7 +118,7 @@ impl Looks {
         if let Some(observer) = &mut self.observer {
             observer(&seen);
         }
-        let new = context.practice.observe(&seen);
+        let new = context.doctor.observe(&seen);
         self.log.write(&new, context.now_us());
     }
 }
@@ -187,7 +187,7 @@ fn run(context: &ServerContext, looks: &Mutex<Looks>, ended: &Receiver<()>) {
     loop {
         let began = Instant::now();
         let look = || looks.lock().look(context);
-        next = match context.practice.safely(look) {
+        next = match context.doctor.safely(look) {
             Some(()) => {
                 // A look that came late is not made up for, and one that takes long leaves the
                 // machine to others for longer.
@@ -342,22 +342,22 @@ mod tests {
         }
     }
 
-    fn practice() -> Practice {
-        Practice::new(Advice::embedded())
+    fn shared() -> SharedDoctor {
+        SharedDoctor::new(Advice::embedded())
     }
 
     #[test]
     fn an_answer_does_not_wait_for_a_look() {
-        let practice = practice();
+        let shared = shared();
         let mut clients = Clients::new(&["a", "b"]);
         for _ in 0..12 {
-            practice.observe(&clients.second());
+            shared.observe(&clients.second());
         }
-        let all = practice.report(&Query::default());
+        let all = shared.report(&Query::default());
         assert_eq!(all.findings.len(), 2, "{all:?}");
-        let thinking = practice.doctor.lock();
+        let thinking = shared.doctor.lock();
         let asked = thread::scope(|scope| {
-            let ask = |query: Query| scope.spawn(|| practice.report(&{ query })).join().unwrap();
+            let ask = |query: Query| scope.spawn(|| shared.report(&{ query })).join().unwrap();
             let all_again = ask(Query::default());
             let of_b = ask(Query {
                 client: Some("B".to_owned()),
@@ -368,29 +368,29 @@ mod tests {
         drop(thinking);
         assert_eq!(asked[0], all);
         assert_eq!(asked[1].findings, all.findings[1..]);
-        let active: u64 = practice.counts().iter().map(|count| count.active).sum();
+        let active: u64 = shared.counts().iter().map(|count| count.active).sum();
         assert_eq!(active, 2);
     }
 
     #[test]
     fn while_the_doctor_thinks_answers_leave_nothing_out() {
-        let practice = practice();
+        let shared = shared();
         let names: Vec<String> = (0..260).map(|it| format!("name-{it:03}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let mut clients = Clients::new(&names);
         for _ in 0..12 {
-            practice.observe(&clients.second());
+            shared.observe(&clients.second());
         }
         let of = |client: &str| Query {
             client: Some(client.to_owned()),
             ..Query::default()
         };
         let queries = [Query::default(), of("name-1"), of("name-259"), of("nobody")];
-        let awake = queries.each_ref().map(|query| practice.report(query));
-        let thinking = practice.doctor.lock();
+        let awake = queries.each_ref().map(|query| shared.report(query));
+        let thinking = shared.doctor.lock();
         let answers = thread::scope(|scope| {
-            let practice = &practice;
-            let ask = |query| scope.spawn(move || practice.report(query));
+            let shared = &shared;
+            let ask = |query| scope.spawn(move || shared.report(query));
             let asked = queries.each_ref().map(ask);
             asked.map(|answer| answer.join().unwrap())
         });
@@ -402,29 +402,29 @@ mod tests {
 
     #[test]
     fn a_fault_of_the_doctors_ends_nothing_and_it_begins_anew() {
-        let practice = practice();
+        let shared = shared();
         let mut clients = Clients::new(&["a"]);
         for _ in 0..12 {
-            practice.observe(&clients.second());
+            shared.observe(&clients.second());
         }
-        let fault = practice.safely(|| -> Vec<Finding> { panic!("a fault in a test") });
+        let fault = shared.safely(|| -> Vec<Finding> { panic!("a fault in a test") });
         assert_eq!(fault, None);
-        assert_eq!(practice.report(&Query::default()).watched_us, 0);
+        assert_eq!(shared.report(&Query::default()).watched_us, 0);
         for _ in 0..12 {
             let observation = clients.second();
-            practice.safely(|| practice.observe(&observation)).unwrap();
+            shared.safely(|| shared.observe(&observation)).unwrap();
         }
-        assert_eq!(practice.report(&Query::default()).findings.len(), 1);
+        assert_eq!(shared.report(&Query::default()).findings.len(), 1);
     }
 
     #[test]
     fn the_log_is_told_of_so_many_findings_a_minute() {
-        let practice = practice();
+        let shared = shared();
         let names: Vec<String> = (0..30).map(|it| format!("{it}\u{1b}[2J")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let mut clients = Clients::new(&names);
         let new: Vec<Finding> = (0..12)
-            .flat_map(|_| practice.observe(&clients.second()))
+            .flat_map(|_| shared.observe(&clients.second()))
             .collect();
         assert_eq!(new.len(), 30);
         let mut log = FindingsLog::default();

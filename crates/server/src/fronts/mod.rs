@@ -45,13 +45,13 @@ pub(crate) struct Registration {
     pub(crate) tls: fn(&Config) -> Result<Option<Arc<ServerConfig>>, TlsError>,
     /// Opens it: what its connections share is there afterwards, and no thread that needs the
     /// server's context.
-    pub(crate) open: fn(Opening<'_>) -> Result<Arc<dyn Front>, StartError>,
+    pub(crate) open: fn(FrontOpening<'_>) -> Result<Arc<dyn Front>, StartError>,
     /// Takes secrets out of the configuration that are not needed once it is open.
     pub(crate) forget_secrets: fn(&mut Config),
 }
 
 /// A protocol before it is open.
-pub(crate) struct Unopened {
+pub(crate) struct UnopenedFront {
     pub(crate) registration: &'static Registration,
     /// The result of [`Registration::tls`].
     pub(crate) tls: Option<Arc<ServerConfig>>,
@@ -64,10 +64,10 @@ pub(crate) struct Unopened {
 pub(crate) fn load(
     registrations: &Registrations,
     config: &Config,
-) -> Result<Vec<Unopened>, TlsError> {
+) -> Result<Vec<UnopenedFront>, TlsError> {
     let loaded = registrations.iter().map(|registration| {
         let tls = (registration.tls)(config)?;
-        Ok(Unopened { registration, tls })
+        Ok(UnopenedFront { registration, tls })
     });
     loaded.collect()
 }
@@ -134,7 +134,7 @@ impl DoorKind {
 }
 
 /// The arguments with which a protocol is opened.
-pub(crate) struct Opening<'a> {
+pub(crate) struct FrontOpening<'a> {
     pub(crate) config: &'a Config,
     pub(crate) broker: &'a Broker,
     /// The result of [`Registration::tls`].
@@ -142,7 +142,7 @@ pub(crate) struct Opening<'a> {
 }
 
 /// A connection that came in.
-pub(crate) struct Visitor {
+pub(crate) struct AcceptedConnection {
     pub(crate) stream: TcpStream,
     pub(crate) peer: SocketAddr,
     /// Through a [`DoorKind::Tls`].
@@ -183,7 +183,7 @@ pub(crate) struct GroupMember {
 /// An open protocol. Nothing here is called for each message.
 pub(crate) trait Front: Send + Sync {
     /// Serves a connection from its first byte to its end.
-    fn serve(self: Arc<Self>, visitor: Visitor) -> LocalFuture;
+    fn serve(self: Arc<Self>, visitor: AcceptedConnection) -> LocalFuture;
 
     /// Starts the threads that need the server's context.
     ///

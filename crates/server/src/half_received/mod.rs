@@ -3,14 +3,14 @@
 //! A connection holds up to [`FREE_BYTES`] of a command for nothing and without asking: that is its
 //! own share. Beyond, it takes memory from the budget before it reads, and gives back at once what
 //! did not come: so what is charged is what is held. Each protocol has a budget of its own for
-//! commands of usual size ([`USUAL_BYTES_MAX`]); the rest is for all (`room.rs`).
+//! commands of usual size ([`USUAL_BYTES_MAX`]); the rest is for all (`budget.rs`).
 //! `docs/decisions/008` says why.
 //!
 //! A connection that finds no memory free is not read from, and waits in order. A peer that does
 //! not send the rest in time loses its connection; while others wait, so do those that have been
 //! silent longest.
 
-pub(crate) mod room;
+pub(crate) mod budget;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use std::task::{Context, Poll};
 use cloverleaf_telemetry::Protocol;
 use parking_lot::Mutex;
 
-use crate::half_received::room::{Bounds, Room, Share};
+use crate::half_received::budget::{Bounds, HalfReceivedBudget, Share};
 
 /// Bytes that a connection holds without asking.
 pub(crate) const FREE_BYTES: usize = 32 * 1024;
@@ -35,7 +35,7 @@ pub(crate) struct HalfReceived {
     /// A connection waits for memory, or the next one will.
     is_tight: AtomicBool,
     closed: AtomicU64,
-    room: Mutex<Room>,
+    budget: Mutex<HalfReceivedBudget>,
 }
 
 impl HalfReceived {
@@ -44,18 +44,18 @@ impl HalfReceived {
         Arc::new(HalfReceived {
             is_tight: AtomicBool::new(false),
             closed: AtomicU64::new(0),
-            room: Mutex::new(Room::new(bounds, protocols)),
+            budget: Mutex::new(HalfReceivedBudget::new(bounds, protocols)),
         })
     }
 
     /// Bytes that are charged.
     pub(crate) fn bytes(&self) -> u64 {
-        self.room.lock().bytes()
+        self.budget.lock().bytes()
     }
 
     /// Connections that are not read from because no memory is free.
     pub(crate) fn waiting(&self) -> usize {
-        self.room.lock().waiting()
+        self.budget.lock().waiting()
     }
 
     /// Connections closed because the rest did not come.
@@ -67,16 +67,16 @@ impl HalfReceived {
         self.closed.fetch_add(1, Relaxed);
     }
 
-    fn with<T>(&self, change: impl FnOnce(&mut Room) -> T) -> T {
-        let mut room = self.room.lock();
-        let result = change(&mut room);
-        self.is_tight.store(room.is_tight(), Relaxed);
+    fn with<T>(&self, change: impl FnOnce(&mut HalfReceivedBudget) -> T) -> T {
+        let mut budget = self.budget.lock();
+        let result = change(&mut budget);
+        self.is_tight.store(budget.is_tight(), Relaxed);
         result
     }
 }
 
 /// The part of the memory that one connection holds.
-pub(crate) struct Hold {
+pub(crate) struct HeldMemory {
     of: Arc<HalfReceived>,
     protocol: Protocol,
     address: IpAddr,
@@ -88,9 +88,9 @@ pub(crate) struct Hold {
     again_us: Option<u64>,
 }
 
-impl Hold {
-    pub(crate) fn new(of: Arc<HalfReceived>, protocol: Protocol, address: IpAddr) -> Hold {
-        Hold {
+impl HeldMemory {
+    pub(crate) fn new(of: Arc<HalfReceived>, protocol: Protocol, address: IpAddr) -> HeldMemory {
+        HeldMemory {
             of,
             protocol,
             // One client may be seen by both of an address's forms.
@@ -126,14 +126,14 @@ impl Hold {
     ) -> bool {
         let share = self.share(needed_bytes);
         let bytes = self.bytes.max(bytes as u64);
-        self.of.with(|room| {
+        self.of.with(|budget| {
             let ticket = *self
                 .ticket
-                .get_or_insert_with(|| room.open(share, self.address, now_us));
-            room.describe(ticket, share, needed_bytes as u64, cx.waker());
-            let has_room = bytes == self.bytes || room.take(ticket, bytes, false);
+                .get_or_insert_with(|| budget.open(share, self.address, now_us));
+            budget.describe(ticket, share, needed_bytes as u64, cx.waker());
+            let has_room = bytes == self.bytes || budget.take(ticket, bytes, false);
             if has_room {
-                room.resume(ticket, now_us);
+                budget.resume(ticket, now_us);
                 (self.bytes, self.again_us) = (bytes, None);
             }
             has_room
@@ -141,7 +141,7 @@ impl Hold {
     }
 
     /// The same where as much has come and is to be read. If no memory is free the waker will be
-    /// woken; then ask again, or [`Hold::pause`], or [`Hold::expect`].
+    /// woken; then ask again, or [`HeldMemory::pause`], or [`HeldMemory::expect`].
     pub(crate) fn poll_grow(
         &mut self,
         needed_bytes: usize,
@@ -156,14 +156,14 @@ impl Hold {
             return Poll::Pending;
         };
         let bytes = bytes as u64;
-        self.of.with(|room| {
-            if room.take(ticket, bytes, true) {
-                room.resume(ticket, now_us);
+        self.of.with(|budget| {
+            if budget.take(ticket, bytes, true) {
+                budget.resume(ticket, now_us);
                 (self.bytes, self.again_us) = (bytes, None);
                 return Poll::Ready(());
             }
-            room.wait(ticket, bytes, now_us);
-            self.again_us = room.make_room(ticket, bytes, now_us);
+            budget.wait(ticket, bytes, now_us);
+            self.again_us = budget.make_room(ticket, bytes, now_us);
             Poll::Pending
         })
     }
@@ -171,7 +171,7 @@ impl Hold {
     /// Whether it waits for memory.
     pub(crate) fn is_waiting(&self) -> bool {
         self.ticket
-            .is_some_and(|ticket| self.of.room.lock().is_waiting(ticket))
+            .is_some_and(|ticket| self.of.budget.lock().is_waiting(ticket))
     }
 
     /// It is not read from for a while, and the peer is not to blame.
@@ -179,9 +179,9 @@ impl Hold {
     pub(crate) fn pause(&mut self, now_us: u64) {
         if let Some(ticket) = self.ticket {
             self.again_us = None;
-            self.of.with(|room| {
-                room.leave_queue(ticket);
-                room.pause(ticket, now_us);
+            self.of.with(|budget| {
+                budget.leave_queue(ticket);
+                budget.pause(ticket, now_us);
             });
         }
     }
@@ -190,9 +190,9 @@ impl Hold {
     pub(crate) fn expect(&mut self, now_us: u64) {
         if let Some(ticket) = self.ticket {
             self.again_us = None;
-            self.of.with(|room| {
-                room.leave_queue(ticket);
-                room.resume(ticket, now_us);
+            self.of.with(|budget| {
+                budget.leave_queue(ticket);
+                budget.resume(ticket, now_us);
             });
         }
     }
@@ -221,21 +221,22 @@ impl Hold {
         }
         let share = self.share(needed_bytes);
         self.bytes = bytes as u64;
-        self.of.with(|room| {
+        self.of.with(|budget| {
             let ticket = *self
                 .ticket
-                .get_or_insert_with(|| room.open(share, self.address, now_us));
-            room.describe(ticket, share, needed_bytes as u64, cx.waker());
-            room.resize(ticket, bytes as u64);
-            room.came(ticket, came_bytes as u64, now_us);
+                .get_or_insert_with(|| budget.open(share, self.address, now_us));
+            budget.describe(ticket, share, needed_bytes as u64, cx.waker());
+            budget.resize(ticket, bytes as u64);
+            budget.came(ticket, came_bytes as u64, now_us);
         });
     }
 
-    /// When [`Hold::is_over`] has to be asked again, or memory.
+    /// When [`HeldMemory::is_over`] has to be asked again, or memory.
     #[inline]
     pub(crate) fn due_us(&self) -> Option<u64> {
         let ticket = self.ticket?;
-        self.again_us.or_else(|| self.of.room.lock().end_us(ticket))
+        self.again_us
+            .or_else(|| self.of.budget.lock().end_us(ticket))
     }
 
     /// Whether the connection has to end, because the rest did not come in time, or because others
@@ -243,7 +244,7 @@ impl Hold {
     #[inline]
     pub(crate) fn is_over(&self, now_us: u64) -> bool {
         self.ticket.is_some_and(|ticket| {
-            let end_us = self.of.room.lock().end_us(ticket);
+            let end_us = self.of.budget.lock().end_us(ticket);
             end_us.is_some_and(|end_us| now_us >= end_us)
         })
     }
@@ -252,12 +253,12 @@ impl Hold {
     pub(crate) fn release(&mut self) {
         if let Some(ticket) = self.ticket.take() {
             (self.bytes, self.again_us) = (0, None);
-            self.of.with(|room| room.close(ticket));
+            self.of.with(|budget| budget.close(ticket));
         }
     }
 }
 
-impl Drop for Hold {
+impl Drop for HeldMemory {
     fn drop(&mut self) {
         self.release();
     }

@@ -27,7 +27,7 @@ impl Woken {
 
 /// A connection that holds what it can of a command.
 struct Peer {
-    hold: Hold,
+    hold: HeldMemory,
     woken: Arc<Woken>,
 }
 
@@ -51,7 +51,7 @@ impl Peer {
 
     fn from(of: &Arc<HalfReceived>, protocol: Protocol, address: [u8; 4]) -> Peer {
         Peer {
-            hold: Hold::new(Arc::clone(of), protocol, IpAddr::from(address)),
+            hold: HeldMemory::new(Arc::clone(of), protocol, IpAddr::from(address)),
             woken: Arc::default(),
         }
     }

@@ -19,7 +19,7 @@ const IDLE_MAX: Duration = Duration::from_secs(60);
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Doing {
+enum RequestPhase {
     /// The client connects, or is sending the head of a request.
     Head,
     /// A request is being answered, which has limits of its own.
@@ -31,14 +31,14 @@ enum Doing {
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Activity {
-    doing: Mutex<(Doing, Instant)>,
+    doing: Mutex<(RequestPhase, Instant)>,
     closed: Notify,
 }
 
 impl Activity {
     fn new() -> Self {
         Self {
-            doing: Mutex::new((Doing::Head, Instant::now())),
+            doing: Mutex::new((RequestPhase::Head, Instant::now())),
             closed: Notify::new(),
         }
     }
@@ -46,41 +46,41 @@ impl Activity {
     /// Bytes came from the client.
     pub(crate) fn received(&self) {
         let mut doing = self.doing.lock();
-        if doing.0 == Doing::Idle {
-            *doing = (Doing::Head, Instant::now());
+        if doing.0 == RequestPhase::Idle {
+            *doing = (RequestPhase::Head, Instant::now());
         }
     }
 
     /// The client took bytes of an answer.
     pub(crate) fn sent(&self) {
         let mut doing = self.doing.lock();
-        if doing.0 == Doing::Idle {
+        if doing.0 == RequestPhase::Idle {
             doing.1 = Instant::now();
         }
     }
 
     /// The head of a request is complete.
     pub(crate) fn request_begins(&self) {
-        *self.doing.lock() = (Doing::Request, Instant::now());
+        *self.doing.lock() = (RequestPhase::Request, Instant::now());
     }
 
     /// The answer is there and has only to be sent.
     pub(crate) fn request_ends(&self) {
-        *self.doing.lock() = (Doing::Idle, Instant::now());
+        *self.doing.lock() = (RequestPhase::Idle, Instant::now());
     }
 
     /// Since when nothing but time passes; `None` while a request is answered.
     fn waiting_since(&self) -> Option<Instant> {
         let (doing, since) = *self.doing.lock();
-        (doing != Doing::Request).then_some(since)
+        (doing != RequestPhase::Request).then_some(since)
     }
 
     fn is_over(&self, now: Instant) -> bool {
         let (doing, since) = *self.doing.lock();
         let limit = match doing {
-            Doing::Head => HEAD_MAX,
-            Doing::Idle => IDLE_MAX,
-            Doing::Request => return false,
+            RequestPhase::Head => HEAD_MAX,
+            RequestPhase::Idle => IDLE_MAX,
+            RequestPhase::Request => return false,
         };
         now.duration_since(since) >= limit
     }

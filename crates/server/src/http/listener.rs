@@ -24,7 +24,7 @@ use crate::context::ServerContext;
 use crate::http::activity::{Activity, Admission, Admitted, Connections};
 use crate::http::body::TimedBody;
 use crate::http::probe::HttpProbe;
-use crate::repeats::Repeats;
+use crate::log_throttle::LogThrottle;
 
 /// Pause after a failed accept, as for the other listeners.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -44,7 +44,7 @@ impl HttpListener {
         let connections = Connections::new(context.config.general.http_connections_max as usize);
         let tls = self.tls.map(TlsAcceptor::from);
         let mut served = JoinSet::new();
-        let (mut failed, mut crowded) = (Repeats::default(), Repeats::default());
+        let (mut failed, mut crowded) = (LogThrottle::default(), LogThrottle::default());
         let mut drained = pin!(context.drained());
         for id in 0.. {
             let accepted = tokio::select! {

@@ -20,10 +20,10 @@ use crate::tcp_info::round_trip_us;
 /// A connection's probe, which is shared by the stream and the service above it.
 pub(crate) struct HttpProbe {
     context: Arc<ServerContext>,
-    state: Mutex<State>,
+    state: Mutex<ProbedRequest>,
 }
 
-struct State {
+struct ProbedRequest {
     /// `None` once the socket is about to be closed.
     probe: Option<Probe>,
     /// The client has said who it is.
@@ -42,7 +42,7 @@ impl HttpProbe {
         let probe = context.registry.open(Protocol::Http, peer, now_us);
         HttpProbe {
             context: Arc::clone(context),
-            state: Mutex::new(State {
+            state: Mutex::new(ProbedRequest {
                 probe: Some(probe),
                 is_known: false,
                 first_us: 0,

@@ -330,10 +330,10 @@ impl Gathering<'_> {
 }
 
 /// When deliveries ended after which a message waits again, by place.
-type Ends = HashMap<(u32, u64), Vec<u64>>;
+type EarlierEnds = HashMap<(u32, u64), Vec<u64>>;
 
-fn earlier_ends(all: &[ConsumerHolds]) -> Ends {
-    let mut ends = Ends::new();
+fn earlier_ends(all: &[ConsumerHolds]) -> EarlierEnds {
+    let mut ends = EarlierEnds::new();
     let again = [HoldEnd::Nacked, HoldEnd::TimedOut, HoldEnd::Left];
     let holds = all.iter().flat_map(|consumer| &consumer.holds);
     let holds = holds.filter(|hold| again.contains(&hold.end));
@@ -347,7 +347,7 @@ fn earlier_ends(all: &[ConsumerHolds]) -> Ends {
     ends
 }
 
-fn hold_piece(hold: &Hold, earlier: &Ends) -> HoldPiece {
+fn hold_piece(hold: &Hold, earlier: &EarlierEnds) -> HoldPiece {
     let waiting_since_us = match hold.attempts {
         0 | 1 => {
             let waited_us = u64::from(hold.waited_ms) * 1000;

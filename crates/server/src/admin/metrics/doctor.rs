@@ -31,7 +31,7 @@ const METRICS: [Metric; 2] = [
 
 /// Adds it. All rules are there from the beginning, so that an alarm can be set on each.
 pub(crate) fn add(text: &mut MetricText, context: &ServerContext) {
-    let counts = context.practice.counts();
+    let counts = context.doctor.counts();
     for (name, kind, help, value) in METRICS {
         text.metric(name, kind, help);
         for count in &counts {

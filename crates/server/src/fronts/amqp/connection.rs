@@ -11,11 +11,11 @@ use cloverleaf_telemetry::Protocol;
 use parking_lot::Mutex;
 
 use super::AmqpFront;
-use crate::connection::io::Io;
+use crate::connection::io::ConnectionIo;
 use crate::connection::{self, Awaited, Link, take_answer};
 use crate::context::ServerContext;
-use crate::fronts::Visitor;
-use crate::repeats::{Repeats, tell_closed};
+use crate::fronts::AcceptedConnection;
+use crate::log_throttle::{LogThrottle, tell_closed};
 use crate::verifications::verify;
 
 /// How long a peer that does not ask for heartbeats may take none of its output: as long as
@@ -23,7 +23,7 @@ use crate::verifications::verify;
 const WRITE_TIMEOUT_US: u64 = 30_000_000;
 
 /// Serves a connection from its first byte to its end.
-pub(super) async fn serve(front: Arc<AmqpFront>, visitor: Visitor) {
+pub(super) async fn serve(front: Arc<AmqpFront>, visitor: AcceptedConnection) {
     let (stream, peer) = (visitor.stream, visitor.peer);
     let context = Arc::clone(&visitor.core.server);
     let now = connection::now(&context);
@@ -43,7 +43,7 @@ pub(super) async fn serve(front: Arc<AmqpFront>, visitor: Visitor) {
         context: Arc::clone(&context),
         verdict: None,
     };
-    let mut io = Io::new(stream, peer, Protocol::Amqp, &context);
+    let mut io = ConnectionIo::new(stream, peer, Protocol::Amqp, &context);
     if let Some(config) = tls
         && let Err(error) = io.upgrade(|layers| layers.add_tls(config))
     {
@@ -78,7 +78,7 @@ impl Link for AmqpLink {
         session.take_failed_login()
     }
 
-    fn noise(&self) -> &Mutex<Repeats> {
+    fn noise(&self) -> &Mutex<LogThrottle> {
         if self.is_tls {
             &self.front.tls_noise
         } else {

@@ -17,10 +17,12 @@ use parking_lot::Mutex;
 use rustls::ServerConfig;
 
 use self::router::AmqpRouter;
-use super::{AdminPart, Door, DoorKind, Front, LocalFuture, Opening, Registration, Visitor};
+use super::{
+    AcceptedConnection, AdminPart, Door, DoorKind, Front, FrontOpening, LocalFuture, Registration,
+};
 use crate::config::Config;
 use crate::context::ServerContext;
-use crate::repeats::Repeats;
+use crate::log_throttle::LogThrottle;
 use crate::server::StartError;
 use crate::transport::tls::tls_settings;
 
@@ -50,13 +52,13 @@ pub(crate) struct AmqpFront {
     tls: Option<Arc<ServerConfig>>,
     router: Mutex<Option<AmqpRouter>>,
     /// Connections that ended in an error.
-    noise: Mutex<Repeats>,
+    noise: Mutex<LogThrottle>,
     /// Connections over TLS that ended in an error.
-    tls_noise: Mutex<Repeats>,
+    tls_noise: Mutex<LogThrottle>,
 }
 
 impl AmqpFront {
-    fn open(opening: Opening<'_>) -> Result<Arc<dyn Front>, StartError> {
+    fn open(opening: FrontOpening<'_>) -> Result<Arc<dyn Front>, StartError> {
         let options = config::host_options(opening.config);
         Ok(Arc::new(AmqpFront {
             options: Arc::new(config::session_options(opening.config)),
@@ -70,7 +72,7 @@ impl AmqpFront {
 }
 
 impl Front for AmqpFront {
-    fn serve(self: Arc<Self>, visitor: Visitor) -> LocalFuture {
+    fn serve(self: Arc<Self>, visitor: AcceptedConnection) -> LocalFuture {
         Box::pin(connection::serve(self, visitor))
     }
 

@@ -7,19 +7,19 @@ use cloverleaf_echo::Session;
 use parking_lot::Mutex;
 
 use super::{EchoFront, REGISTRATION};
-use crate::connection::io::Io;
+use crate::connection::io::ConnectionIo;
 use crate::connection::{self, Link};
-use crate::fronts::Visitor;
-use crate::repeats::Repeats;
+use crate::fronts::AcceptedConnection;
+use crate::log_throttle::LogThrottle;
 
 /// Serves a connection from its first byte to its end.
-pub(super) async fn serve(front: Arc<EchoFront>, visitor: Visitor) {
+pub(super) async fn serve(front: Arc<EchoFront>, visitor: AcceptedConnection) {
     let (stream, peer) = (visitor.stream, visitor.peer);
     let context = Arc::clone(&visitor.core.server);
     let now = connection::now(&context);
     let probe = context.registry.open(REGISTRATION.protocol, peer, now.us);
     probe.attach_socket(stream.as_raw_fd());
-    let io = Io::new(stream, peer, REGISTRATION.protocol, &context);
+    let io = ConnectionIo::new(stream, peer, REGISTRATION.protocol, &context);
     connection::serve(Session::new(probe), EchoLink(front), io, peer, context).await;
 }
 
@@ -35,7 +35,7 @@ impl Link for EchoLink {
         None
     }
 
-    fn noise(&self) -> &Mutex<Repeats> {
+    fn noise(&self) -> &Mutex<LogThrottle> {
         &self.0.noise
     }
 }

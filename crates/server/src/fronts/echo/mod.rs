@@ -11,11 +11,11 @@ use axum::{Json, Router};
 use cloverleaf_telemetry::{MetricKind, MetricText, Protocol};
 use parking_lot::Mutex;
 
-use super::{AdminPart, Door, DoorKind, Front, LocalFuture, Registration, Visitor};
+use super::{AcceptedConnection, AdminPart, Door, DoorKind, Front, LocalFuture, Registration};
 use crate::config::Config;
 use crate::config::value::ListenAddress;
 use crate::context::ServerContext;
-use crate::repeats::Repeats;
+use crate::log_throttle::LogThrottle;
 
 /// The name under which its address is found.
 const ADDRESS: &str = "echo.address";
@@ -40,11 +40,11 @@ fn doors(_config: &Config) -> Vec<Door<'_>> {
 #[derive(Default)]
 struct EchoFront {
     /// Connections that ended in an error.
-    noise: Mutex<Repeats>,
+    noise: Mutex<LogThrottle>,
 }
 
 impl Front for EchoFront {
-    fn serve(self: Arc<Self>, visitor: Visitor) -> LocalFuture {
+    fn serve(self: Arc<Self>, visitor: AcceptedConnection) -> LocalFuture {
         Box::pin(connection::serve(self, visitor))
     }
 

@@ -19,7 +19,7 @@ use super::{ADDRESS, REGISTRATION};
 use crate::config::Config;
 use crate::config::value::ListenAddress;
 use crate::fronts::{REGISTRATIONS, Registration};
-use crate::half_received::Hold;
+use crate::half_received::HeldMemory;
 use crate::server::{Server, real_disk};
 use crate::test_context::{PATIENCE, until};
 
@@ -183,7 +183,7 @@ fn half_a_frame_is_charged_to_the_protocols_own_room() {
     });
     let memory = &broker.server.context().half_received;
     let nsq = REGISTRATIONS.first().unwrap().protocol;
-    let hold = || Hold::new(Arc::clone(memory), nsq, [127, 0, 0, 1].into());
+    let hold = || HeldMemory::new(Arc::clone(memory), nsq, [127, 0, 0, 1].into());
     let (mut other, mut next) = (hold(), hold());
     let cx = Context::from_waker(Waker::noop());
     // More than the room for all, and one that waits for it.

@@ -18,7 +18,7 @@ use crate::fronts::AdminPart;
 
 /// State that handlers get.
 #[derive(Clone)]
-struct Asked {
+struct KafkaAdminState {
     front: Arc<KafkaFront>,
     context: Arc<ServerContext>,
 }
@@ -29,7 +29,7 @@ pub(super) fn part(front: Arc<KafkaFront>, context: Arc<ServerContext>) -> Admin
         .route("/api/groups", get(groups))
         .route("/api/groups/{group}", get(group))
         .route("/api/clients", get(clients))
-        .with_state(Asked { front, context });
+        .with_state(KafkaAdminState { front, context });
     AdminPart {
         router,
         paths: &["/api/groups", "/api/clients"],
@@ -37,7 +37,7 @@ pub(super) fn part(front: Arc<KafkaFront>, context: Arc<ServerContext>) -> Admin
 }
 
 /// `GET /api/groups`
-async fn groups(State(asked): State<Asked>) -> Json<Vec<GroupSummary>> {
+async fn groups(State(asked): State<KafkaAdminState>) -> Json<Vec<GroupSummary>> {
     let groups = asked.front.kafka.groups.views();
     let groups = groups.into_iter();
     Json(
@@ -49,7 +49,7 @@ async fn groups(State(asked): State<Asked>) -> Json<Vec<GroupSummary>> {
 
 /// `GET /api/groups/GROUP`
 async fn group(
-    State(asked): State<Asked>,
+    State(asked): State<KafkaAdminState>,
     Path(name): Path<String>,
 ) -> Result<Json<GroupDetails>, Refused> {
     match asked.front.kafka.groups.view(&name) {
@@ -59,7 +59,7 @@ async fn group(
 }
 
 /// `GET /api/clients`
-async fn clients(State(asked): State<Asked>) -> Json<Vec<ClientDetails>> {
+async fn clients(State(asked): State<KafkaAdminState>) -> Json<Vec<ClientDetails>> {
     let now_us = asked.context.now_us();
     let clients = asked.front.kafka.client_metrics.list();
     let clients = clients.iter();

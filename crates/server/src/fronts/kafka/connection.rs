@@ -9,13 +9,13 @@ use cloverleaf_telemetry::Protocol;
 use parking_lot::Mutex;
 
 use super::KafkaFront;
-use crate::connection::io::Io;
+use crate::connection::io::ConnectionIo;
 use crate::connection::{self, Link};
-use crate::fronts::Visitor;
-use crate::repeats::{Repeats, tell_closed};
+use crate::fronts::AcceptedConnection;
+use crate::log_throttle::{LogThrottle, tell_closed};
 
 /// Serves a connection from its first byte to its end.
-pub(super) async fn serve(front: Arc<KafkaFront>, visitor: Visitor) {
+pub(super) async fn serve(front: Arc<KafkaFront>, visitor: AcceptedConnection) {
     let (stream, peer) = (visitor.stream, visitor.peer);
     let context = Arc::clone(&visitor.core.server);
     let local = match stream.local_addr() {
@@ -46,7 +46,7 @@ pub(super) async fn serve(front: Arc<KafkaFront>, visitor: Visitor) {
         idle_timeout_us: u64::try_from(idle_timeout.as_micros()).unwrap_or(u64::MAX),
         is_tls: visitor.is_tls,
     };
-    let mut io = Io::new(stream, peer, Protocol::Kafka, &context);
+    let mut io = ConnectionIo::new(stream, peer, Protocol::Kafka, &context);
     if let Some(config) = tls
         && let Err(error) = io.upgrade(|layers| layers.add_tls(config))
     {
@@ -76,7 +76,7 @@ impl Link for KafkaLink {
         Some(self.idle_timeout_us)
     }
 
-    fn noise(&self) -> &Mutex<Repeats> {
+    fn noise(&self) -> &Mutex<LogThrottle> {
         if self.is_tls {
             &self.front.tls_noise
         } else {

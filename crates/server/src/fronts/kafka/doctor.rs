@@ -37,18 +37,18 @@ const LOOKS: usize = 3;
 
 /// Where partitions ended at the last looks.
 #[derive(Debug, Default)]
-pub(crate) struct Ends {
+pub(crate) struct PartitionEnds {
     look: u64,
-    places: HashMap<(Uuid, u32), Known>,
+    places: HashMap<(Uuid, u32), RecentEnds>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct RecentEnds {
     look: u64,
     ends: VecDeque<u64>,
 }
 
-impl Ends {
+impl PartitionEnds {
     /// A new look begins. What the last one has not seen is forgotten.
     fn begin(&mut self) {
         let last = self.look;
@@ -78,7 +78,7 @@ pub(super) fn queues(
     kafka: &KafkaContext,
     context: &ServerContext,
     connections: &[ConnectionSnapshot],
-    ends: &mut Ends,
+    ends: &mut PartitionEnds,
 ) -> Vec<Queue> {
     ends.begin();
     let groups = kafka.groups.looks();
@@ -141,14 +141,14 @@ fn choose<T>(
 }
 
 /// Address and name: what a member and its connections have in common.
-type Who = (IpAddr, String);
+type ClientKey = (IpAddr, String);
 
 /// The connections of Kafka's clients.
 struct Clients {
     /// Connections that read a partition, of those that no member was found for yet.
-    readers: HashMap<(Uuid, u32, Who), Vec<u64>>,
+    readers: HashMap<(Uuid, u32, ClientKey), Vec<u64>>,
     /// All connections of a client, of those that no member was found for yet.
-    all: HashMap<Who, Vec<u64>>,
+    all: HashMap<ClientKey, Vec<u64>>,
     offsets: HashMap<(u64, Uuid, u32), u64>,
     taken: HashSet<u64>,
 }
@@ -160,8 +160,8 @@ impl Clients {
         mut readers: Vec<(u64, Arc<[Reading]>)>,
         topics: &HashSet<Uuid>,
     ) -> Clients {
-        let mut all: HashMap<Who, Vec<u64>> = HashMap::new();
-        let mut names: HashMap<u64, Who> = HashMap::new();
+        let mut all: HashMap<ClientKey, Vec<u64>> = HashMap::new();
+        let mut names: HashMap<u64, ClientKey> = HashMap::new();
         // The oldest come last, and are taken first: so the choice is the same with each look.
         for connection in connections.iter().rev() {
             if connection.protocol == Protocol::Kafka {
@@ -171,7 +171,7 @@ impl Clients {
                 all.entry(who).or_default().push(connection.id);
             }
         }
-        let mut by_partition: HashMap<(Uuid, u32, Who), Vec<u64>> = HashMap::new();
+        let mut by_partition: HashMap<(Uuid, u32, ClientKey), Vec<u64>> = HashMap::new();
         let mut offsets = HashMap::new();
         // Where the bound is less than all need, the oldest connections come first, with each look.
         readers.sort_unstable_by_key(|(connection, _)| *connection);
@@ -202,7 +202,7 @@ impl Clients {
     }
 
     /// The connection on which a member fetches; else another one of its client's.
-    fn of_member(&mut self, who: &Who, given: &[(Uuid, u32)]) -> Option<u64> {
+    fn of_member(&mut self, who: &ClientKey, given: &[(Uuid, u32)]) -> Option<u64> {
         let mut found = None;
         for (topic, partition) in given {
             let Some(readers) = self.readers.get_mut(&(*topic, *partition, who.clone())) else {
@@ -236,7 +236,7 @@ fn group_queues(
     group: &GroupLook,
     topics: &Topics<'_, Arc<Topic>>,
     clients: &mut Clients,
-    ends: &mut Ends,
+    ends: &mut PartitionEnds,
 ) -> Vec<Queue> {
     let mut readers = Readers::new();
     for member in &group.members {
@@ -279,7 +279,7 @@ fn group_queues(
 }
 
 /// Address and name of a member, as telemetry has them.
-fn who(member: &MemberLook) -> Option<Who> {
+fn who(member: &MemberLook) -> Option<ClientKey> {
     let address: IpAddr = member.host.strip_prefix('/')?.parse().ok()?;
     let name = Identity {
         client_id: member.client_id.clone(),
@@ -292,7 +292,7 @@ fn queue(
     group: &str,
     topic: &Topic,
     readers: &[(u64, &[u32])],
-    (committed, clients, ends): (&HashMap<(Uuid, u32), u64>, &Clients, &mut Ends),
+    (committed, clients, ends): (&HashMap<(Uuid, u32), u64>, &Clients, &mut PartitionEnds),
 ) -> Queue {
     let id = topic.id();
     let mut owners: HashMap<u32, u64> = HashMap::new();
@@ -367,7 +367,7 @@ mod tests {
         (probe.id(), partitions.iter().map(reading).collect())
     }
 
-    fn someone(address: [u8; 4], client_id: &str) -> Who {
+    fn someone(address: [u8; 4], client_id: &str) -> ClientKey {
         (address.into(), client_id.to_owned())
     }
 
@@ -405,7 +405,7 @@ mod tests {
 
     #[test]
     fn what_has_just_come_does_not_wait() {
-        let mut ends = Ends::default();
+        let mut ends = PartitionEnds::default();
         let place = (TOPIC, 0);
         let mut look = |end| {
             ends.begin();

@@ -19,16 +19,16 @@ use cloverleaf_telemetry::{ConnectionSnapshot, MetricText, Protocol};
 use parking_lot::Mutex;
 use rustls::ServerConfig;
 
-use self::doctor::Ends;
+use self::doctor::PartitionEnds;
 use self::worker::KafkaWorker;
 use super::{
-    AdminPart, Door, DoorKind, Front, GroupMember, LocalFuture, Opening, Registration, Task,
-    TopicSettings, Visitor,
+    AcceptedConnection, AdminPart, Door, DoorKind, Front, FrontOpening, GroupMember, LocalFuture,
+    Registration, Task, TopicSettings,
 };
 use crate::config::Config;
 use crate::config::value::ClientAuthPolicy;
 use crate::context::ServerContext;
-use crate::repeats::Repeats;
+use crate::log_throttle::LogThrottle;
 use crate::server::StartError;
 use crate::transport::tls::tls_settings;
 
@@ -63,15 +63,15 @@ pub(crate) struct KafkaFront {
     control: Mutex<KafkaWorker>,
     lookups: Mutex<KafkaWorker>,
     /// Connections that ended in an error.
-    noise: Mutex<Repeats>,
+    noise: Mutex<LogThrottle>,
     /// Connections over TLS that ended in an error.
-    tls_noise: Mutex<Repeats>,
+    tls_noise: Mutex<LogThrottle>,
     /// Where partitions ended at the doctor's last looks.
-    ends: Mutex<Ends>,
+    ends: Mutex<PartitionEnds>,
 }
 
 impl KafkaFront {
-    fn open(opening: Opening<'_>) -> Result<Arc<dyn Front>, StartError> {
+    fn open(opening: FrontOpening<'_>) -> Result<Arc<dyn Front>, StartError> {
         let control = KafkaWorker::start("kafka-control")?;
         let lookups = KafkaWorker::start("kafka-lookups")?;
         let options = config::kafka_options(opening.config);
@@ -89,7 +89,7 @@ impl KafkaFront {
 }
 
 impl Front for KafkaFront {
-    fn serve(self: Arc<Self>, visitor: Visitor) -> LocalFuture {
+    fn serve(self: Arc<Self>, visitor: AcceptedConnection) -> LocalFuture {
         Box::pin(connection::serve(self, visitor))
     }
 

@@ -18,15 +18,15 @@ use parking_lot::Mutex;
 use super::NsqFront;
 use super::auth::{Question, ask};
 use super::auth_name::common_name;
-use crate::connection::io::{Io, Progress};
+use crate::connection::io::{ConnectionIo, Progress};
 use crate::connection::{self, Awaited, Ending, Link, take_answer};
 use crate::context::ServerContext;
-use crate::fronts::Visitor;
-use crate::repeats::Repeats;
+use crate::fronts::AcceptedConnection;
+use crate::log_throttle::LogThrottle;
 use crate::transport::Layers;
 
 /// Serves a connection from its first byte to its end.
-pub(super) async fn serve(front: Arc<NsqFront>, visitor: Visitor) {
+pub(super) async fn serve(front: Arc<NsqFront>, visitor: AcceptedConnection) {
     let (stream, peer) = (visitor.stream, visitor.peer);
     let context = Arc::clone(&visitor.core.server);
     let now = connection::now(&context);
@@ -47,7 +47,7 @@ pub(super) async fn serve(front: Arc<NsqFront>, visitor: Visitor) {
         context: Arc::clone(&context),
         auth: None,
     };
-    let io = Io::new(stream, peer, Protocol::Nsq, &context);
+    let io = ConnectionIo::new(stream, peer, Protocol::Nsq, &context);
     connection::serve(Session::new(parts, now), link, io, peer, context).await;
 }
 
@@ -72,7 +72,7 @@ impl Link for NsqLink {
         session.take_failed_login()
     }
 
-    fn noise(&self) -> &Mutex<Repeats> {
+    fn noise(&self) -> &Mutex<LogThrottle> {
         &self.front.noise
     }
 
@@ -92,7 +92,7 @@ impl Link for NsqLink {
     fn at_rest(
         &mut self,
         session: &mut Session,
-        io: &mut Io,
+        io: &mut ConnectionIo,
         _now: Now,
     ) -> Result<Progress, Ending> {
         match session.take_request() {
@@ -108,7 +108,7 @@ impl NsqLink {
         &mut self,
         request: Request,
         session: &mut Session,
-        io: &mut Io,
+        io: &mut ConnectionIo,
     ) -> Result<Progress, Ending> {
         match request {
             Request::Tls => {
@@ -136,7 +136,7 @@ impl NsqLink {
         Ok(Progress::Bytes(0))
     }
 
-    fn authorize(&mut self, secret: String, io: &Io) {
+    fn authorize(&mut self, secret: String, io: &ConnectionIo) {
         let layers = io.layers();
         let certificate = layers.and_then(Layers::client_certificate);
         let question = Question {

@@ -47,7 +47,7 @@ const BACK_OFF_MAX: Duration = PING_INTERVAL;
 const GATHER: Duration = Duration::from_millis(5);
 
 /// The registrations, as they are to be.
-type Wanted = Arc<BTreeSet<Registration>>;
+type DesiredRegistrations = Arc<BTreeSet<Registration>>;
 
 /// The facts that the connected nsqlookupd processes told of themselves, by address.
 pub(crate) type Lookupds = Arc<Mutex<BTreeMap<String, LookupdInfo>>>;
@@ -102,7 +102,7 @@ struct Peers {
     context: Arc<ServerContext>,
     identity: LookupIdentity,
     lookupds: Lookupds,
-    wanted: watch::Sender<Wanted>,
+    wanted: watch::Sender<DesiredRegistrations>,
     new_topics: NewTopics,
     running: BTreeMap<String, AbortHandle>,
     tasks: JoinSet<()>,
@@ -123,7 +123,7 @@ impl Peers {
         let lookupds = Lookupds::default();
         Peers {
             new_topics: NewTopics::new(front, Arc::clone(&context), Arc::clone(&lookupds)),
-            wanted: watch::Sender::new(Wanted::default()),
+            wanted: watch::Sender::new(DesiredRegistrations::default()),
             context,
             identity,
             lookupds,
@@ -182,7 +182,7 @@ impl Peers {
 async fn keep_connected(
     address: String,
     identity: LookupIdentity,
-    mut wanted: watch::Receiver<Wanted>,
+    mut wanted: watch::Receiver<DesiredRegistrations>,
     lookupds: Lookupds,
 ) {
     let mut peer = LookupPeer::new();
@@ -206,7 +206,7 @@ async fn converse(
     address: &str,
     identity: &LookupIdentity,
     peer: &mut LookupPeer,
-    wanted: &mut watch::Receiver<Wanted>,
+    wanted: &mut watch::Receiver<DesiredRegistrations>,
     lookupds: &Lookupds,
 ) -> Result<(), ConnectionEnd> {
     let connecting = timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await;

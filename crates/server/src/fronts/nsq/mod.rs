@@ -24,11 +24,14 @@ use parking_lot::Mutex;
 use rustls::ServerConfig;
 
 use self::auth_http::ClientTls;
-use super::{Door, DoorKind, Front, HttpDoor, LocalFuture, Opening, Registration, Task, Visitor};
+use super::{
+    AcceptedConnection, Door, DoorKind, Front, FrontOpening, HttpDoor, LocalFuture, Registration,
+    Task,
+};
 use crate::config::Config;
 use crate::config::value::{ClientAuthPolicy, TlsRequired};
 use crate::context::ServerContext;
-use crate::repeats::Repeats;
+use crate::log_throttle::LogThrottle;
 use crate::server::StartError;
 use crate::transport::tls::{TlsError, tls_settings};
 
@@ -94,13 +97,13 @@ pub(crate) struct NsqFront {
     /// TLS towards auth services.
     auth_tls: ClientTls,
     /// Connections that ended in an error.
-    noise: Mutex<Repeats>,
+    noise: Mutex<LogThrottle>,
     /// Questions that an auth service did not answer.
-    auth_noise: Mutex<Repeats>,
+    auth_noise: Mutex<LogThrottle>,
 }
 
 impl NsqFront {
-    fn open(opening: Opening<'_>) -> Result<Arc<dyn Front>, StartError> {
+    fn open(opening: FrontOpening<'_>) -> Result<Arc<dyn Front>, StartError> {
         let config = opening.config;
         let level = config::log_level(config.general.log_level);
         let lookupds = config.nsq.lookupd_tcp_address.clone();
@@ -118,7 +121,7 @@ impl NsqFront {
 }
 
 impl Front for NsqFront {
-    fn serve(self: Arc<Self>, visitor: Visitor) -> LocalFuture {
+    fn serve(self: Arc<Self>, visitor: AcceptedConnection) -> LocalFuture {
         Box::pin(connection::serve(self, visitor))
     }
 

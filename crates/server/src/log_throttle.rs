@@ -11,12 +11,12 @@ const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Counts an event and says when a line about it is due.
 #[derive(Debug, Default)]
-pub(crate) struct Repeats {
+pub(crate) struct LogThrottle {
     unreported: u64,
     reported: Option<Instant>,
 }
 
-impl Repeats {
+impl LogThrottle {
     /// Counts one more. `Some` when a line is due: how many there were since the last one.
     pub(crate) fn count(&mut self) -> Option<u64> {
         self.count_at(Instant::now())
@@ -34,7 +34,7 @@ impl Repeats {
 }
 
 /// Says why a connection was closed: as a warning when a line is due, else to those who debug.
-pub(crate) fn tell_closed(repeats: &Mutex<Repeats>, peer: SocketAddr, error: &dyn Display) {
+pub(crate) fn tell_closed(repeats: &Mutex<LogThrottle>, peer: SocketAddr, error: &dyn Display) {
     let due = repeats.lock().count();
     match due {
         Some(1) => tracing::warn!(%peer, %error, "connection closed"),
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn a_flood_is_one_line_per_interval() {
-        let mut repeats = Repeats::default();
+        let mut repeats = LogThrottle::default();
         let start = Instant::now();
         assert_eq!(repeats.count_at(start), Some(1));
         for _ in 0..1000 {

@@ -64,7 +64,7 @@ const SHARES: usize = 2 * Protocol::ALL.len();
 
 /// The part of the budget that the connections of one share hold, and those that wait for it.
 #[derive(Default)]
-struct Lot {
+struct ShareUse {
     /// Bytes that no other share takes.
     own_bytes: u64,
     bytes: u64,
@@ -74,7 +74,7 @@ struct Lot {
     ahead: Option<u64>,
 }
 
-impl Lot {
+impl ShareUse {
     /// Bytes taken from the common part of the budget.
     fn common_bytes(&self) -> u64 {
         self.bytes.saturating_sub(self.own_bytes)
@@ -82,7 +82,7 @@ impl Lot {
 }
 
 /// A connection that holds memory or waits for it.
-struct Place {
+struct ChargedConnection {
     share: Share,
     address: IpAddr,
     bytes: u64,
@@ -101,7 +101,7 @@ struct Place {
     waker: Option<Waker>,
 }
 
-impl Place {
+impl ChargedConnection {
     fn wake(&self) {
         if let Some(waker) = &self.waker {
             waker.wake_by_ref();
@@ -109,11 +109,11 @@ impl Place {
     }
 }
 
-pub(crate) struct Room {
+pub(crate) struct HalfReceivedBudget {
     bounds: Bounds,
-    lots: [Lot; SHARES],
+    lots: [ShareUse; SHARES],
     /// By ticket.
-    places: BTreeMap<u64, Place>,
+    places: BTreeMap<u64, ChargedConnection>,
     tickets: u64,
     turns: u64,
     /// Bytes held by address, where that has a bound.
@@ -123,11 +123,11 @@ pub(crate) struct Room {
     ahead_of_address: HashMap<(IpAddr, usize), u64>,
 }
 
-impl Room {
+impl HalfReceivedBudget {
     /// Each of these protocols has a part of its own; the connections of another would share what
     /// is for all.
-    pub(crate) fn new(bounds: Bounds, protocols: &[Protocol]) -> Room {
-        let mut lots: [Lot; SHARES] = Default::default();
+    pub(crate) fn new(bounds: Bounds, protocols: &[Protocol]) -> HalfReceivedBudget {
+        let mut lots: [ShareUse; SHARES] = Default::default();
         for &protocol in protocols {
             let share = Share {
                 protocol,
@@ -135,7 +135,7 @@ impl Room {
             };
             lots[share.index()].own_bytes = bounds.bytes_max / OWN_PART;
         }
-        Room {
+        HalfReceivedBudget {
             bounds,
             lots,
             places: BTreeMap::new(),
@@ -161,14 +161,14 @@ impl Room {
     }
 
     /// Whether a connection waits that could get this place's memory, or the next one will wait.
-    fn is_tight_for(&self, place: &Place) -> bool {
+    fn is_tight_for(&self, place: &ChargedConnection) -> bool {
         let may_help = |it: Waiting<'_>| it.place.address == place.address || !it.for_address;
         self.common_bytes() >= self.common_bytes_max()
             || (self.lots.iter()).any(|lot| self.waiting_places(lot).any(may_help))
     }
 
     fn common_bytes(&self) -> u64 {
-        self.lots.iter().map(Lot::common_bytes).sum()
+        self.lots.iter().map(ShareUse::common_bytes).sum()
     }
 
     fn common_bytes_max(&self) -> u64 {
@@ -176,14 +176,14 @@ impl Room {
         self.bounds.bytes_max - own
     }
 
-    fn lot(&mut self, share: Share) -> &mut Lot {
+    fn lot(&mut self, share: Share) -> &mut ShareUse {
         &mut self.lots[share.index()]
     }
 
     /// A place for a connection that holds nothing yet.
     pub(crate) fn open(&mut self, share: Share, address: IpAddr, now_us: u64) -> u64 {
         self.tickets += 1;
-        let place = Place {
+        let place = ChargedConnection {
             share,
             address,
             bytes: 0,
@@ -339,7 +339,7 @@ impl Room {
 
     /// Whether it overtakes no other. A connection that waits for others of its address holds up
     /// nobody else, nor the one that it waits for.
-    fn is_next(&self, ticket: u64, place: &Place) -> bool {
+    fn is_next(&self, ticket: u64, place: &ChargedConnection) -> bool {
         let is_ahead = self.ahead_of_address(place.share, place.address) == Some(ticket);
         self.waiting_places(&self.lots[place.share.index()])
             .take_while(|other| other.ticket != ticket)
@@ -347,7 +347,7 @@ impl Room {
     }
 
     /// The waiting places of a share, in order.
-    fn waiting_places<'a>(&'a self, lot: &'a Lot) -> impl Iterator<Item = Waiting<'a>> {
+    fn waiting_places<'a>(&'a self, lot: &'a ShareUse) -> impl Iterator<Item = Waiting<'a>> {
         let mut held_up = HashSet::new();
         lot.waiting.values().filter_map(move |&ticket| {
             let place = self.places.get(&ticket)?;
@@ -366,7 +366,7 @@ impl Room {
     }
 
     /// Whether one that waits does so for others of its address, which has all that it may have.
-    fn waits_for_address(&self, ticket: u64, place: &Place) -> bool {
+    fn waits_for_address(&self, ticket: u64, place: &ChargedConnection) -> bool {
         let Some((_, bytes)) = place.waits else {
             return false;
         };
@@ -378,7 +378,7 @@ impl Room {
     }
 
     /// How much is missing for a place to have `bytes`.
-    fn lack(&self, place: &Place, bytes: u64) -> Lack {
+    fn lack(&self, place: &ChargedConnection, bytes: u64) -> Lack {
         let more = bytes.saturating_sub(place.bytes);
         let sum = self.addresses.get(&place.address).copied().unwrap_or(0);
         let address_max = self.bounds.address_bytes_max;
@@ -403,7 +403,7 @@ impl Room {
         let lack = self.lack(place, bytes);
         let is_of_address = self.waits_for_address(ticket, place);
         let (share, address) = (place.share, place.address);
-        let helps = |other: &Place| {
+        let helps = |other: &ChargedConnection| {
             if is_of_address {
                 other.address == address
             } else {
@@ -517,7 +517,7 @@ impl Room {
 /// A connection that waits.
 struct Waiting<'a> {
     ticket: u64,
-    place: &'a Place,
+    place: &'a ChargedConnection,
     /// It does so for others of its address, or stands behind one that does.
     for_address: bool,
 }
