@@ -4,22 +4,23 @@ pub(crate) mod attachment;
 pub(crate) mod holds;
 pub(crate) mod outbox;
 pub(crate) mod overdue;
+mod pull;
 pub(crate) mod ranking;
+mod settlement;
 pub(crate) mod shared_window;
 pub(crate) mod slots;
 pub(crate) mod state;
 pub(crate) mod wakes;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use crate::consumer::outbox::Outbox;
 use crate::consumer::shared_window::SharedWindow;
-use crate::message::{Delivery, MessageId, MessageRange};
-use crate::subscription::Subscription;
-use crate::subscription::died::Died;
-use crate::subscription::ledger::NotInFlight;
-use crate::subscription::settlement::Settle;
+use crate::consumer::state::ConsumerState;
+use crate::message::{Delivery, MessageRange};
+use crate::subscription::{State, Subscription};
 
 /// A delivery that was settled: for the delivered-to-acknowledged time of the telemetry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,12 +74,31 @@ impl Consumer {
     ///
     /// NSQ's RDY and AMQP's prefetch; `u32::MAX` is no limit, 0 stops delivery.
     pub fn set_window(&self, messages: u32) {
-        self.subscription.set_window(self.slot, messages);
+        self.subscription.change(|state| {
+            let set = |consumer: &mut ConsumerState| consumer.window = messages;
+            state.consumers.change(self.slot, set);
+        });
     }
 
     /// Shares a window with other consumers from now on, or with none. Messages in flight count.
     pub fn set_shared_window(&self, window: Option<Arc<SharedWindow>>) {
-        self.subscription.set_shared_window(self.slot, window);
+        let mut left = None;
+        self.subscription.change(|state| {
+            state.consumers.change(self.slot, |consumer| {
+                let in_flight = u64::from(consumer.in_flight);
+                left = consumer.places().cloned();
+                if let Some(left) = &left {
+                    left.release(in_flight);
+                }
+                consumer.share(window);
+                if let Some(entered) = consumer.places() {
+                    entered.enter(in_flight);
+                }
+            });
+        });
+        if let Some(left) = left {
+            shared_window::serve(vec![left]);
+        }
     }
 
     /// Takes what was delivered. `None`: the subscription was deleted, nothing more will come.
@@ -94,22 +114,14 @@ impl Consumer {
             Poll::Ready(Some(taken)) => {
                 if self.auto_ack {
                     let taken = into.get(before..).unwrap_or_default();
-                    self.subscription.auto_acked(self.slot, taken);
+                    self.auto_acked(taken);
                 } else if taken.was_full {
-                    self.subscription.outbox_taken(self.slot);
+                    self.subscription
+                        .change(|state| state.consumers.outbox_taken(self.slot));
                 }
                 Poll::Ready(Some(()))
             }
         }
-    }
-
-    /// Takes exactly one message, for a consumer with [`crate::ConsumerOptions::pull`] (AMQP's
-    /// `basic.get`). `None`: none is ready, or the subscription was deleted.
-    ///
-    /// Pending while the disk is asked. A caller that gives up asking loses nothing.
-    pub fn poll_take(&self, context: &mut Context<'_>) -> Poll<Option<Delivery>> {
-        self.subscription
-            .poll_take(self.slot, &self.outbox, context)
     }
 
     /// Ends delivery (AMQP's `basic.cancel`): what was not taken goes back as if it had not been
@@ -124,95 +136,85 @@ impl Consumer {
     /// had not been delivered. Messages of them that are not in flight to this consumer are left
     /// alone.
     pub fn retire_unseen(&self, unseen: &[MessageRange]) {
-        self.subscription.retire(self.slot, unseen);
+        let left = self.subscription.change(|state| {
+            if state.consumers.get(self.slot).is_none() {
+                return false;
+            }
+            let counted = state.consumers.retire(self.slot);
+            self.untake(state, unseen.iter().copied());
+            self.give_outbox_back(state);
+            counted && !state.closed && state.consumers.counted() == 0
+        });
+        self.subscription.lost_last_consumer(left);
     }
 
-    /// Acknowledges one message.
-    pub fn ack(&self, id: MessageId) -> Result<Settlement, NotInFlight> {
-        let mut result = Err(NotInFlight);
-        self.ack_many(&[id], |_, settled, _| result = settled);
-        result
+    fn detach(&self) {
+        let left = self.subscription.change(|state| {
+            self.give_outbox_back(state);
+            let held = state.ledger.held_by(self.slot);
+            state.consumers.note_leaving(self.slot, held, state.now_us);
+            let counted = state.consumers.detach(self.slot);
+            let released = state.ledger.release(self.slot);
+            self.subscription
+                .counters
+                .requeued
+                .fetch_add(released, Ordering::Relaxed);
+            if state.consumers.is_empty() {
+                // Without consumers, batches that were read ahead need not wait in memory.
+                state.readers.clear();
+            }
+            counted && !state.closed && state.consumers.counted() == 0
+        });
+        self.subscription.lost_last_consumer(left);
     }
 
-    /// Acknowledges messages in one go; `settled` hears of each. It must not call the broker. The
-    /// last that it hears is about acknowledgements that come too late: in microseconds, how long
-    /// the consumer took for a delivery whose deadline had passed, as far as that is remembered.
-    pub fn ack_many(
-        &self,
-        ids: &[MessageId],
-        settled: impl FnMut(MessageId, Result<Settlement, NotInFlight>, Option<u64>),
-    ) {
-        self.subscription.ack_many(self.slot, ids, settled);
+    /// Gives back the messages that a consumer has not taken out of its outbox, as if they had not
+    /// been delivered.
+    fn give_outbox_back(&self, state: &mut State) {
+        let deliveries = state.consumers.take_outbox(self.slot);
+        self.untake(state, deliveries.iter().map(Delivery::range));
     }
 
-    /// Gives a message back: at once in its old position, or after `delay_ms`.
-    pub fn nack(&self, id: MessageId, delay_ms: u64) -> Result<Settlement, NotInFlight> {
-        self.subscription.nack(self.slot, id, delay_ms)
-    }
-
-    /// Gives a message up: it goes to the dead-letter topic, or nowhere if there is none.
-    pub fn reject(&self, id: MessageId) -> Result<Settlement, NotInFlight> {
-        self.subscription.reject(self.slot, id)
-    }
-
-    /// Acknowledges ranges in one go; `settled` hears of each, in pieces with one fate: `None` for
-    /// messages that are not in flight to this consumer. It must not call the broker.
-    pub fn ack_ranges(
-        &self,
-        ranges: &[MessageRange],
-        settled: impl FnMut(MessageRange, Option<Settlement>),
-    ) {
-        self.subscription.ack_ranges(self.slot, ranges, settled);
-    }
-
-    /// Gives ranges back in one go: at once, in their old position. Messages of them that are not
-    /// in flight to this consumer are left alone.
-    pub fn nack_ranges(&self, ranges: &[MessageRange]) {
-        let settle = Settle::Nack;
-        self.subscription.settle_ranges(self.slot, settle, ranges);
-    }
-
-    /// Gives ranges up in one go: they go to the dead-letter topic, or nowhere if there is none.
-    /// Messages of them that are not in flight to this consumer are left alone.
-    pub fn reject_ranges(&self, ranges: &[MessageRange]) {
-        let settle = Settle::Reject;
-        self.subscription.settle_ranges(self.slot, settle, ranges);
-    }
-
-    /// As [`Self::nack_ranges`]. Messages that have died of it (they were delivered too often) are
-    /// handed over, if somebody has asked for them ([`crate::Broker::route_dead`]), and told to
-    /// nobody else.
-    #[must_use]
-    pub fn nack_ranges_taking(&self, ranges: &[MessageRange]) -> Vec<Died> {
+    /// Gives back those of these ranges that are in flight to a consumer, as if they had not been
+    /// delivered.
+    fn untake(&self, state: &mut State, ranges: impl Iterator<Item = MessageRange>) {
+        let mut count = 0;
+        for range in ranges {
+            let place = (range.first, range.end());
+            count += state
+                .ledger
+                .untake_between(range.partition, place, self.slot);
+        }
+        let count32 = u32::try_from(count).unwrap_or(u32::MAX);
+        state.consumers.change(self.slot, |consumer| {
+            consumer.delivered = consumer.delivered.saturating_sub(count);
+        });
+        state.consumers.settle(self.slot, count32);
         self.subscription
-            .settle_ranges_taking(self.slot, Settle::Nack, ranges)
-    }
-
-    /// As [`Self::reject_ranges`], and hands over as [`Self::nack_ranges_taking`].
-    #[must_use]
-    pub fn reject_ranges_taking(&self, ranges: &[MessageRange]) -> Vec<Died> {
-        self.subscription
-            .settle_ranges_taking(self.slot, Settle::Reject, ranges)
-    }
-
-    /// Starts a message's deadline anew.
-    pub fn extend(&self, id: MessageId) -> Result<(), NotInFlight> {
-        self.subscription.extend(self.slot, id)
+            .counters
+            .requeued
+            .fetch_add(count, Ordering::Relaxed);
     }
 
     /// Messages in flight to this consumer.
     pub fn in_flight(&self) -> u32 {
-        self.subscription.in_flight_of(self.slot)
+        self.subscription
+            .state
+            .lock()
+            .consumers
+            .in_flight_at(self.slot)
     }
 
     /// The messages that it holds, and those that were taken from it.
     pub fn holding(&self) -> Holding {
-        self.subscription.holding_of(self.slot)
+        let state = self.subscription.state.lock();
+        let consumer = state.consumers.get(self.slot);
+        consumer.map_or_else(Holding::default, ConsumerState::holding)
     }
 }
 
 impl Drop for Consumer {
     fn drop(&mut self) {
-        self.subscription.detach(self.slot);
+        self.detach();
     }
 }

@@ -34,6 +34,7 @@ impl Wakes {
     }
 
     /// Wakes all. The caller holds no lock.
+    #[inline]
     pub(crate) fn send(self) {
         for waker in self.wakers {
             waker.wake();

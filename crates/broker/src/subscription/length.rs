@@ -1,8 +1,7 @@
 //! Limits of the messages that wait, by number and by bytes of their bodies.
 //!
 //! The bytes are kept in `waiting_bytes.rs`. Messages from before the process are counted once,
-//! from the newest segment back until the limit is reached: whatever is older is over the limit
-//! anyway.
+//! from the newest segment back until the limit is reached: whatever is older is over it anyway.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -13,6 +13,7 @@ use crate::subscription::Subscription;
 impl Consumers {
     /// The consumer that gets the next messages, and how many at most so that the load stays even:
     /// about as many wait as `waiting` says.
+    #[inline]
     pub(crate) fn choose(
         &mut self,
         subscription: &Arc<Subscription>,

@@ -1,38 +1,35 @@
 //! Takes one message for a consumer that asks for one (AMQP's `basic.get`).
 
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use crate::consumer::outbox::Outbox;
+use crate::consumer::Consumer;
 use crate::message::Delivery;
-use crate::subscription::Subscription;
 use crate::subscription::dispatch::{Blank, DispatchRound, Found};
 
-impl Subscription {
-    /// As [`crate::Consumer::poll_take`].
-    pub(crate) fn poll_take(
-        self: &Arc<Self>,
-        slot: u32,
-        outbox: &Outbox,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Delivery>> {
-        let mut state = self.state.lock();
+impl Consumer {
+    /// Takes exactly one message, for a consumer with [`crate::ConsumerOptions::pull`] (AMQP's
+    /// `basic.get`). `None`: none is ready, or the subscription was deleted.
+    ///
+    /// Pending while the disk is asked. A caller that gives up asking loses nothing.
+    pub fn poll_take(&self, context: &mut Context<'_>) -> Poll<Option<Delivery>> {
+        let mut state = self.subscription.state.lock();
         let pulls = state
             .consumers
-            .get(slot)
+            .get(self.slot)
             .is_some_and(|consumer| consumer.may_pull());
         if state.closed || state.paused || !pulls {
             return Poll::Ready(None);
         }
-        let now_us = self.shared.clock.now_us();
+        let now_us = self.subscription.shared.clock.now_us();
         state.now_us = now_us;
         let mut answer = Poll::Ready(None);
-        match DispatchRound::new(self, &mut state, now_us).deliver_some(slot, 1) {
+        match DispatchRound::new(&self.subscription, &mut state, now_us).deliver_some(self.slot, 1)
+        {
             Found::Delivered => {
-                let mut taken = outbox.take_all();
-                let consumer = state.consumers.get(slot);
+                let mut taken = self.outbox.take_all();
+                let consumer = state.consumers.get(self.slot);
                 if consumer.is_some_and(|consumer| consumer.options.auto_ack) {
-                    self.ack_deliveries(&mut state, slot, &taken);
+                    self.ack_deliveries(&mut state, &taken);
                 }
                 answer = Poll::Ready(taken.pop());
             }
@@ -47,13 +44,13 @@ impl Subscription {
         // The rest may be looked after by a timer, or may have become too little to be. To those
         // who wait, this one too, it is no news: they would ask again, and wake each other.
         let mut waiting = state.consumers.take_pull_waits();
-        self.dispatch(&mut state);
+        self.subscription.dispatch(&mut state);
         if answer.is_pending() {
-            outbox.set_waker(context.waker());
-            waiting.insert(slot);
+            self.outbox.set_waker(context.waker());
+            waiting.insert(self.slot);
         }
         state.consumers.keep_pull_waits(waiting);
-        self.finish(state);
+        self.subscription.finish(state);
         answer
     }
 }

@@ -1,0 +1,314 @@
+//! Settlement: a consumer acknowledges messages that it holds, gives them back, or gives them up.
+
+use std::sync::atomic::Ordering;
+
+use cloverleaf_log::Offset;
+
+use crate::consumer::holds::{Ending, HoldEnd};
+use crate::consumer::{Consumer, Settlement};
+use crate::message::{Delivery, MessageId, MessageRange};
+use crate::subscription::State;
+use crate::subscription::died::Died;
+use crate::subscription::ledger::leases::NEVER_MS;
+use crate::subscription::ledger::{NotInFlight, Settled};
+
+/// The answer of a consumer to messages that it has in hand.
+#[derive(Debug, Clone, Copy)]
+enum Settle {
+    Ack,
+    /// Gives them back.
+    Nack,
+    /// Gives them up.
+    Reject,
+}
+
+impl Consumer {
+    /// Acknowledges one message.
+    pub fn ack(&self, id: MessageId) -> Result<Settlement, NotInFlight> {
+        let mut result = Err(NotInFlight);
+        self.ack_many(&[id], |_, settled, _| result = settled);
+        result
+    }
+
+    /// Acknowledges messages in one go; `settled` hears of each. It must not call the broker. The
+    /// last that it hears is about acknowledgements that come too late: in microseconds, how long
+    /// the consumer took for a delivery whose deadline had passed, as far as that is remembered.
+    pub fn ack_many(
+        &self,
+        ids: &[MessageId],
+        mut settled: impl FnMut(MessageId, Result<Settlement, NotInFlight>, Option<u64>),
+    ) {
+        self.subscription.change(|state| {
+            let now_us = state.now_us;
+            let mut count = 0;
+            // Nearly always there are none.
+            let mut overdue = state.consumers.take_overdue(self.slot);
+            let mut ending = Ending::new(&mut state.consumers, self.slot, HoldEnd::Acked, now_us);
+            for id in ids {
+                let result = state.ledger.ack(*id, self.slot);
+                match result {
+                    Ok(done) => {
+                        if let Some(overdue) = &mut overdue {
+                            overdue.acked_again(*id, now_us);
+                        }
+                        ending.add(id.partition, id.offset, 1, done);
+                        count += 1;
+                        settled(*id, Ok(done.settlement(now_us)), None);
+                    }
+                    Err(error) => {
+                        let overdue = overdue.as_mut();
+                        let late_us = overdue.and_then(|it| it.acked_late(*id, now_us));
+                        settled(*id, Err(error), late_us);
+                    }
+                }
+            }
+            ending.finish(count.into());
+            state.consumers.keep_overdue(self.slot, overdue, now_us);
+            state.consumers.settle(self.slot, count);
+            self.subscription
+                .counters
+                .acknowledged
+                .fetch_add(u64::from(count), Ordering::Relaxed);
+        });
+    }
+
+    /// Gives a message back: at once in its old position, or after `delay_ms`.
+    pub fn nack(&self, id: MessageId, delay_ms: u64) -> Result<Settlement, NotInFlight> {
+        let due_ms = (delay_ms > 0).then(|| {
+            self.subscription
+                .shared
+                .clock
+                .now_ms()
+                .saturating_add(delay_ms)
+        });
+        self.subscription.change(|state| {
+            let settled = state.ledger.nack(id, self.slot, due_ms)?;
+            let end = HoldEnd::Nacked;
+            let runs = [(id, 1)];
+            state
+                .consumers
+                .note_end(self.slot, runs, settled, end, state.now_us);
+            state.consumers.settle(self.slot, 1);
+            self.subscription
+                .counters
+                .requeued
+                .fetch_add(1, Ordering::Relaxed);
+            Ok(settled.settlement(state.now_us))
+        })
+    }
+
+    /// Gives a message up: it goes to the dead-letter topic, or nowhere if there is none.
+    pub fn reject(&self, id: MessageId) -> Result<Settlement, NotInFlight> {
+        self.subscription.change(|state| {
+            let settled = state.ledger.reject(id, self.slot)?;
+            let end = HoldEnd::Rejected;
+            let runs = [(id, 1)];
+            state
+                .consumers
+                .note_end(self.slot, runs, settled, end, state.now_us);
+            state.consumers.settle(self.slot, 1);
+            Ok(settled.settlement(state.now_us))
+        })
+    }
+
+    /// Starts a message's deadline anew.
+    pub fn extend(&self, id: MessageId) -> Result<(), NotInFlight> {
+        let now_ms = self.subscription.shared.clock.now_ms();
+        self.subscription.change(|state| {
+            let Some(consumer) = state.consumers.get(self.slot) else {
+                return Err(NotInFlight);
+            };
+            let wait_ms = consumer.options.ack_wait_ms;
+            let wait_max_ms = consumer.options.ack_wait_max_ms;
+            state.ledger.extend(id, self.slot, |settled| {
+                let due_ms = wait_ms.map_or(NEVER_MS, |wait| now_ms.saturating_add(wait));
+                let latest_ms = wait_max_ms.map_or(NEVER_MS, |wait| {
+                    (settled.delivered_us / 1000).saturating_add(wait)
+                });
+                due_ms.min(latest_ms)
+            })
+        })
+    }
+
+    /// Acknowledges ranges in one go; `settled` hears of each, in pieces with one fate: `None` for
+    /// messages that are not in flight to this consumer. It must not call the broker.
+    pub fn ack_ranges(
+        &self,
+        ranges: &[MessageRange],
+        mut settled: impl FnMut(MessageRange, Option<Settlement>),
+    ) {
+        self.subscription.change(|state| {
+            let now_us = state.now_us;
+            let mut count = 0;
+            let mut ending = Ending::new(&mut state.consumers, self.slot, HoldEnd::Acked, now_us);
+            for range in ranges {
+                let mut report = Report {
+                    range: MessageRange { count: 0, ..*range },
+                    settled: None,
+                    now_us,
+                    tell: &mut settled,
+                };
+                let told = |first, count, settled: Option<Settled>| {
+                    if let Some(settled) = settled {
+                        ending.add(range.partition, first, count, settled);
+                    }
+                    report.add(first, count, settled);
+                };
+                let place = (range.first, range.end());
+                count += state
+                    .ledger
+                    .ack_between(range.partition, place, self.slot, told);
+                report.finish();
+            }
+            ending.finish(count);
+            self.acknowledged(state, count);
+        });
+    }
+
+    /// Gives ranges back in one go: at once, in their old position. Messages of them that are not
+    /// in flight to this consumer are left alone.
+    pub fn nack_ranges(&self, ranges: &[MessageRange]) {
+        self.settle_ranges(Settle::Nack, ranges);
+    }
+
+    /// Gives ranges up in one go: they go to the dead-letter topic, or nowhere if there is none.
+    /// Messages of them that are not in flight to this consumer are left alone.
+    pub fn reject_ranges(&self, ranges: &[MessageRange]) {
+        self.settle_ranges(Settle::Reject, ranges);
+    }
+
+    /// As [`Self::nack_ranges`]. Messages that have died of it (they were delivered too often) are
+    /// handed over, if somebody has asked for them ([`crate::Broker::route_dead`]), and told to
+    /// nobody else.
+    #[must_use]
+    pub fn nack_ranges_taking(&self, ranges: &[MessageRange]) -> Vec<Died> {
+        self.settle_ranges_taking(Settle::Nack, ranges)
+    }
+
+    /// As [`Self::reject_ranges`], and hands over as [`Self::nack_ranges_taking`].
+    #[must_use]
+    pub fn reject_ranges_taking(&self, ranges: &[MessageRange]) -> Vec<Died> {
+        self.settle_ranges_taking(Settle::Reject, ranges)
+    }
+
+    /// A consumer with `auto_ack` has taken these out of its outbox.
+    pub(crate) fn auto_acked(&self, taken: &[Delivery]) {
+        self.subscription.change(|state| {
+            state.consumers.outbox_taken(self.slot);
+            self.ack_deliveries(state, taken);
+        });
+    }
+
+    pub(crate) fn ack_deliveries(&self, state: &mut State, taken: &[Delivery]) {
+        let ranges = taken.iter().map(Delivery::range);
+        self.settle_in(state, Settle::Ack, ranges);
+    }
+
+    fn acknowledged(&self, state: &mut State, count: u64) {
+        state
+            .consumers
+            .settle(self.slot, u32::try_from(count).unwrap_or(u32::MAX));
+        self.subscription
+            .counters
+            .acknowledged
+            .fetch_add(count, Ordering::Relaxed);
+    }
+
+    fn settle_ranges(&self, settle: Settle, ranges: &[MessageRange]) {
+        self.subscription
+            .change(|state| self.settle_in(state, settle, ranges.iter().copied()));
+    }
+
+    /// As [`Self::settle_ranges`]; what has died, and is routed by somebody, is the caller's to see
+    /// to.
+    fn settle_ranges_taking(&self, settle: Settle, ranges: &[MessageRange]) -> Vec<Died> {
+        self.subscription
+            .change_taking(|state| self.settle_in(state, settle, ranges.iter().copied()))
+    }
+
+    /// Ends what a consumer holds of these ranges.
+    fn settle_in(
+        &self,
+        state: &mut State,
+        settle: Settle,
+        ranges: impl Iterator<Item = MessageRange>,
+    ) {
+        let end = match settle {
+            Settle::Ack => HoldEnd::Acked,
+            Settle::Nack => HoldEnd::Nacked,
+            Settle::Reject => HoldEnd::Rejected,
+        };
+        let mut count = 0;
+        let mut ending = Ending::new(&mut state.consumers, self.slot, end, state.now_us);
+        let ledger = &mut state.ledger;
+        for range in ranges {
+            let (partition, place) = (range.partition, (range.first, range.end()));
+            let told = |first, count, settled: Option<Settled>| {
+                if let Some(settled) = settled {
+                    ending.add(partition, first, count, settled);
+                }
+            };
+            count += match settle {
+                Settle::Ack => ledger.ack_between(partition, place, self.slot, told),
+                Settle::Nack => ledger.nack_between(partition, place, self.slot, told),
+                Settle::Reject => ledger.reject_between(partition, place, self.slot, told),
+            };
+        }
+        ending.finish(count);
+        match settle {
+            Settle::Ack => return self.acknowledged(state, count),
+            Settle::Nack => drop(
+                self.subscription
+                    .counters
+                    .requeued
+                    .fetch_add(count, Ordering::Relaxed),
+            ),
+            Settle::Reject => {}
+        }
+        state
+            .consumers
+            .settle(self.slot, u32::try_from(count).unwrap_or(u32::MAX));
+    }
+}
+
+/// Tells of a range in as few pieces as there are fates.
+struct Report<'a, F: FnMut(MessageRange, Option<Settlement>)> {
+    range: MessageRange,
+    settled: Option<Settlement>,
+    now_us: u64,
+    tell: &'a mut F,
+}
+
+impl<F: FnMut(MessageRange, Option<Settlement>)> Report<'_, F> {
+    fn add(&mut self, first: Offset, count: u64, settled: Option<Settled>) {
+        let settled = settled.map(|settled| settled.settlement(self.now_us));
+        if settled != self.settled || self.range.count == 0 {
+            self.tell();
+            self.range.first = first;
+            self.range.count = 0;
+            self.settled = settled;
+        }
+        // A range counts its messages in 32 bits, and this is a part of one.
+        self.range.count += u32::try_from(count).unwrap_or(u32::MAX - self.range.count);
+    }
+
+    fn tell(&mut self) {
+        if self.range.count > 0 {
+            (self.tell)(self.range, self.settled);
+        }
+    }
+
+    fn finish(mut self) {
+        self.tell();
+    }
+}
+
+impl Settled {
+    /// The facts that the session hears of it.
+    fn settlement(self, now_us: u64) -> Settlement {
+        Settlement {
+            held_us: now_us.saturating_sub(self.delivered_us),
+            attempts: self.attempts,
+        }
+    }
+}

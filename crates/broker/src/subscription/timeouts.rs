@@ -1,0 +1,41 @@
+//! Deadlines of deliveries: those whose consumer did not answer in time go to others.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::consumer::holds::HoldEnd;
+use crate::subscription::Subscription;
+use crate::subscription::ledger::Expired;
+
+impl Subscription {
+    /// Ends leases whose time has come. Called by the housekeeping.
+    pub(crate) fn on_due(self: &Arc<Self>, now_ms: u64) {
+        self.change(|state| {
+            state.timers.called(now_ms);
+            self.rest_marks(state, now_ms);
+            while let Some(expired) = state.ledger.expire(now_ms) {
+                if let Expired::TimedOut {
+                    consumer,
+                    messages,
+                    settled,
+                } = expired
+                {
+                    let count = messages.count();
+                    let end = HoldEnd::TimedOut;
+                    let (runs, now_us) = (messages.runs(), state.now_us);
+                    state
+                        .consumers
+                        .note_end(consumer, runs, settled, end, now_us);
+                    state.consumers.time_out(consumer, count);
+                    state.consumers.change(consumer, |it| {
+                        let overdue = it.overdue.get_or_insert_default();
+                        overdue.add(messages, settled.delivered_us, now_us);
+                    });
+                    self.counters
+                        .timed_out
+                        .fetch_add(u64::from(count), Ordering::Relaxed);
+                }
+            }
+        });
+    }
+}
