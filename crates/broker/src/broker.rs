@@ -19,7 +19,7 @@ use crate::housekeeping::upkeep::Upkeep;
 use crate::housekeeping::work::Work;
 use crate::journal::entries::{Entry, TopicDefinition};
 use crate::journal::orphans::check_journal;
-use crate::journal::protocol_values::{Identity, Kept};
+use crate::journal::protocol_values::{Identity, ProtocolValues};
 use crate::journal::restore::Restored;
 use crate::namespace::{Name, Namespace};
 use crate::options::{BrokerOptions, TopicOptions};
@@ -53,7 +53,7 @@ pub(crate) struct Shared {
     /// Held while a definition changes and while a snapshot of all of them is taken.
     pub(crate) definitions: Mutex<()>,
     pub(crate) committed: CommittedOffsets,
-    pub(crate) kept: Kept,
+    pub(crate) kept: ProtocolValues,
     pub(crate) scheduled: Scheduled,
     pub(crate) inflater: Inflater,
     /// Whether threads of their own inflate and compact.
@@ -100,7 +100,7 @@ impl Broker {
             work: Work::default(),
             definitions: Mutex::new(()),
             committed: CommittedOffsets::default(),
-            kept: Kept::default(),
+            kept: ProtocolValues::default(),
             scheduled: Scheduled::default(),
             inflater,
             served: Served::default(),

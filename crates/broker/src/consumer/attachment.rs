@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::consumer::Consumer;
-use crate::consumer::holds::Holds;
+use crate::consumer::holds::HoldHistory;
 use crate::consumer::outbox::Outbox;
 use crate::consumer::shared_window::SharedWindow;
 use crate::consumer::state::ConsumerState;
@@ -49,7 +49,7 @@ impl Subscription {
         let is_recorded = options.connection > 0;
         let slot = state.consumers.attach(options, outbox.clone());
         if is_recorded {
-            let holds = Box::new(Holds::new(self.shared.lanes()));
+            let holds = Box::new(HoldHistory::new(self.shared.lanes()));
             let record = |consumer: &mut ConsumerState| consumer.holds = Some(holds);
             state.consumers.change(slot, record);
         }

@@ -68,12 +68,12 @@ pub struct Hold {
 
 /// The recorded holds of one consumer.
 #[derive(Debug)]
-pub(crate) struct Holds {
+pub(crate) struct HoldHistory {
     pace: Pace,
     lane: Lane<Hold>,
 }
 
-impl Holds {
+impl HoldHistory {
     pub(crate) fn new(memory: Arc<LaneMemory>) -> Self {
         Self {
             pace: Pace::default(),
@@ -99,7 +99,7 @@ struct Departed {
     connection: u64,
     label: String,
     window: u32,
-    holds: Box<Holds>,
+    holds: Box<HoldHistory>,
 }
 
 /// The consumers of a subscription that have left lately, oldest first.
@@ -128,7 +128,7 @@ impl DepartedHolds {
 /// Takes note of deliveries of one consumer that end together, neighbours in one piece.
 pub(crate) struct Ending<'a> {
     /// `None`: it is not recorded.
-    holds: Option<&'a mut Holds>,
+    holds: Option<&'a mut HoldHistory>,
     /// There is room now.
     has_room: bool,
     /// The piece that grows: where it begins, where the next of its messages would stand, and how
@@ -291,7 +291,7 @@ pub struct ConsumerHolds {
 }
 
 impl ConsumerHolds {
-    fn of(connection: u64, label: &str, holds: &Holds, since_us: u64) -> Self {
+    fn of(connection: u64, label: &str, holds: &HoldHistory, since_us: u64) -> Self {
         let recent = holds.lane.iter().filter(|hold| hold.ended_us >= since_us);
         Self {
             connection,

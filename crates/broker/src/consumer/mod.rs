@@ -20,7 +20,7 @@ use crate::consumer::outbox::Outbox;
 use crate::consumer::shared_window::SharedWindow;
 use crate::consumer::state::ConsumerState;
 use crate::message::{Delivery, MessageRange};
-use crate::subscription::{State, Subscription};
+use crate::subscription::{Subscription, SubscriptionState};
 
 /// A delivery that was settled: for the delivered-to-acknowledged time of the telemetry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -170,14 +170,14 @@ impl Consumer {
 
     /// Gives back the messages that a consumer has not taken out of its outbox, as if they had not
     /// been delivered.
-    fn give_outbox_back(&self, state: &mut State) {
+    fn give_outbox_back(&self, state: &mut SubscriptionState) {
         let deliveries = state.consumers.take_outbox(self.slot);
         self.untake(state, deliveries.iter().map(Delivery::range));
     }
 
     /// Gives back those of these ranges that are in flight to a consumer, as if they had not been
     /// delivered.
-    fn untake(&self, state: &mut State, ranges: impl Iterator<Item = MessageRange>) {
+    fn untake(&self, state: &mut SubscriptionState, ranges: impl Iterator<Item = MessageRange>) {
         let mut count = 0;
         for range in ranges {
             let place = (range.first, range.end());

@@ -7,7 +7,7 @@ use cloverleaf_log::Offset;
 use crate::consumer::holds::{Ending, HoldEnd};
 use crate::consumer::{Consumer, Settlement};
 use crate::message::{Delivery, MessageId, MessageRange};
-use crate::subscription::State;
+use crate::subscription::SubscriptionState;
 use crate::subscription::died::Died;
 use crate::subscription::ledger::leases::NEVER_MS;
 use crate::subscription::ledger::{NotInFlight, Settled};
@@ -199,12 +199,12 @@ impl Consumer {
         });
     }
 
-    pub(crate) fn ack_deliveries(&self, state: &mut State, taken: &[Delivery]) {
+    pub(crate) fn ack_deliveries(&self, state: &mut SubscriptionState, taken: &[Delivery]) {
         let ranges = taken.iter().map(Delivery::range);
         self.settle_in(state, Settle::Ack, ranges);
     }
 
-    fn acknowledged(&self, state: &mut State, count: u64) {
+    fn acknowledged(&self, state: &mut SubscriptionState, count: u64) {
         state
             .consumers
             .settle(self.slot, u32::try_from(count).unwrap_or(u32::MAX));
@@ -229,7 +229,7 @@ impl Consumer {
     /// Ends what a consumer holds of these ranges.
     fn settle_in(
         &self,
-        state: &mut State,
+        state: &mut SubscriptionState,
         settle: Settle,
         ranges: impl Iterator<Item = MessageRange>,
     ) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::consumer::Holding;
-use crate::consumer::holds::Holds;
+use crate::consumer::holds::HoldHistory;
 use crate::consumer::outbox::Outbox;
 use crate::consumer::overdue::Overdue;
 use crate::consumer::ranking::Place;
@@ -34,7 +34,7 @@ pub(crate) struct ConsumerState {
     /// Where it stands in the ranking, if it does.
     pub(crate) place: Option<Place>,
     /// The holds that the timeline shows of it.
-    pub(crate) holds: Option<Box<Holds>>,
+    pub(crate) holds: Option<Box<HoldHistory>>,
 }
 
 impl ConsumerState {

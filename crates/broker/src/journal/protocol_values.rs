@@ -21,12 +21,12 @@ pub(crate) struct Identity {
 
 /// All kept values, in memory; the journal has them too.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct ProtocolValues {
     /// Also orders the journal's entries: held while one is written.
     values: Mutex<BTreeMap<OwnedName, Vec<u8>>>,
 }
 
-impl Kept {
+impl ProtocolValues {
     pub(crate) fn apply(&self, key: OwnedName, value: Option<Vec<u8>>) {
         put(&mut self.values.lock(), key, value);
     }

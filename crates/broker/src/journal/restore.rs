@@ -11,7 +11,7 @@ use crate::committed::CommittedOffsets;
 use crate::journal::atomic;
 use crate::journal::entries::{Entry, EntryError, SubscriptionDefinition, TopicDefinition};
 use crate::journal::orphans::starts_after_damage;
-use crate::journal::protocol_values::{Identity, Kept};
+use crate::journal::protocol_values::{Identity, ProtocolValues};
 use crate::subscription::ledger::{Ledger, Moved, RestoredRetries, retries_end};
 use crate::topic::Topic;
 use crate::topic::partition::Partition;
@@ -36,7 +36,7 @@ pub(crate) struct Restored {
     committed: CommittedOffsets,
     starts: BTreeMap<(Uuid, u32), Offset>,
     nexts: BTreeMap<(Uuid, u32), Offset>,
-    pub(crate) kept: Kept,
+    pub(crate) kept: ProtocolValues,
     pub(crate) identity: Option<Identity>,
     last_subscription_id: u64,
     /// The boot in which the last broker worked, unless it ended in order.

@@ -8,7 +8,7 @@ use cloverleaf_log::{Offset, invariant};
 use crate::journal::entries::Entry;
 use crate::subscription::dispatch::partition_number;
 use crate::subscription::run::Run;
-use crate::subscription::{State, Subscription};
+use crate::subscription::{Subscription, SubscriptionState};
 
 /// Delivery rests when there was none for so long.
 const REST_MS: u64 = 5_000;
@@ -16,7 +16,13 @@ const REST_MS: u64 = 5_000;
 impl Subscription {
     /// Messages below `end` are about to be delivered for the first time.
     #[inline]
-    pub(crate) fn mark(&self, state: &mut State, partition: u32, end: Offset, now_ms: u64) {
+    pub(crate) fn mark(
+        &self,
+        state: &mut SubscriptionState,
+        partition: u32,
+        end: Offset,
+        now_ms: u64,
+    ) {
         if self.volatile {
             return;
         }
@@ -28,7 +34,7 @@ impl Subscription {
     }
 
     /// Takes promises back where delivery rests. Called by the housekeeping.
-    pub(crate) fn rest_marks(&self, state: &mut State, now_ms: u64) {
+    pub(crate) fn rest_marks(&self, state: &mut SubscriptionState, now_ms: u64) {
         if !state.timers.take_marks_due(now_ms) {
             return;
         }
@@ -83,7 +89,7 @@ impl Subscription {
     }
 }
 
-impl State {
+impl SubscriptionState {
     /// Panics unless a run of new messages is what comes next, the kernel has it, and the journal
     /// was told that it is delivered, if it is to know.
     #[inline]

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use crate::broker::Broker;
 use crate::message::{DeadReason, MessageId};
 use crate::namespace::Name;
-use crate::subscription::{State, Subscription};
+use crate::subscription::{Subscription, SubscriptionState};
 
 /// A message that is delivered to nobody any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,13 +23,13 @@ pub struct Died {
 }
 
 /// Hears of a subscription with dead messages.
-type Told = Box<dyn Fn(&Arc<Subscription>) + Send + Sync>;
+type DeathListener = Box<dyn Fn(&Arc<Subscription>) + Send + Sync>;
 
 /// A router of the messages that would go to a dead-letter topic.
 pub(crate) struct DeadRouter {
     /// The topic of its namespace that it stands for.
     to: String,
-    told: Told,
+    told: DeathListener,
 }
 
 impl Broker {
@@ -110,7 +110,7 @@ impl Subscription {
     }
 }
 
-impl State {
+impl SubscriptionState {
     pub(crate) fn take_died(&mut self) -> Vec<Died> {
         let died = self.ledger.take_died().into_iter();
         died.map(|(id, reason)| Died {

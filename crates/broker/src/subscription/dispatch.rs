@@ -19,9 +19,9 @@ use crate::message::Delivery;
 use crate::subscription::ledger::leases::Grant;
 use crate::subscription::ledger::{Claim, ReadyRun};
 use crate::subscription::reader::Front;
-use crate::subscription::readers::Kind;
+use crate::subscription::readers::ReaderKind;
 use crate::subscription::run::{Inspection, Pick, Run, Seek, Verdict};
-use crate::subscription::{State, Subscription};
+use crate::subscription::{Subscription, SubscriptionState};
 
 /// After a failed read the subscription asks again this much later.
 const READ_RETRY_MS: u64 = 1_000;
@@ -53,7 +53,7 @@ pub(crate) enum Sight {
 /// Messages with one fate at the front of a partition.
 pub(crate) struct Seen {
     pub(crate) partition: usize,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ReaderKind,
     pub(crate) run: Run,
     pub(crate) batch: Batch,
     /// How often they were delivered so far.
@@ -73,7 +73,7 @@ pub(crate) enum Found {
 /// A look for messages that can be delivered, under the subscription's lock.
 pub(crate) struct DispatchRound<'a> {
     pub(super) subscription: &'a Arc<Subscription>,
-    pub(super) state: &'a mut State,
+    pub(super) state: &'a mut SubscriptionState,
     now_us: u64,
     pub(super) now_ms: u64,
     pub(super) stepped_bytes: u64,
@@ -83,12 +83,12 @@ pub(crate) struct DispatchRound<'a> {
 
 impl Subscription {
     /// Delivers as much as consumers have room for, and looks after what stays.
-    pub(crate) fn dispatch(self: &Arc<Self>, state: &mut State) {
+    pub(crate) fn dispatch(self: &Arc<Self>, state: &mut SubscriptionState) {
         self.dispatch_at(state, self.shared.clock.now_us());
     }
 
     /// As [`Self::dispatch`], for who knows the time.
-    pub(crate) fn dispatch_at(self: &Arc<Self>, state: &mut State, now_us: u64) {
+    pub(crate) fn dispatch_at(self: &Arc<Self>, state: &mut SubscriptionState, now_us: u64) {
         if !state.closed {
             DispatchRound::new(self, state, now_us).run();
         }
@@ -103,7 +103,7 @@ impl Subscription {
     fn start_inflating(
         self: &Arc<Self>,
         partition: usize,
-        kind: Kind,
+        kind: ReaderKind,
         name: BatchName,
         batch: Batch,
     ) {
@@ -120,7 +120,7 @@ impl Subscription {
         }));
     }
 
-    fn start_read(self: &Arc<Self>, partition: usize, kind: Kind, read: ColdRead) {
+    fn start_read(self: &Arc<Self>, partition: usize, kind: ReaderKind, read: ColdRead) {
         let subscription = Arc::downgrade(self);
         read.on_ready(Box::new(move |result| {
             let Some(subscription) = subscription.upgrade() else {
@@ -128,7 +128,7 @@ impl Subscription {
             };
             let retry_ms = subscription.shared.clock.now_ms() + READ_RETRY_MS;
             let mut state = subscription.state.lock();
-            let State {
+            let SubscriptionState {
                 readers, timers, ..
             } = &mut *state;
             let source = readers.of(partition, kind);
@@ -154,7 +154,7 @@ impl Subscription {
 impl<'a> DispatchRound<'a> {
     pub(crate) fn new(
         subscription: &'a Arc<Subscription>,
-        state: &'a mut State,
+        state: &'a mut SubscriptionState,
         now_us: u64,
     ) -> Self {
         Self {
@@ -324,7 +324,7 @@ impl<'a> DispatchRound<'a> {
         if ready.first >= self.state.log.end(partition) {
             return Sight::Blank(Blank::Nothing);
         }
-        let (batch, position) = match self.front(partition, Kind::Requeued, ready.first) {
+        let (batch, position) = match self.front(partition, ReaderKind::Requeued, ready.first) {
             Ok(front) => front,
             Err(blank) => return Sight::Blank(blank),
         };
@@ -342,7 +342,7 @@ impl<'a> DispatchRound<'a> {
         match self.subscription.inspection().pick(&batch, position, seek) {
             Pick::Run(run) => Sight::Run(Seen {
                 partition,
-                kind: Kind::Requeued,
+                kind: ReaderKind::Requeued,
                 run,
                 batch,
                 attempts: ready.attempts,
@@ -369,7 +369,7 @@ impl<'a> DispatchRound<'a> {
             }
             Claim::Free(count) => count,
         };
-        let (batch, position) = match self.front(partition, Kind::New, next) {
+        let (batch, position) = match self.front(partition, ReaderKind::New, next) {
             Ok(front) => front,
             Err(blank) => return Sight::Blank(blank),
         };
@@ -387,7 +387,7 @@ impl<'a> DispatchRound<'a> {
         match self.subscription.inspection().pick(&batch, position, seek) {
             Pick::Run(run) => Sight::Run(Seen {
                 partition,
-                kind: Kind::New,
+                kind: ReaderKind::New,
                 run,
                 batch,
                 attempts: 0,
@@ -409,7 +409,7 @@ impl<'a> DispatchRound<'a> {
             waited_ms: waited_ms(&seen.batch, self.now_ms),
         };
         match seen.kind {
-            Kind::New => {
+            ReaderKind::New => {
                 let now_ms = self.now_ms;
                 self.subscription.mark(self.state, index, run.end(), now_ms);
                 self.state.check_new(self.subscription, partition, &run);
@@ -419,7 +419,7 @@ impl<'a> DispatchRound<'a> {
                     .leave(partition, run.first, bytes.into());
                 self.state.ledger.take_new(index, count, to, bytes);
             }
-            Kind::Requeued => {
+            ReaderKind::Requeued => {
                 self.state.ledger.take_ready(index, run.count, to);
             }
         }
@@ -469,15 +469,20 @@ impl<'a> DispatchRound<'a> {
     }
 
     /// The batch that holds or follows `from`, unless it has to be waited for.
-    fn front(&mut self, partition: usize, kind: Kind, from: Offset) -> Result<(Batch, u32), Blank> {
+    fn front(
+        &mut self,
+        partition: usize,
+        kind: ReaderKind,
+        from: Offset,
+    ) -> Result<(Batch, u32), Blank> {
         let log = self.state.log.partition(partition).clone();
         let bytes_max = match kind {
-            Kind::New => self.subscription.shared.options.read_bytes_max,
+            ReaderKind::New => self.subscription.shared.options.read_bytes_max,
             // One message is wanted, its neighbours perhaps.
-            Kind::Requeued => self.subscription.shared.options.read_bytes_max / 8,
+            ReaderKind::Requeued => self.subscription.shared.options.read_bytes_max / 8,
         };
         let source = self.state.readers.of(partition, kind);
-        if kind == Kind::Requeued {
+        if kind == ReaderKind::Requeued {
             source.rewind_to(from);
         }
         loop {

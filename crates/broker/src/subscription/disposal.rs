@@ -4,7 +4,7 @@ use crate::message::DeadReason;
 use crate::subscription::dispatch::{
     Blank, DEAD_MAX, DispatchRound, Found, Seen, partition_number,
 };
-use crate::subscription::readers::Kind;
+use crate::subscription::readers::ReaderKind;
 use crate::subscription::run::Verdict;
 
 impl DispatchRound<'_> {
@@ -12,7 +12,7 @@ impl DispatchRound<'_> {
     pub(crate) fn dispose(&mut self, seen: &Seen) -> Found {
         let index = partition_number(seen.partition);
         let all_went = match (seen.run.verdict, seen.kind) {
-            (Verdict::Later(due_ms), Kind::New) => {
+            (Verdict::Later(due_ms), ReaderKind::New) => {
                 let bytes = seen.run.body_bytes;
                 self.subscription
                     .shared
@@ -27,7 +27,7 @@ impl DispatchRound<'_> {
                 self.step_behind(seen);
                 true
             }
-            (Verdict::Later(due_ms), Kind::Requeued) => {
+            (Verdict::Later(due_ms), ReaderKind::Requeued) => {
                 self.state.ledger.delay_ready(index, due_ms);
                 true
             }
@@ -54,24 +54,24 @@ impl DispatchRound<'_> {
             Some(_) => run.count.min(u32::try_from(room).unwrap_or(u32::MAX)),
             None => run.count,
         };
-        if seen.kind == Kind::New {
+        if seen.kind == ReaderKind::New {
             let share = u64::from(run.body_bytes) * u64::from(count) / u64::from(run.count.max(1));
             self.state
                 .waiting_bytes
                 .leave(seen.partition, run.first, share);
         }
         match (reason, seen.kind) {
-            (None, Kind::New) => self.state.ledger.skip_to(index, run.end()),
-            (None, Kind::Requeued) => self.state.ledger.drop_ready(index, count),
-            (Some(reason), Kind::New) => {
+            (None, ReaderKind::New) => self.state.ledger.skip_to(index, run.end()),
+            (None, ReaderKind::Requeued) => self.state.ledger.drop_ready(index, count),
+            (Some(reason), ReaderKind::New) => {
                 (0..count).for_each(|_| self.state.ledger.bury_new(index, reason));
             }
-            (Some(reason), Kind::Requeued) => {
+            (Some(reason), ReaderKind::Requeued) => {
                 (0..count).for_each(|_| self.state.ledger.bury_ready(index, reason));
             }
         }
         let all_went = count == run.count;
-        if all_went && seen.kind == Kind::New {
+        if all_went && seen.kind == ReaderKind::New {
             self.step_behind(seen);
         }
         all_went

@@ -15,7 +15,7 @@ use crate::subscription::dispatch::{
 };
 use crate::subscription::ledger::Claim;
 use crate::subscription::run::{Verdict, body_bytes};
-use crate::subscription::{State, Subscription};
+use crate::subscription::{Subscription, SubscriptionState};
 use crate::topic::Topic;
 use crate::topic::partition::Partition;
 
@@ -193,7 +193,7 @@ impl DispatchRound<'_> {
     fn drop_messages(&mut self, length_max: u64) {
         let keep_letters = self.subscription.options().dead_letter.is_some();
         let order = self.drop_order();
-        let State { ledger, log, .. } = &mut *self.state;
+        let SubscriptionState { ledger, log, .. } = &mut *self.state;
         let mut excess = log.depth(ledger).saturating_sub(length_max);
         for partition in order {
             let index = partition_number(partition);

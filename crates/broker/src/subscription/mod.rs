@@ -59,7 +59,7 @@ pub struct Subscription {
     /// Its progress dies with the process.
     pub(crate) volatile: bool,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: Mutex<SubscriptionState>,
     /// A consumer waits and there was nothing to give: appends must say so.
     pub(crate) hungry: AtomicBool,
     /// On the housekeeping's list of progress to write.
@@ -68,7 +68,7 @@ pub struct Subscription {
 }
 
 /// The state that the lock protects, in parts that own their fields.
-pub(crate) struct State {
+pub(crate) struct SubscriptionState {
     /// Which messages are leased, requeued, done.
     pub(crate) ledger: Ledger,
     /// The partitions, as far as they may be delivered.
@@ -116,7 +116,7 @@ impl Subscription {
             ledger.make_volatile();
         }
         let filter = Filter::new(&options.subjects);
-        let state = State {
+        let state = SubscriptionState {
             ledger,
             readers: Readers::new(partitions.len()),
             foremost: ForemostMessages::new(partitions.len()),
@@ -183,7 +183,10 @@ impl Subscription {
 
     /// Runs `change` under the lock, delivers what has become deliverable, and tells the
     /// housekeeping.
-    pub(crate) fn change<R>(self: &Arc<Self>, change: impl FnOnce(&mut State) -> R) -> R {
+    pub(crate) fn change<R>(
+        self: &Arc<Self>,
+        change: impl FnOnce(&mut SubscriptionState) -> R,
+    ) -> R {
         let (result, state) = self.changed(change);
         self.finish(state);
         result
@@ -191,7 +194,10 @@ impl Subscription {
 
     /// As [`Self::change`]. Messages that have died are the caller's to see to, where somebody
     /// routes them.
-    pub(crate) fn change_taking(self: &Arc<Self>, change: impl FnOnce(&mut State)) -> Vec<Died> {
+    pub(crate) fn change_taking(
+        self: &Arc<Self>,
+        change: impl FnOnce(&mut SubscriptionState),
+    ) -> Vec<Died> {
         let ((), mut state) = self.changed(change);
         let died = match self.dead_router() {
             Some(_) => state.take_died(),
@@ -203,8 +209,8 @@ impl Subscription {
 
     fn changed<R>(
         self: &Arc<Self>,
-        change: impl FnOnce(&mut State) -> R,
-    ) -> (R, MutexGuard<'_, State>) {
+        change: impl FnOnce(&mut SubscriptionState) -> R,
+    ) -> (R, MutexGuard<'_, SubscriptionState>) {
         let mut state = self.state.lock();
         let now_us = self.shared.clock.now_us();
         state.now_us = now_us;
@@ -214,7 +220,7 @@ impl Subscription {
     }
 
     /// The end of every change: the housekeeping's lists, then the wakers, without the lock.
-    pub(crate) fn finish(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+    pub(crate) fn finish(self: &Arc<Self>, mut state: MutexGuard<'_, SubscriptionState>) {
         let lease_due_ms = state.ledger.first_due_ms();
         let call_ms = state.timers.next_call(lease_due_ms);
         state.ledger.check();

@@ -8,7 +8,7 @@ use crate::topic::partition::Partition;
 
 /// A reader of one partition.
 #[derive(Debug, Default)]
-pub(crate) struct Source {
+pub(crate) struct Reader {
     batches: VecDeque<Batch>,
     /// From here on no message lies before the foremost batch.
     reaches_back: Offset,
@@ -29,7 +29,7 @@ pub(crate) enum Front {
     /// A batch that holds the offset or follows it, and the byte position to read on from.
     Batch(Batch, u32),
     /// As `Batch`, but its records are compressed: the caller inflates it and gives it back with
-    /// [`Source::inflated`].
+    /// [`Reader::inflated`].
     Compressed(Batch),
     /// Nothing yet.
     End,
@@ -39,7 +39,7 @@ pub(crate) enum Front {
     Wait,
 }
 
-impl Source {
+impl Reader {
     /// Finds the batch with the first message at or above `from`.
     pub(crate) fn front(
         &mut self,

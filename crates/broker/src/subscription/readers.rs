@@ -3,11 +3,11 @@
 use cloverleaf_log::Offset;
 
 use crate::options::PartitionOrder;
-use crate::subscription::reader::Source;
+use crate::subscription::reader::Reader;
 
 /// Which of a partition's two readers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ReaderKind {
     New,
     Requeued,
 }
@@ -16,16 +16,16 @@ pub(crate) enum Kind {
 #[derive(Debug)]
 pub(crate) struct Readers {
     /// Of messages that were never delivered, one per partition.
-    new: Vec<Source>,
+    new: Vec<Reader>,
     /// Of requeued messages, one per partition.
-    requeued: Vec<Source>,
+    requeued: Vec<Reader>,
     /// The partition that is looked at first, in rotation.
     turn: usize,
 }
 
 impl Readers {
     pub(crate) fn new(partitions: usize) -> Self {
-        let readers = || (0..partitions).map(|_| Source::default()).collect();
+        let readers = || (0..partitions).map(|_| Reader::default()).collect();
         Self {
             new: readers(),
             requeued: readers(),
@@ -35,15 +35,15 @@ impl Readers {
 
     /// The topic has more partitions now.
     pub(crate) fn grow(&mut self, partitions: usize) {
-        self.new.resize_with(partitions, Source::default);
-        self.requeued.resize_with(partitions, Source::default);
+        self.new.resize_with(partitions, Reader::default);
+        self.requeued.resize_with(partitions, Reader::default);
     }
 
     #[inline]
-    pub(crate) fn of(&mut self, partition: usize, kind: Kind) -> &mut Source {
+    pub(crate) fn of(&mut self, partition: usize, kind: ReaderKind) -> &mut Reader {
         match kind {
-            Kind::New => &mut self.new[partition],
-            Kind::Requeued => &mut self.requeued[partition],
+            ReaderKind::New => &mut self.new[partition],
+            ReaderKind::Requeued => &mut self.requeued[partition],
         }
     }
 
@@ -70,7 +70,7 @@ impl Readers {
 
     /// Forgets what was read ahead.
     pub(crate) fn clear(&mut self) {
-        self.new.iter_mut().for_each(Source::clear);
-        self.requeued.iter_mut().for_each(Source::clear);
+        self.new.iter_mut().for_each(Reader::clear);
+        self.requeued.iter_mut().for_each(Reader::clear);
     }
 }

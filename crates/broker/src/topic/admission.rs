@@ -5,7 +5,7 @@ use cloverleaf_log::{BATCH_HEADER_BYTES, Batch};
 use crate::broker::Shared;
 use crate::housekeeping::inflater::AT_ONCE_BYTES_MAX;
 use crate::options::TopicOptions;
-use crate::topic::layout::Shape;
+use crate::topic::layout::TopicLayout;
 use crate::topic::published::PublishError;
 
 /// A record without a timestamp has this one (Kafka).
@@ -74,7 +74,7 @@ impl Bounds {
     }
 }
 
-impl Shape {
+impl TopicLayout {
     /// Checks a batch against the topic's options, and stamps it where the topic keeps its own
     /// time. Says also how many bytes the bodies have; of a client's compressed batch, into which
     /// nothing looks, as many as it has itself.

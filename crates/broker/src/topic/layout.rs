@@ -14,19 +14,19 @@ use crate::topic::watch::{Watch, Watcher, Watchers};
 
 /// The parts of a topic that change while it is in use. Replaced as a whole, never changed in
 /// place: a publish takes one look at it.
-pub(crate) struct Shape {
+pub(crate) struct TopicLayout {
     pub(crate) options: Arc<TopicOptions>,
     pub(crate) partitions: Arc<[Partition]>,
     pub(crate) watchers: Arc<[Arc<Watchers>]>,
 }
 
-impl Shape {
+impl TopicLayout {
     /// Opens the logs of a topic with these options; the first watchers are those of `old`.
     pub(crate) fn open(
         shared: &Shared,
         id: Uuid,
         options: TopicOptions,
-        old: Option<&Shape>,
+        old: Option<&TopicLayout>,
     ) -> Result<Self, CatalogError> {
         let partitions = (0..options.partitions)
             .map(|n| Partition::open(&shared.log, id, n, partition_options(shared, &options)))
@@ -59,7 +59,7 @@ fn partition_options(shared: &Shared, options: &TopicOptions) -> PartitionOption
 }
 
 impl Topic {
-    pub(crate) fn shape(&self) -> Arc<Shape> {
+    pub(crate) fn shape(&self) -> Arc<TopicLayout> {
         self.shape.read().clone()
     }
 
@@ -104,7 +104,7 @@ impl Topic {
     }
 
     /// The log tells the topic of each write to the partitions from `first` on.
-    pub(crate) fn listen(self: &Arc<Self>, shape: &Shape, first: usize) {
+    pub(crate) fn listen(self: &Arc<Self>, shape: &TopicLayout, first: usize) {
         for (log, watchers) in shape
             .partitions
             .iter()
@@ -149,7 +149,7 @@ impl Topic {
             partitions,
             ..(*old.options).clone()
         };
-        let shape = Shape::open(self.shared(), self.id(), options, Some(&old))?;
+        let shape = TopicLayout::open(self.shared(), self.id(), options, Some(&old))?;
         // A paused topic holds back everything that comes to the new ones.
         let paused_at = self.paused_at.lock().clone().map(|mut limits| {
             limits.resize(shape.partitions.len(), 0);

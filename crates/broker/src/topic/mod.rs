@@ -25,7 +25,7 @@ use crate::namespace::{Name, Namespace};
 use crate::options::{StartAt, SubscriptionOptions};
 use crate::subscription::Subscription;
 use crate::subscription::ledger::Ledger;
-use crate::topic::layout::Shape;
+use crate::topic::layout::TopicLayout;
 use crate::topic::partition::Partition;
 
 /// A topic of the catalog.
@@ -38,7 +38,7 @@ pub struct Topic {
     made: (u64, u32),
     ephemeral: bool,
     shared: Arc<Shared>,
-    pub(crate) shape: RwLock<Arc<Shape>>,
+    pub(crate) shape: RwLock<Arc<TopicLayout>>,
     /// Sorted by name. Replaced as a whole: a publish reads it, a definition changes it.
     subscriptions: RwLock<Arc<[Arc<Subscription>]>>,
     /// Where each partition stood when the topic was paused.
@@ -68,7 +68,7 @@ impl Topic {
         shared: &Arc<Shared>,
         definition: TopicDefinition,
     ) -> Result<Arc<Self>, CatalogError> {
-        let shape = Arc::new(Shape::open(
+        let shape = Arc::new(TopicLayout::open(
             shared,
             definition.id,
             definition.options,

@@ -10,7 +10,7 @@ use crate::journal::entries::Entry;
 use crate::namespace::Name;
 use crate::options::TopicOptions;
 use crate::topic::Topic;
-use crate::topic::layout::Shape;
+use crate::topic::layout::TopicLayout;
 
 impl Topic {
     /// How it is kept.
@@ -115,7 +115,7 @@ impl Shared {
         }
         self.write_together(&entries)?;
         for (topic, old, definition) in changed {
-            let shape = Shape::open(self, topic.id(), definition.options, Some(&old))?;
+            let shape = TopicLayout::open(self, topic.id(), definition.options, Some(&old))?;
             *topic.shape.write() = Arc::new(shape);
             topic.redefined(definition.revision);
         }
@@ -123,7 +123,7 @@ impl Shared {
     }
 }
 
-impl Shape {
+impl TopicLayout {
     pub(crate) fn durability(&self, shared: &Shared, asked: Durability) -> Durability {
         self.options
             .durability

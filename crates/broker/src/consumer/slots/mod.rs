@@ -12,7 +12,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::Arc;
 
-use crate::consumer::holds::{DepartedHolds, Holds};
+use crate::consumer::holds::{DepartedHolds, HoldHistory};
 use crate::consumer::outbox::Outbox;
 use crate::consumer::overdue::Overdue;
 use crate::consumer::ranking::Ranking;
@@ -38,7 +38,7 @@ pub(crate) struct Consumers {
     /// Those of them that want to be alone.
     exclusive: usize,
     /// Where one consumer gets everything.
-    line: Option<Line>,
+    line: Option<Succession>,
     /// Where there are many.
     ranking: Option<Box<Ranking>>,
     /// Which of them gets the next message.
@@ -55,7 +55,7 @@ pub(crate) struct Consumers {
 
 /// The order of succession where one consumer gets everything until it leaves.
 #[derive(Debug, Default)]
-struct Line {
+struct Succession {
     /// By priority, then by arrival.
     order: BTreeSet<(Reverse<i32>, u64, u32)>,
     active: Option<u32>,
@@ -65,9 +65,9 @@ struct Line {
 
 impl Consumers {
     pub(crate) fn new(options: &SubscriptionOptions) -> Self {
-        let line = Line {
+        let line = Succession {
             yields: options.active_yields,
-            ..Line::default()
+            ..Succession::default()
         };
         Self {
             slots: Vec::new(),
@@ -167,13 +167,13 @@ impl Consumers {
 
     /// The recorded holds of a consumer, if it is recorded at all.
     #[inline]
-    pub(crate) fn holds(&mut self, slot: u32) -> Option<&mut Holds> {
+    pub(crate) fn holds(&mut self, slot: u32) -> Option<&mut HoldHistory> {
         let consumer = self.slots.get_mut(slot as usize)?.as_mut()?;
         consumer.holds.as_deref_mut()
     }
 
     /// The recorded holds of all consumers.
-    pub(crate) fn all_holds(&mut self) -> impl Iterator<Item = &mut Holds> {
+    pub(crate) fn all_holds(&mut self) -> impl Iterator<Item = &mut HoldHistory> {
         let all = self.slots.iter_mut().flatten();
         all.filter_map(|consumer| consumer.holds.as_deref_mut())
     }
@@ -434,7 +434,7 @@ impl Consumers {
     }
 }
 
-impl Line {
+impl Succession {
     fn leave(&mut self, rank: (Reverse<i32>, u64, u32)) {
         self.order.remove(&rank);
         if self.active == Some(rank.2) {
