@@ -50,11 +50,13 @@ impl Channel {
     }
 
     /// Whether a publish would be carried out.
+    #[inline]
     pub(super) fn takes_publish(&self) -> bool {
         self.state == State::Open && self.content.is_none() && !self.is_committing()
     }
 
     /// Whether a commit is under way, during which nothing may come.
+    #[inline]
     pub(super) fn is_committing(&self) -> bool {
         matches!(&self.mode, Mode::Transaction(transaction) if transaction.is_committing())
     }
@@ -92,10 +94,12 @@ impl Channels {
             .insert(number, Channel::new(number, self.incarnations));
     }
 
+    #[inline]
     pub(super) fn get(&self, number: u16) -> Option<&Channel> {
         self.by_number.get(&number)
     }
 
+    #[inline]
     pub(super) fn get_mut(&mut self, number: u16) -> Option<&mut Channel> {
         self.by_number.get_mut(&number)
     }

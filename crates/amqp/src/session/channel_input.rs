@@ -1,7 +1,7 @@
 //! The input of a channel: methods, and contents frame by frame.
 
 use super::Session;
-use super::channel::{Channel, Mode, State};
+use super::channel::{Mode, State};
 use super::content::Content;
 use super::deliveries::{Settle, Settled};
 use super::publishes::Commit;
@@ -35,8 +35,11 @@ impl Session {
             let text = "expected method frame, got non method frame instead";
             return Err((Exception::unexpected_frame(text), NONE));
         }
-        let method = read_method(frame.payload).map_err(|error| (error, id))?;
-        self.channel_method(frame.channel, &method)
+        let is_committing = channel.is_committing();
+        let Ok(Some(method)) = Method::read(frame.payload) else {
+            return Err((unreadable(frame.payload), id));
+        };
+        self.channel_method(frame.channel, is_committing, &method)
             .map_err(|error| (error, id))
     }
 
@@ -131,7 +134,12 @@ impl Session {
     }
 
     /// A method on an open channel.
-    fn channel_method(&mut self, number: u16, method: &Method<'_>) -> Result<(), Exception> {
+    fn channel_method(
+        &mut self,
+        number: u16,
+        is_committing: bool,
+        method: &Method<'_>,
+    ) -> Result<(), Exception> {
         if !matches!(method, Method::BasicAck(_) | Method::BasicPublish(_)) {
             // A method sees the effect of all that came before it.
             self.flush();
@@ -140,12 +148,7 @@ impl Session {
             connection.meter.others += 1;
             connection.user().check(&self.channels, number, method)?;
         }
-        if self
-            .channels
-            .get(number)
-            .is_some_and(Channel::is_committing)
-            && !matches!(method, Method::ChannelClose(_))
-        {
+        if is_committing && !matches!(method, Method::ChannelClose(_)) {
             let text = "unexpected command while processing 'tx.commit'";
             return Err(Exception::new(ReplyCode::ChannelError, text));
         }
@@ -312,6 +315,7 @@ impl Session {
 }
 
 /// Whether a publish asks for something that RabbitMQ does not do either.
+#[inline]
 pub(super) fn check_publish(publish: &method::BasicPublish<'_>) -> Result<(), Exception> {
     if publish.immediate {
         Err(Exception::new(ReplyCode::NotImplemented, "immediate=true"))
@@ -342,15 +346,13 @@ pub(super) fn cannot_decode(payload: &[u8]) -> Exception {
     Exception::new(ReplyCode::FrameError, format!("cannot decode {shown:?}"))
 }
 
-/// A method frame's method.
-pub(super) fn read_method(payload: &[u8]) -> Result<Method<'_>, Exception> {
-    match Method::read(payload) {
-        Ok(Some(method)) => Ok(method),
-        Ok(None) => {
-            let id = MethodId::peek(payload);
-            let text = format!("unknown method {}.{}", id.class, id.method);
-            Err(Exception::new(ReplyCode::CommandInvalid, text))
-        }
-        Err(_) => Err(cannot_decode(payload)),
+/// A method frame's payload that is no method.
+#[cold]
+pub(super) fn unreadable(payload: &[u8]) -> Exception {
+    if Method::read(payload).is_err() {
+        return cannot_decode(payload);
     }
+    let id = MethodId::peek(payload);
+    let text = format!("unknown method {}.{}", id.class, id.method);
+    Exception::new(ReplyCode::CommandInvalid, text)
 }

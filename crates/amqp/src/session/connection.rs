@@ -88,6 +88,7 @@ impl Connection {
     }
 
     /// The user, for questions about rights.
+    #[inline]
     pub(super) fn user(&self) -> User<'_> {
         User {
             realm: &self.realm,
@@ -96,6 +97,7 @@ impl Connection {
     }
 
     /// The time with which messages are stamped, in milliseconds since 1970.
+    #[inline]
     pub(super) fn timestamp_ms(&self) -> i64 {
         i64::try_from(self.broker_ms).unwrap_or(i64::MAX)
     }
@@ -135,6 +137,7 @@ impl Connection {
     }
 
     /// Whether more answers may be added.
+    #[inline]
     pub(super) fn has_room_for_replies(&self) -> bool {
         self.replies.len() < REPLIES_BYTES_MAX
     }

@@ -1,7 +1,7 @@
 //! The input of channel 0: the connection's own methods, and its end.
 
 use super::Session;
-use super::channel_input::{NONE, read_method};
+use super::channel_input::{NONE, unreadable};
 use super::connection::Connection;
 use super::handshake::tuned;
 use super::heartbeats::Heartbeats;
@@ -26,7 +26,9 @@ impl Session {
             return Err((Exception::unexpected_frame(text), NONE));
         }
         let id = MethodId::peek(frame.payload);
-        let method = read_method(frame.payload).map_err(|error| (error, id))?;
+        let Ok(Some(method)) = Method::read(frame.payload) else {
+            return Err((unreadable(frame.payload), id));
+        };
         self.connection_method(&method).map_err(|error| (error, id))
     }
 

@@ -75,10 +75,12 @@ impl Lifecycle {
         }
     }
 
+    #[inline]
     pub(super) fn phase(&self) -> Phase {
         self.phase
     }
 
+    #[inline]
     pub(super) fn is_open(&self) -> bool {
         self.phase == Phase::Open
     }
@@ -97,6 +99,7 @@ impl Lifecycle {
     }
 
     /// Whether the client's frames are of interest.
+    #[inline]
     pub(super) fn takes_input(&self) -> bool {
         match self.phase {
             Phase::Draining | Phase::Ended | Phase::Verifying => false,

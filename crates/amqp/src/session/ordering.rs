@@ -35,12 +35,14 @@ pub(super) struct Ordering {
 
 impl Ordering {
     /// Whether no method waits.
+    #[inline]
     pub(super) fn is_free(&self) -> bool {
         self.unwritten.is_none() && self.routing.is_empty()
     }
 
     /// Whether this frame tells what is in a queue. One that has waited does not wait again, for
     /// what others publish meanwhile.
+    #[inline]
     pub(super) fn may_wait(&mut self, frame: &Frame<'_>) -> bool {
         let is_telling =
             frame.kind == FrameType::Method && TELLING.contains(&MethodId::peek(frame.payload));

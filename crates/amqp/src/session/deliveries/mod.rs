@@ -77,6 +77,7 @@ impl Deliveries {
     }
 
     /// Whether nothing is under way that comes before the client's next method.
+    #[inline]
     pub(super) fn is_free(&self) -> bool {
         self.pending_get.is_none() && self.routing.is_empty()
     }

@@ -25,6 +25,7 @@ impl Deliveries {
     ///
     /// # Errors
     /// The client has no such delivery.
+    #[inline]
     pub(in crate::session) fn take(
         &mut self,
         number: u16,

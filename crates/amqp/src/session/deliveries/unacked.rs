@@ -34,6 +34,10 @@ impl Run {
         self.first_tag + u64::from(self.count)
     }
 
+    fn has(&self, tag: u64) -> bool {
+        (self.first_tag..self.end_tag()).contains(&tag)
+    }
+
     pub(super) fn range(&self) -> MessageRange {
         MessageRange {
             partition: self.partition,
@@ -68,7 +72,8 @@ pub(super) fn range_of(delivery: &Delivery) -> MessageRange {
 /// message.
 #[derive(Debug, Default)]
 pub(super) struct Unacked {
-    /// By their first tag; none overlaps another.
+    /// By their first tag, or one of before: what is taken from the front of a run leaves its key.
+    /// None overlaps another.
     runs: BTreeMap<u64, Run>,
 }
 
@@ -91,26 +96,31 @@ impl Unacked {
 
     /// Puts back what was taken.
     pub(super) fn restore(&mut self, runs: Vec<Run>) {
-        for run in runs {
-            self.runs.insert(run.first_tag, run);
-        }
+        let kept = std::mem::take(&mut self.runs).into_values();
+        // What comes back may lie between a run and its key.
+        self.runs = kept.chain(runs).map(|run| (run.first_tag, run)).collect();
     }
 
     /// Takes the delivery of that tag.
+    #[inline]
     pub(super) fn take(&mut self, tag: u64) -> Option<Run> {
-        let (_, run) = self.runs.range(..=tag).next_back()?;
-        let run = *run;
-        if tag >= run.end_tag() {
+        let (&key, run) = self.runs.range_mut(..=tag).next_back()?;
+        if !run.has(tag) {
             return None;
         }
-        self.runs.remove(&run.first_tag);
         // Less than the run's count.
         let before = (tag - run.first_tag) as u32;
         let (head, rest) = run.split(before);
         let (one, tail) = rest.split(1);
-        for part in [head, tail] {
-            if part.count > 0 {
-                self.runs.insert(part.first_tag, part);
+        match (head.count, tail.count) {
+            (0, 0) => {
+                self.runs.remove(&key);
+            }
+            (0, _) => *run = tail,
+            (_, 0) => *run = head,
+            (_, _) => {
+                *run = head;
+                self.runs.insert(tail.first_tag, tail);
             }
         }
         Some(one)
@@ -125,11 +135,13 @@ impl Unacked {
         if let Some(last) = taken.last_mut()
             && last.end_tag() > tag + 1
         {
-            // Less than the run's count.
-            let (head, tail) = last.split((tag + 1 - last.first_tag) as u32);
+            // Less than the run's count; nothing, if the run begins behind the tag.
+            let count = (tag + 1).saturating_sub(last.first_tag) as u32;
+            let (head, tail) = last.split(count);
             *last = head;
             self.runs.insert(tail.first_tag, tail);
         }
+        taken.pop_if(|last| last.count == 0);
         taken
     }
 
@@ -141,7 +153,7 @@ impl Unacked {
     /// Whether the tag names one of them.
     pub(super) fn contains(&self, tag: u64) -> bool {
         let before = self.runs.range(..=tag).next_back();
-        before.is_some_and(|(_, run)| tag < run.end_tag())
+        before.is_some_and(|(_, run)| run.has(tag))
     }
 
     /// How many deliveries there are.
@@ -200,16 +212,24 @@ mod tests {
                 tag += u64::from(count);
                 offset += u64::from(count);
             }
-            for (tag, multiple) in takes {
+            let mut given = Vec::new();
+            for (index, (tag, multiple)) in takes.into_iter().enumerate() {
+                if index % 7 == 6 {
+                    model.extend(given.iter().flat_map(|run: &Run| run.first_tag..run.end_tag()));
+                    unacked.restore(std::mem::take(&mut given));
+                }
                 if multiple {
                     let taken = unacked.take_up_to(tag);
+                    given.extend_from_slice(&taken);
                     let taken: u64 = taken.iter().map(|run| u64::from(run.count)).sum();
                     let above = model.split_off(&(tag + 1));
                     prop_assert_eq!(taken, model.len() as u64);
                     model = above;
                 } else {
                     prop_assert_eq!(unacked.contains(tag), model.contains(&tag));
-                    prop_assert_eq!(unacked.take(tag).is_some(), model.remove(&tag));
+                    let one = unacked.take(tag);
+                    given.extend(one);
+                    prop_assert_eq!(one.map(|run| run.first_tag), model.take(&tag));
                 }
                 prop_assert_eq!(unacked.len(), model.len() as u64);
             }

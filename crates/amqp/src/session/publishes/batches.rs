@@ -99,6 +99,7 @@ impl Batches {
     }
 
     /// Adds a message for a queue. `true`: [`Batches::publish`] is due.
+    #[inline]
     pub(super) fn add(
         &mut self,
         queue: &Arc<Queue>,
@@ -176,6 +177,7 @@ impl Batches {
     }
 
     /// Adds a publish for which a confirm is owed.
+    #[inline]
     pub(super) fn add_group(&mut self, group: Group) {
         let mut groups = self.groups.iter_mut().rev();
         let same =
@@ -188,6 +190,7 @@ impl Batches {
 
     /// The open batch for that place, made if there is none. Messages of both classes share it, so
     /// that they keep their order; the confirms of a read go out together anyway.
+    #[inline]
     fn batch(
         &mut self,
         queue: &Arc<Queue>,

@@ -38,6 +38,7 @@ struct Unmade {
 }
 
 impl FanOut {
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.messages.is_empty() && self.commit.is_none()
     }
@@ -45,6 +46,7 @@ impl FanOut {
 
 impl Publisher {
     /// Makes the first copies of a message, and sees to the others.
+    #[inline]
     pub(super) fn begin_copies(
         &mut self,
         connection: &mut Connection,

@@ -78,6 +78,7 @@ impl Publisher {
     }
 
     /// Whether the client's next frame may be looked at.
+    #[inline]
     pub(super) fn is_free(&self) -> bool {
         !self.waits_for_room && self.fan_out.is_empty() && !self.confirms.is_full()
     }
@@ -98,6 +99,7 @@ impl Publisher {
     }
 
     /// Whether a publish has to wait because the disk is behind.
+    #[inline]
     pub(super) fn must_wait(&mut self, connection: &Connection) -> bool {
         self.waits_for_room = !connection.realm.room().is_free();
         self.waits_for_room
@@ -109,6 +111,7 @@ impl Publisher {
     }
 
     /// So many bytes of this read have not been looked at.
+    #[inline]
     pub(super) fn expect(&mut self, input_bytes: usize) {
         self.batches.expect(input_bytes);
     }
@@ -252,6 +255,7 @@ impl Publisher {
 
     /// Holds a message back, if its exchange does so, or returns it if there is no queue for it.
     /// `false`: it belongs into the queues of its route.
+    #[inline]
     fn is_stored_elsewhere(
         &mut self,
         connection: &mut Connection,

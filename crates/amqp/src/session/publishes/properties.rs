@@ -77,6 +77,7 @@ pub(super) fn without_bcc<'t>(
 }
 
 /// Whether further routing keys are where they may be.
+#[inline]
 pub(super) fn check_copies(headers: Table<'_>) -> Result<(), Exception> {
     for (name, value) in headers.fields() {
         let is_array = matches!(value, Value::Array(_));
@@ -91,6 +92,7 @@ pub(super) fn check_copies(headers: Table<'_>) -> Result<(), Exception> {
 }
 
 /// Whether the publisher is who the property `user_id` says.
+#[inline]
 pub(super) fn check_user(properties: &Properties<'_>, name: &str) -> Result<(), Exception> {
     match properties.user_id {
         Some(user) if user != name => Err(Exception::precondition(format!(
@@ -101,6 +103,7 @@ pub(super) fn check_user(properties: &Properties<'_>, name: &str) -> Result<(), 
 }
 
 /// When a message expires that is published now, in milliseconds since 1970.
+#[inline]
 pub(super) fn expires_at_ms(
     properties: &Properties<'_>,
     now_ms: u64,
