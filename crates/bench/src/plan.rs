@@ -63,6 +63,14 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Most messages in flight of one connection; `unbounded` where the plan has no bound.
+    pub(crate) fn window(&self, unbounded: u32) -> u32 {
+        match self.in_flight {
+            0 => unbounded,
+            window => window,
+        }
+    }
+
     /// Messages that this producer has to send if messages are counted: shared out evenly.
     pub fn share(&self, producer: u32) -> Option<u64> {
         let Amount::Messages(messages) = self.amount else {

@@ -1,12 +1,18 @@
-//! A connection to a broker that is never waited for longer than until a given time.
+//! A connection to a broker that is never waited for longer than until a given time, and the ports
+//! of clients of our own, which write to it and read from it without a library.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+use crate::driver::DriverError;
+use crate::feed::{Feed, Message};
+use crate::pump::{Answers, Arrivals, Limits, NotTaken, PublishPort, ReceivePort};
+use crate::url::Url;
 
 /// Until a connection is made, and for each answer before the measurement.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
@@ -39,7 +45,7 @@ pub(crate) struct Wire {
     sent: usize,
     /// The system's buffer had no room for more.
     is_stuck: bool,
-    /// It has taken something since.
+    /// It has taken something since: the peer lives, though it may not have answered.
     has_moved: bool,
     /// Bytes that have come and are not used: `taken..filled`.
     input: Vec<u8>,
@@ -108,12 +114,6 @@ impl Wire {
         Ok(())
     }
 
-    /// Whether the peer has taken something, since this was asked last, that there was no room for
-    /// before: it lives, though it may not have answered.
-    pub(crate) fn has_moved(&mut self) -> bool {
-        std::mem::take(&mut self.has_moved)
-    }
-
     /// Waits until something came or can be sent, but no longer than so many nanoseconds. `true`:
     /// something came.
     pub(crate) fn wait(&self, most_ns: u64) -> Result<bool, WireError> {
@@ -164,21 +164,211 @@ impl Wire {
         }
     }
 
-    /// Bytes that have come and were not taken.
+    /// Hands over each frame that is whole, with the output for what is to be said to it, until
+    /// `each` finds an error.
     #[inline]
-    pub(crate) fn received(&self) -> &[u8] {
-        &self.input[self.taken..self.filled]
+    pub(crate) fn frames<F: Framing>(
+        &mut self,
+        framing: F,
+        mut each: impl FnMut(F::Frame<'_>, &mut Vec<u8>) -> Result<(), WireError>,
+    ) -> Result<(), WireError> {
+        loop {
+            let received = &self.input[self.taken..self.filled];
+            let Some((frame, used)) = framing.first(received)? else {
+                return Ok(());
+            };
+            let result = each(frame, &mut self.out);
+            self.taken = (self.taken + used).min(self.filled);
+            result?;
+        }
     }
 
-    /// The same, with the output for what is to be said to it.
-    #[inline]
-    pub(crate) fn parts(&mut self) -> (&[u8], &mut Vec<u8>) {
-        (&self.input[self.taken..self.filled], &mut self.out)
+    /// Sends what waits, and takes in what comes within this time. `true`: something came.
+    pub(crate) fn exchange(&mut self, most_ns: u64) -> Result<bool, WireError> {
+        self.send()?;
+        Ok(self.wait(most_ns)? && self.receive()?)
     }
 
-    /// Takes so many bytes of it.
+    /// Sends what waits, and looks for an answer among the frames that come; `None`: there was none
+    /// in time.
+    pub(crate) fn ask<F: Framing, A>(
+        &mut self,
+        framing: F,
+        mut each: impl FnMut(F::Frame<'_>, &mut Vec<u8>) -> Result<Option<A>, WireError>,
+    ) -> Result<Option<A>, WireError> {
+        let end = Instant::now() + PATIENCE;
+        let mut answer = None;
+        loop {
+            self.frames(framing, |frame, out| {
+                if let Some(found) = each(frame, out)? {
+                    answer = Some(found);
+                }
+                Ok(())
+            })?;
+            let left = end.saturating_duration_since(Instant::now());
+            if answer.is_some() || left.is_zero() {
+                return Ok(answer);
+            }
+            self.exchange(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX))?;
+        }
+    }
+}
+
+/// How a protocol's bytes are cut into frames, and the bound of one.
+pub(crate) trait Framing: Copy {
+    type Frame<'f>;
+
+    /// The first frame of these bytes with its size; `None`: it is not whole.
+    fn first<'f>(&self, bytes: &'f [u8]) -> Result<Option<(Self::Frame<'f>, usize)>, WireError>;
+}
+
+/// What a protocol adds to a producer on a socket.
+pub(crate) trait PublishCodec: Send {
+    /// Begins a request of at most so many messages.
+    fn begin_request(&mut self, _out: &mut Vec<u8>, _messages_max: usize, _unix_ns: u64) {}
+
+    /// Writes a message, whose bytes [`Feed::push`] gives.
+    fn put(&mut self, out: &mut Vec<u8>, message: &Message, feed: &mut Feed);
+
+    fn end_request(&mut self, _out: &mut Vec<u8>) {}
+
+    /// Reads what has come.
+    fn answers(&mut self, wire: &mut Wire, answers: &mut Answers<'_>) -> Result<(), WireError>;
+
+    /// The broker's last refusal, if its protocol goes on after one: it says more than the end of
+    /// the connection that follows.
+    fn refusal(&mut self) -> Option<String> {
+        None
+    }
+}
+
+/// A producer on a socket.
+pub(crate) struct SocketPublisher<C> {
+    pub(crate) wire: Wire,
+    pub(crate) url: Url,
+    pub(crate) limits: Limits,
+    /// More is not written before the system has taken what is.
+    pub(crate) waiting_bytes_max: usize,
+    /// The broker answers. Otherwise messages count as acknowledged once the system has them.
+    pub(crate) is_answered: bool,
+    pub(crate) codec: C,
+}
+
+impl<C: PublishCodec> SocketPublisher<C> {
+    fn exchange(&mut self, most_ns: u64, answers: &mut Answers<'_>) -> Result<(), WireError> {
+        self.wire.send()?;
+        if std::mem::take(&mut self.wire.has_moved) {
+            answers.alive();
+        }
+        let mut most_ns = most_ns;
+        if !self.is_answered && self.wire.waiting_bytes() == 0 && !answers.has_all() {
+            answers.acked_to(u64::MAX);
+            // There is room for more.
+            most_ns = 0;
+        }
+        if self.wire.wait(most_ns)? && self.wire.receive()? {
+            self.codec.answers(&mut self.wire, answers)?;
+        }
+        Ok(())
+    }
+}
+
+impl<C: PublishCodec> PublishPort for SocketPublisher<C> {
+    fn url(&self) -> &Url {
+        &self.url
+    }
+
+    fn limits(&self, _feed: &Feed) -> Limits {
+        self.limits
+    }
+
     #[inline]
-    pub(crate) fn take(&mut self, bytes: usize) {
-        self.taken = (self.taken + bytes).min(self.filled);
+    fn has_room(&self) -> bool {
+        self.wire.waiting_bytes() < self.waiting_bytes_max
+    }
+
+    #[inline]
+    fn begin_request(&mut self, messages_max: usize, unix_ns: u64) {
+        let out = &mut self.wire.out;
+        self.codec.begin_request(out, messages_max, unix_ns);
+    }
+
+    #[inline]
+    fn put(&mut self, message: &Message, feed: &mut Feed) -> Result<(), NotTaken> {
+        self.codec.put(&mut self.wire.out, message, feed);
+        Ok(())
+    }
+
+    #[inline]
+    fn end_request(&mut self) {
+        self.codec.end_request(&mut self.wire.out);
+    }
+
+    fn exchange(&mut self, most_ns: u64, answers: &mut Answers<'_>) -> Result<(), DriverError> {
+        let result = SocketPublisher::exchange(self, most_ns, answers);
+        result.map_err(|error| told(error, self.codec.refusal(), &self.url))
+    }
+}
+
+/// What a protocol adds to a consumer on a socket.
+pub(crate) trait ReceiveCodec: Send {
+    /// Writes what begins to consume.
+    fn start(&mut self, out: &mut Vec<u8>);
+
+    /// Reads the messages that have come, and writes what acknowledges them or asks for more.
+    fn messages(&mut self, wire: &mut Wire, arrivals: &mut Arrivals<'_>) -> Result<(), WireError>;
+
+    /// Writes what ends it.
+    fn end(&mut self, _out: &mut Vec<u8>) {}
+
+    /// As [`PublishCodec::refusal`].
+    fn refusal(&mut self) -> Option<String> {
+        None
+    }
+}
+
+/// A consumer on a socket.
+pub(crate) struct SocketReceiver<C> {
+    pub(crate) wire: Wire,
+    pub(crate) url: Url,
+    pub(crate) codec: C,
+}
+
+impl<C: ReceiveCodec> SocketReceiver<C> {
+    fn told(&mut self, result: Result<(), WireError>) -> Result<(), DriverError> {
+        result.map_err(|error| told(error, self.codec.refusal(), &self.url))
+    }
+}
+
+impl<C: ReceiveCodec> ReceivePort for SocketReceiver<C> {
+    fn start(&mut self) -> Result<(), DriverError> {
+        self.codec.start(&mut self.wire.out);
+        let sent = self.wire.send();
+        self.told(sent)
+    }
+
+    fn receive(&mut self, most_ns: u64, arrivals: &mut Arrivals<'_>) -> Result<(), DriverError> {
+        let received = self.wire.exchange(most_ns).and_then(|has_come| {
+            if has_come {
+                self.codec.messages(&mut self.wire, arrivals)
+            } else {
+                Ok(())
+            }
+        });
+        self.told(received)
+    }
+
+    fn end(&mut self) -> Result<(), DriverError> {
+        self.codec.end(&mut self.wire.out);
+        let sent = self.wire.send();
+        self.told(sent)
+    }
+}
+
+/// The error as a sentence for the user.
+pub(crate) fn told(error: WireError, refusal: Option<String>, url: &Url) -> DriverError {
+    match (refusal, error) {
+        (Some(words), _) | (None, WireError::Refused(words)) => url.refused(words),
+        (None, error) => url.gone(error),
     }
 }

@@ -1,4 +1,4 @@
-//! A connection that consumes through lapin.
+//! A consumer through lapin.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,44 +11,53 @@ use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions};
 use lapin::types::{FieldTable, ShortString};
 use lapin::{Channel, Consumer};
 
-use crate::book::Book;
-use crate::driver::{Consume, DriverError, Stop};
+use crate::driver::DriverError;
 use crate::plan::Plan;
+use crate::pump::{Arrivals, ReceivePort};
 use crate::url::Url;
 use crate::wait::Waiter;
 
 use super::connection::{AmqpConnection, words};
 
-/// How long to wait at most before stop is looked at.
-const WAIT_MAX: Duration = Duration::from_millis(50);
 /// Messages of one acknowledgement, where the prefetch does not ask for fewer.
 const ACK_AFTER: u64 = 200;
 /// The stream of a queue.
 pub(super) const QUEUE: u32 = 0;
 
+/// An acknowledgement that is being sent.
+type Acking = Pin<Box<dyn Future<Output = lapin::Result<()>> + Send>>;
+
 /// A consumer.
-pub(super) struct AmqpConsumer {
+pub(super) struct AmqpReceiver {
+    acking: Option<Acking>,
+    consumer: Option<Consumer>,
     channel: Channel,
     connection: AmqpConnection,
     url: Url,
     queue: ShortString,
     ack_after: u64,
+    /// The last delivery, and the last one that was acknowledged.
+    last: u64,
+    acked: u64,
+    waiter: Arc<Waiter>,
 }
 
-impl AmqpConsumer {
+impl AmqpReceiver {
     /// Connects. A prefetch of 0 is none.
     pub(super) fn new(
         url: &Url,
         plan: &Plan,
         number: u32,
         prefetch: u16,
-    ) -> Result<AmqpConsumer, DriverError> {
+    ) -> Result<AmqpReceiver, DriverError> {
         let connection = AmqpConnection::open(url, number)?;
         let channel = connection.channel()?;
         let limited = channel.basic_qos(prefetch, BasicQosOptions::default());
         let limited = connection.wait(limited)?;
         limited.map_err(|error| url.refused(words(&error)))?;
-        Ok(AmqpConsumer {
+        Ok(AmqpReceiver {
+            acking: None,
+            consumer: None,
             channel,
             connection,
             url: url.clone(),
@@ -58,12 +67,28 @@ impl AmqpConsumer {
                 0 => ACK_AFTER,
                 prefetch => (u64::from(prefetch) / 2).clamp(1, ACK_AFTER),
             },
+            last: 0,
+            acked: 0,
+            waiter: Waiter::here(),
         })
     }
 
+    /// Acknowledges all that has come.
+    fn ack(&mut self) -> Acking {
+        let (channel, tag) = (self.channel.clone(), self.last);
+        self.acked = tag;
+        Box::pin(async move {
+            let options = BasicAckOptions { multiple: true };
+            channel.basic_ack(tag, options).await
+        })
+    }
+}
+
+impl ReceivePort for AmqpReceiver {
     /// Begins to consume. Not before it is measured: the broker sends ahead what the prefetch
     /// allows. Nothing is missed, because the queue keeps it.
-    fn subscribe(&self) -> Result<Consumer, DriverError> {
+    fn start(&mut self) -> Result<(), DriverError> {
+        self.waiter = Waiter::here();
         let subscribed = self.channel.basic_consume(
             self.queue.clone(),
             ShortString::default(),
@@ -71,68 +96,42 @@ impl AmqpConsumer {
             FieldTable::default(),
         );
         let subscribed = self.connection.wait(subscribed)?;
-        subscribed.map_err(|error| self.url.refused(words(&error)))
+        self.consumer = Some(subscribed.map_err(|error| self.url.refused(words(&error)))?);
+        Ok(())
     }
 
-    /// Acknowledges all up to this delivery.
-    fn ack(&self, tag: u64) -> impl Future<Output = lapin::Result<()>> + use<> {
-        let channel = self.channel.clone();
-        async move {
-            let options = BasicAckOptions { multiple: true };
-            channel.basic_ack(tag, options).await
-        }
-    }
-}
-
-impl Consume for AmqpConsumer {
-    fn run(&mut self, book: &mut Book, stop: &Stop) -> Result<(), DriverError> {
-        let mut consumer = self.subscribe()?;
-        let clock = book.clock();
-        let waiter = Waiter::here();
-        let waker = Waker::from(Arc::clone(&waiter));
+    fn receive(&mut self, most_ns: u64, arrivals: &mut Arrivals<'_>) -> Result<(), DriverError> {
+        let waker = Waker::from(Arc::clone(&self.waiter));
         let mut context = Context::from_waker(&waker);
-        let mut acking: Option<Pin<Box<dyn Future<Output = lapin::Result<()>>>>> = None;
-        // The last delivery, and the last one that was acknowledged.
-        let (mut last, mut acked) = (0, 0);
-        while !stop.is_set() {
-            let mut now_ns = 0;
-            while last < acked + self.ack_after {
-                match consumer.poll_next_unpin(&mut context) {
-                    Poll::Ready(Some(Ok(delivery))) => {
-                        if now_ns == 0 {
-                            now_ns = clock.now_ns();
-                        }
-                        let stream = (!delivery.redelivered).then_some(QUEUE);
-                        book.came(&delivery.data, stream, now_ns);
-                        last = delivery.delivery_tag;
-                    }
-                    Poll::Ready(Some(Err(error))) => return Err(self.url.gone(words(&error))),
-                    Poll::Ready(None) => {
-                        return Err(self.url.gone("it has cancelled the consumer"));
-                    }
-                    Poll::Pending => break,
-                }
-            }
-            if let Some(sending) = &mut acking {
-                match sending.as_mut().poll(&mut context) {
-                    Poll::Ready(Ok(())) => acking = None,
-                    Poll::Ready(Err(error)) => return Err(self.url.gone(words(&error))),
-                    Poll::Pending => {}
-                }
-            }
-            if acking.is_none() && last > acked {
-                acked = last;
-                acking = Some(Box::pin(self.ack(last)));
-            } else {
-                waiter.wait(WAIT_MAX);
-            }
+        while self.last < self.acked + self.ack_after
+            && let Some(consumer) = &mut self.consumer
+            && let Poll::Ready(came) = consumer.poll_next_unpin(&mut context)
+        {
+            let came = came.ok_or_else(|| self.url.gone("it has cancelled the consumer"))?;
+            let delivery = came.map_err(|error| self.url.gone(words(&error)))?;
+            let stream = (!delivery.redelivered).then_some(QUEUE);
+            arrivals.came(&delivery.data, stream);
+            self.last = delivery.delivery_tag;
         }
-        if let Some(sending) = acking {
+        if let Some(sending) = &mut self.acking
+            && let Poll::Ready(sent) = sending.as_mut().poll(&mut context)
+        {
+            sent.map_err(|error| self.url.gone(words(&error)))?;
+            self.acking = None;
+        }
+        if self.acking.is_none() && self.last > self.acked {
+            self.acking = Some(self.ack());
+        } else {
+            self.waiter.wait(Duration::from_nanos(most_ns));
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), DriverError> {
+        let late = (self.last > self.acked).then(|| self.ack());
+        for sending in self.acking.take().into_iter().chain(late) {
             // Messages that are acknowledged too late come again, when no consumer is left.
             let _ = self.connection.wait(sending)?;
-        }
-        if last > acked {
-            let _ = self.connection.wait(self.ack(last))?;
         }
         Ok(())
     }

@@ -32,14 +32,14 @@ use lapin::types::{AMQPValue, FieldTable, LongString};
 
 use crate::driver::{Connect, Consume, DriverError, Produce, Promise};
 use crate::plan::{Acks, Plan};
+use crate::pump::{Consumer, Producer};
 use crate::url::Url;
 
 use connection::{AmqpConnection, is_absent, words};
-use consumer::AmqpConsumer;
+use consumer::AmqpReceiver;
 use greeting::Greeting;
 pub(crate) use pipeline::Pipeline;
-use producer::AmqpProducer;
-use raw::{RawConsumer, RawProducer};
+use raw::{RawPublisher, RawReceiver};
 
 /// lapin does not tell its version. A test compares this with the lock file.
 const LAPIN_VERSION: &str = "4.12.3";
@@ -47,6 +47,17 @@ const LAPIN_VERSION: &str = "4.12.3";
 const HELD_MESSAGES: u32 = 2_000;
 /// Options of a URL.
 const OPTIONS: [&str; 5] = ["client", "durability", "pid", "prefetch", "queue"];
+
+/// The error text of a message that the broker has refused.
+const NACKED: &str = "the broker has not taken it (basic.nack)";
+
+/// The delivery mode of AMQP 0-9-1 for messages that are acknowledged so: transient or persistent.
+fn delivery_mode(acks: Acks) -> u8 {
+    match acks {
+        Acks::None | Acks::One => 1,
+        Acks::All => 2,
+    }
+}
 
 /// Makes connections to an AMQP broker.
 pub(crate) struct Amqp {
@@ -207,9 +218,9 @@ impl Connect for Amqp {
 
     fn producer(&self, plan: &Plan, number: u32) -> Result<Box<dyn Produce>, DriverError> {
         Ok(if self.is_raw {
-            Box::new(RawProducer::new(&self.url, plan, number)?)
+            Box::new(Producer(RawPublisher::open(&self.url, plan, number)?))
         } else {
-            Box::new(AmqpProducer::new(&self.url, plan, number)?)
+            producer::producer(&self.url, plan, number)?
         })
     }
 
@@ -217,9 +228,11 @@ impl Connect for Amqp {
         let bound = u16::try_from(plan.in_flight).unwrap_or(u16::MAX);
         let prefetch = self.prefetch.unwrap_or(bound);
         Ok(if self.is_raw {
-            Box::new(RawConsumer::new(&self.url, plan, number, prefetch)?)
+            let receiver = RawReceiver::open(&self.url, plan, number, prefetch)?;
+            Box::new(Consumer(receiver))
         } else {
-            Box::new(AmqpConsumer::new(&self.url, plan, number, prefetch)?)
+            let receiver = AmqpReceiver::new(&self.url, plan, number, prefetch)?;
+            Box::new(Consumer(receiver))
         })
     }
 

@@ -34,12 +34,13 @@ use rdkafka::error::KafkaError;
 
 use crate::driver::{Connect, Consume, DriverError, Produce, Promise};
 use crate::plan::{Acks, Plan};
+use crate::pump::{Consumer, Producer};
 use crate::url::Url;
 
 use admin::Broker;
-use consumer::KafkaConsumer;
-use producer::KafkaProducer;
-use raw::{RawConsumer, RawProducer};
+use consumer::KafkaReceiver;
+use producer::KafkaPublisher;
+use raw::{RawPublisher, RawReceiver};
 
 /// How long a broker may take to answer when something is prepared.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -222,12 +223,12 @@ impl Connect for Kafka {
     fn producer(&self, plan: &Plan, number: u32) -> Result<Box<dyn Produce>, DriverError> {
         if self.is_raw {
             let metadata = self.metadata()?;
-            let producer = RawProducer::new(&self.url, plan, number, &metadata)?;
-            return Ok(Box::new(producer));
+            let port = RawPublisher::open(&self.url, plan, number, &metadata)?;
+            return Ok(Box::new(Producer(port)));
         }
         let config = self.producer_config(plan);
-        let producer = KafkaProducer::new(&self.url, &config, plan)?;
-        Ok(Box::new(producer))
+        let port = KafkaPublisher::new(&self.url, &config, plan)?;
+        Ok(Box::new(Producer(port)))
     }
 
     fn consumer(&self, plan: &Plan, number: u32) -> Result<Box<dyn Consume>, DriverError> {
@@ -240,11 +241,11 @@ impl Connect for Kafka {
         let partitions = shared(plan, number, &starts);
         if self.is_raw {
             let metadata = self.metadata()?;
-            let consumer = RawConsumer::new(&self.url, plan, partitions, &metadata)?;
-            return Ok(Box::new(consumer));
+            let port = RawReceiver::open(&self.url, plan, partitions, &metadata)?;
+            return Ok(Box::new(Consumer(port)));
         }
-        let consumer = KafkaConsumer::new(&self.url, &config, plan, partitions)?;
-        Ok(Box::new(consumer))
+        let port = KafkaReceiver::new(&self.url, &config, plan, partitions)?;
+        Ok(Box::new(Consumer(port)))
     }
 
     fn starts(&self) -> Vec<i64> {

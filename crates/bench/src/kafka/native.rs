@@ -253,7 +253,7 @@ impl NativeProducer {
     }
 
     /// Has the library ring when something comes to the empty queue, until the bell is dropped.
-    pub(super) fn bell(&self, waiter: &Arc<Waiter>) -> Bell<'_> {
+    pub(super) fn bell(self: &Arc<Self>, waiter: &Arc<Waiter>) -> Bell {
         let waiter = waiter.clone();
         // SAFETY: the waiter lives until the bell has been taken away again.
         unsafe {
@@ -264,7 +264,7 @@ impl NativeProducer {
             );
         }
         Bell {
-            queue: &self.queue,
+            producer: Arc::clone(self),
             _waiter: waiter,
         }
     }
@@ -278,15 +278,16 @@ impl Drop for NativeProducer {
 }
 
 /// While it is there, the library rings.
-pub(super) struct Bell<'q> {
-    queue: &'q Queue,
+pub(super) struct Bell {
+    producer: Arc<NativeProducer>,
     _waiter: Arc<Waiter>,
 }
 
-impl Drop for Bell<'_> {
+impl Drop for Bell {
     fn drop(&mut self) {
+        let queue = self.producer.queue.0.as_ptr();
         // SAFETY: the queue lives. This waits for a call that is under way.
-        unsafe { c::rd_kafka_queue_cb_event_enable(self.queue.0.as_ptr(), None, ptr::null_mut()) };
+        unsafe { c::rd_kafka_queue_cb_event_enable(queue, None, ptr::null_mut()) };
     }
 }
 

@@ -11,6 +11,8 @@
 //!
 //! Integers are big-endian. Source: <https://nsq.io/clients/tcp_protocol_spec.html>.
 
+use crate::wire::{Framing, WireError};
+
 /// Bytes that a client sends first.
 pub(super) const MAGIC: &[u8] = b"  V2";
 /// The answer that keeps an idle connection open.
@@ -44,7 +46,7 @@ pub(super) enum Frame<'f> {
 
 /// Why bytes are no frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum FrameError {
+enum FrameError {
     /// It is larger than anything that was asked for.
     #[error("it sent a frame of {bytes} bytes, and {most} is the most that was expected")]
     TooLarge {
@@ -61,12 +63,27 @@ pub(super) enum FrameError {
     Type(u32),
 }
 
+/// Frames of at most so many bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Frames {
+    pub(super) bytes_max: usize,
+}
+
+impl Framing for Frames {
+    type Frame<'f> = Frame<'f>;
+
+    #[inline]
+    fn first<'f>(&self, bytes: &'f [u8]) -> Result<Option<(Frame<'f>, usize)>, WireError> {
+        frame(bytes, self.bytes_max).map_err(|error| WireError::Protocol(error.to_string()))
+    }
+}
+
 /// The frame at the beginning of `bytes` and how many bytes it takes; `None`: it is not all there.
 ///
 /// # Errors
 /// The bytes are no frame, or one of more than `most` bytes.
 #[inline]
-pub(super) fn frame(bytes: &[u8], most: usize) -> Result<Option<(Frame<'_>, usize)>, FrameError> {
+fn frame(bytes: &[u8], most: usize) -> Result<Option<(Frame<'_>, usize)>, FrameError> {
     let Some((size, rest)) = bytes.split_first_chunk::<SIZE_BYTES>() else {
         return Ok(None);
     };

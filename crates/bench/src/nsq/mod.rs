@@ -18,21 +18,20 @@ mod consumer;
 mod http;
 mod producer;
 mod sink;
-mod wire;
 
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::time::Instant;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use self::codec::{Frame, HEARTBEAT, MAGIC, command, command_with};
-use self::consumer::Consumer;
-use self::producer::Producer;
-use self::wire::{PATIENCE, Wire, WireError};
+use self::codec::{Frame, Frames, HEARTBEAT, MAGIC, command, command_with};
+use self::consumer::Receiver;
+use self::producer::{Publisher, WAITING_BYTES_MAX, batch_messages};
 use crate::driver::{Connect, Consume, DriverError, Produce, Promise};
 use crate::plan::{Acks, Plan};
+use crate::pump::{Consumer, Limits, Producer};
 use crate::url::Url;
+use crate::wire::{SocketPublisher, SocketReceiver, Wire};
 
 pub use self::sink::Sink;
 
@@ -81,6 +80,7 @@ enum Role {
 /// A connection that has introduced itself.
 struct Introduced {
     wire: Wire,
+    frames: Frames,
     rdy_max: u32,
     version: Option<String>,
 }
@@ -133,8 +133,10 @@ impl Nsq {
     }
 
     fn introduce(&self, plan: &Plan, role: Role) -> Result<Introduced, DriverError> {
-        let frame_bytes_max = FRAME_BYTES_MAX.max(plan.size_bytes + FRAME_OVERHEAD_BYTES);
-        let wire = Wire::connect(self.address, frame_bytes_max);
+        let frames = Frames {
+            bytes_max: FRAME_BYTES_MAX.max(plan.size_bytes + FRAME_OVERHEAD_BYTES),
+        };
+        let wire = Wire::connect(self.address);
         let mut wire = wire.map_err(|error| self.url.unreachable(error))?;
         let mut identify = json!({
             "client_id": "cloverleaf-bench",
@@ -159,11 +161,11 @@ impl Nsq {
         }
         wire.out().extend_from_slice(MAGIC);
         command_with(wire.out(), &["IDENTIFY"], identify.to_string().as_bytes());
-        let answer = self.answer(&mut wire)?;
+        let answer = self.answer(&mut wire, frames)?;
         let answer: Value = serde_json::from_str(&answer).unwrap_or(Value::Null);
         if let Some(secret) = &self.url.password {
             command_with(wire.out(), &["AUTH"], secret.as_bytes());
-            self.answer(&mut wire)?;
+            self.answer(&mut wire, frames)?;
         } else if answer["auth_required"] == json!(true) {
             let words = "it wants a login: write nsq://user:secret@host:port";
             return Err(self.url.refused(words));
@@ -171,38 +173,28 @@ impl Nsq {
         let rdy_max = answer["max_rdy_count"].as_u64();
         Ok(Introduced {
             wire,
+            frames,
             rdy_max: rdy_max.map_or(RDY_MAX, |most| u32::try_from(most).unwrap_or(u32::MAX)),
             version: answer["version"].as_str().map(str::to_owned),
         })
     }
 
     /// Sends what is to be sent and waits for one answer.
-    fn answer(&self, wire: &mut Wire) -> Result<String, DriverError> {
-        let end = Instant::now() + PATIENCE;
-        let gone = |error: WireError| self.url.gone(error);
-        let mut answer = None;
-        while answer.is_none() {
-            wire.send().map_err(gone)?;
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(self.url.gone("it does not answer within 10 seconds"));
-            }
-            let left_ns = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
-            if wire.wait(left_ns).map_err(gone)? {
-                wire.receive().map_err(gone)?;
-            }
-            let taken = wire.frames(|frame, out| match frame {
-                Frame::Response(HEARTBEAT) => command(out, &["NOP"]),
-                Frame::Response(words) => answer = Some(Ok(lossy(words))),
-                Frame::Error(words) => answer = Some(Err(lossy(words))),
-                Frame::Message { .. } => {}
-            });
-            taken.map_err(gone)?;
-        }
-        match answer {
-            Some(Ok(words)) => Ok(words),
-            Some(Err(words)) => Err(self.url.refused(words)),
-            None => Err(self.url.gone("it does not answer")),
+    fn answer(&self, wire: &mut Wire, frames: Frames) -> Result<String, DriverError> {
+        let answer = wire.ask(frames, |frame, out| {
+            Ok(match frame {
+                Frame::Response(HEARTBEAT) => {
+                    command(out, &["NOP"]);
+                    None
+                }
+                Frame::Response(words) => Some(Ok(lossy(words))),
+                Frame::Error(words) => Some(Err(lossy(words))),
+                Frame::Message { .. } => None,
+            })
+        });
+        match answer.map_err(|error| self.url.gone(error))? {
+            Some(answer) => answer.map_err(|words| self.url.refused(words)),
+            None => Err(self.url.gone("it does not answer within 10 seconds")),
         }
     }
 
@@ -210,7 +202,7 @@ impl Nsq {
         let mut introduced = self.introduce(plan, Role::Subscribes)?;
         let sub = ["SUB", plan.topic.as_str(), self.channel.as_str()];
         command(introduced.wire.out(), &sub);
-        self.answer(&mut introduced.wire)?;
+        self.answer(&mut introduced.wire, introduced.frames)?;
         Ok(introduced)
     }
 
@@ -264,28 +256,33 @@ impl Connect for Nsq {
 
     fn producer(&self, plan: &Plan, _: u32) -> Result<Box<dyn Produce>, DriverError> {
         let introduced = self.introduce(plan, Role::Publishes)?;
-        Ok(Box::new(Producer {
+        Ok(Box::new(Producer(SocketPublisher {
             wire: introduced.wire,
             url: self.url.clone(),
-            topic: plan.topic.clone(),
-            batch_messages: plan.batch_messages,
-            window: match plan.in_flight {
-                0 => u32::MAX,
-                window => window,
+            limits: Limits {
+                batch_messages: batch_messages(plan.batch_messages, plan.size_bytes),
+                // A publish costs no more than asking for the time.
+                same_time_messages: usize::MAX,
+                ..Limits::new(plan.window(u32::MAX))
             },
-        }))
+            waiting_bytes_max: WAITING_BYTES_MAX,
+            is_answered: true,
+            codec: Publisher::new(introduced.frames, &plan.topic),
+        })))
     }
 
     fn consumer(&self, plan: &Plan, _: u32) -> Result<Box<dyn Consume>, DriverError> {
         let introduced = self.subscribed(plan)?;
-        Ok(Box::new(Consumer {
+        let window = plan.window(introduced.rdy_max).min(introduced.rdy_max);
+        Ok(Box::new(Consumer(SocketReceiver {
             wire: introduced.wire,
             url: self.url.clone(),
-            window: match plan.in_flight {
-                0 => introduced.rdy_max,
-                window => window.min(introduced.rdy_max),
+            codec: Receiver {
+                frames: introduced.frames,
+                window,
+                refused: None,
             },
-        }))
+        })))
     }
 
     fn clean_up(&self, plan: &Plan) -> Result<(), DriverError> {

@@ -11,7 +11,7 @@
 //! Source: AMQP 0-9-1, sections 2.3.5 and 4.2.
 
 use crate::reader::Reader;
-use crate::wire::WireError;
+use crate::wire::{Framing, WireError};
 
 /// Bytes of a frame beside its payload.
 pub(super) const FRAME_EXTRA_BYTES: usize = 8;
@@ -70,11 +70,23 @@ pub(super) enum Frame<'f> {
     Other,
 }
 
+/// Frames of at most so many bytes, head and end included.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Frames {
+    pub(super) bytes_max: usize,
+}
+
+impl Framing for Frames {
+    type Frame<'f> = Frame<'f>;
+
+    #[inline]
+    fn first<'f>(&self, bytes: &'f [u8]) -> Result<Option<(Frame<'f>, usize)>, WireError> {
+        frame(bytes, self.bytes_max)
+    }
+}
+
 /// The first frame of these bytes with its size; `None`: it is not whole.
-pub(super) fn frame(
-    bytes: &[u8],
-    bytes_max: usize,
-) -> Result<Option<(Frame<'_>, usize)>, WireError> {
+fn frame(bytes: &[u8], bytes_max: usize) -> Result<Option<(Frame<'_>, usize)>, WireError> {
     let Some(([kind, _, _, size @ ..], rest)) = bytes.split_first_chunk::<7>() else {
         return Ok(None);
     };

@@ -1,73 +1,80 @@
-//! A connection that consumes: one acknowledgement per read.
+//! A consumer: one acknowledgement per read.
 
-use std::time::Duration;
-
-use crate::book::Book;
-use crate::driver::{Consume, DriverError, Stop};
+use crate::driver::DriverError;
 use crate::plan::Plan;
+use crate::pump::Arrivals;
 use crate::url::Url;
-use crate::wire::WireError;
+use crate::wire::{ReceiveCodec, SocketReceiver, Wire, WireError};
 
-use super::codec::{self, CHANNEL, Frame, put_ack, put_short};
+use super::codec::{self, CHANNEL, Frame, Frames, put_ack, put_method, put_short};
 use super::{RawConnection, closing};
 use crate::amqp::consumer::QUEUE;
-
-/// How often a consumer that gets nothing looks whether it is stopped.
-const LOOK: Duration = Duration::from_millis(50);
 
 /// The largest message that is taken, if those of the plan are not larger: RabbitMQ's own bound.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
 
 /// A consumer.
-pub(crate) struct RawConsumer {
-    connection: RawConnection,
+pub(crate) struct RawReceiver {
+    frames: Frames,
     queue: String,
     arriving: Arriving,
     message_bytes_max: u64,
-    /// The last delivery, and the last one that was acknowledged.
-    last: u64,
+    /// The last delivery that was acknowledged.
     acked: u64,
 }
 
-/// The message that is arriving.
+/// The message that is arriving, and the last one that has come.
 #[derive(Debug, Default)]
 struct Arriving {
     tag: u64,
     is_redelivered: bool,
     left_bytes: u64,
     body: Vec<u8>,
+    last: u64,
 }
 
-impl RawConsumer {
+impl RawReceiver {
     /// Connects. A prefetch of 0 is none.
-    pub(crate) fn new(
+    pub(crate) fn open(
         url: &Url,
         plan: &Plan,
         number: u32,
         prefetch: u16,
-    ) -> Result<RawConsumer, DriverError> {
+    ) -> Result<SocketReceiver<RawReceiver>, DriverError> {
         let mut connection = RawConnection::open(url, plan, number)?;
         connection.ask(CHANNEL, codec::QOS, codec::QOS_OK, |out| {
             out.extend_from_slice(&[0; 4]);
             out.extend_from_slice(&prefetch.to_be_bytes());
             out.push(0);
         })?;
-        Ok(RawConsumer {
-            connection,
-            queue: plan.topic.clone(),
-            arriving: Arriving::default(),
-            message_bytes_max: MESSAGE_BYTES_MAX.max(plan.size_bytes) as u64,
-            last: 0,
-            acked: 0,
+        Ok(SocketReceiver {
+            wire: connection.wire,
+            url: connection.url,
+            codec: RawReceiver {
+                frames: connection.frames,
+                queue: plan.topic.clone(),
+                arriving: Arriving::default(),
+                message_bytes_max: MESSAGE_BYTES_MAX.max(plan.size_bytes) as u64,
+                acked: 0,
+            },
         })
     }
+}
 
-    /// Takes what has come.
-    fn take(&mut self, book: &mut Book) -> Result<(), WireError> {
-        let now_ns = book.clock().now_ns();
-        let (arriving, last) = (&mut self.arriving, &mut self.last);
-        let most = self.message_bytes_max;
-        self.connection.read(|frame| {
+impl ReceiveCodec for RawReceiver {
+    fn start(&mut self, out: &mut Vec<u8>) {
+        put_method(out, CHANNEL, codec::CONSUME, |out| {
+            out.extend_from_slice(&[0; 2]);
+            put_short(out, &self.queue);
+            put_short(out, "");
+            out.push(0);
+            out.extend_from_slice(&[0; 4]);
+        });
+    }
+
+    fn messages(&mut self, wire: &mut Wire, arrivals: &mut Arrivals<'_>) -> Result<(), WireError> {
+        let (arriving, most) = (&mut self.arriving, self.message_bytes_max);
+        wire.frames(self.frames, |frame, _| {
             match frame {
                 Frame::Deliver {
                     tag,
@@ -82,66 +89,43 @@ impl RawConsumer {
                     arriving.left_bytes = body_bytes;
                     arriving.body.clear();
                     if body_bytes == 0 {
-                        arriving.end(&[], last, book, now_ns);
+                        arriving.end(&[], arrivals);
                     }
                 }
-                Frame::Body(part) => arriving.part(part, last, book, now_ns),
+                Frame::Body(part) => arriving.part(part, arrivals),
                 // The answer to basic.consume among them.
                 frame => closing(&frame)?,
             }
             Ok(())
-        })
-    }
-
-    fn work(&mut self, book: &mut Book, stop: &Stop) -> Result<(), WireError> {
-        let queue = self.queue.clone();
-        self.connection.say(CHANNEL, codec::CONSUME, |out| {
-            out.extend_from_slice(&[0; 2]);
-            put_short(out, &queue);
-            put_short(out, "");
-            out.push(0);
-            out.extend_from_slice(&[0; 4]);
-        });
-        while !stop.is_set() {
-            if self.connection.exchange(LOOK)? {
-                self.take(book)?;
-                if self.last > self.acked {
-                    self.acked = self.last;
-                    put_ack(self.connection.wire.out(), self.last);
-                }
-            }
+        })?;
+        if arriving.last > self.acked {
+            self.acked = arriving.last;
+            put_ack(wire.out(), self.acked);
         }
-        self.connection.wire.send()
+        Ok(())
     }
 }
 
 impl Arriving {
     #[inline]
-    fn part(&mut self, part: &[u8], last: &mut u64, book: &mut Book, now_ns: u64) {
+    fn part(&mut self, part: &[u8], arrivals: &mut Arrivals<'_>) {
         self.left_bytes = self.left_bytes.saturating_sub(part.len() as u64);
         if self.left_bytes == 0 && self.body.is_empty() {
-            return self.end(part, last, book, now_ns);
+            return self.end(part, arrivals);
         }
         self.body.extend_from_slice(part);
         if self.left_bytes == 0 {
             let body = std::mem::take(&mut self.body);
-            self.end(&body, last, book, now_ns);
+            self.end(&body, arrivals);
             self.body = body;
         }
     }
 
     /// It is whole.
     #[inline]
-    fn end(&mut self, body: &[u8], last: &mut u64, book: &mut Book, now_ns: u64) {
+    fn end(&mut self, body: &[u8], arrivals: &mut Arrivals<'_>) {
         let stream = (!self.is_redelivered).then_some(QUEUE);
-        book.came(body, stream, now_ns);
-        *last = self.tag;
-    }
-}
-
-impl Consume for RawConsumer {
-    fn run(&mut self, book: &mut Book, stop: &Stop) -> Result<(), DriverError> {
-        let result = self.work(book, stop);
-        result.map_err(|error| self.connection.error(error))
+        arrivals.came(body, stream);
+        self.last = self.tag;
     }
 }

@@ -6,18 +6,17 @@ mod consumer;
 mod producer;
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
 
 use crate::driver::DriverError;
 use crate::plan::Plan;
 use crate::reader::Reader;
 use crate::url::Url;
-use crate::wire::{PATIENCE, Wire, WireError};
+use crate::wire::{Wire, WireError, told};
 
-use codec::{CHANNEL, Frame, Name, frame, put_long, put_method, put_short};
+use codec::{CHANNEL, Frame, Frames, Name, put_long, put_method, put_short};
 
-pub(super) use consumer::RawConsumer;
-pub(super) use producer::RawProducer;
+pub(super) use consumer::RawReceiver;
+pub(super) use producer::RawPublisher;
 
 /// Protocol header of AMQP 0-9-1.
 const PROTOCOL: &[u8; 8] = b"AMQP\0\0\x09\x01";
@@ -36,8 +35,7 @@ const CAPABILITIES: [&str; 3] = [
 struct RawConnection {
     wire: Wire,
     url: Url,
-    /// Largest frame, its head and end included.
-    frame_bytes_max: usize,
+    frames: Frames,
 }
 
 impl RawConnection {
@@ -55,7 +53,9 @@ impl RawConnection {
         let mut connection = RawConnection {
             wire,
             url: url.clone(),
-            frame_bytes_max: FRAME_BYTES_MAX as usize,
+            frames: Frames {
+                bytes_max: FRAME_BYTES_MAX as usize,
+            },
         };
         connection.log_in()?;
         connection.ask(
@@ -88,7 +88,7 @@ impl RawConnection {
             0 => FRAME_BYTES_MAX,
             theirs => theirs.min(FRAME_BYTES_MAX),
         };
-        self.frame_bytes_max = frame_bytes_max as usize;
+        self.frames.bytes_max = frame_bytes_max as usize;
         self.say(0, codec::TUNE_OK, |out| {
             out.extend_from_slice(&channels.unwrap_or(0).to_be_bytes());
             out.extend_from_slice(&frame_bytes_max.to_be_bytes());
@@ -121,58 +121,12 @@ impl RawConnection {
 
     /// Waits for a method; gives its arguments.
     fn expect(&mut self, wanted: Name) -> Result<Vec<u8>, DriverError> {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let mut found = None;
-            let read = self.read(|frame| match frame {
-                Frame::Method(name, arguments) if name == wanted => {
-                    found = Some(arguments.to_vec());
-                    Ok(())
-                }
-                frame => closing(&frame),
-            });
-            // The end of the connection may follow a refusal.
-            read.map_err(|error| self.error(error))?;
-            if let Some(arguments) = found {
-                return Ok(arguments);
-            }
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(self.url.unreachable("no answer"));
-            }
-            self.exchange(left).map_err(|error| self.error(error))?;
-        }
-    }
-
-    /// Sends what waits, and takes in what comes within this time. `true`: something came.
-    fn exchange(&mut self, most: Duration) -> Result<bool, WireError> {
-        self.wire.send()?;
-        let most_ns = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX);
-        Ok(self.wire.wait(most_ns)? && self.wire.receive()?)
-    }
-
-    /// Hands over each frame that is whole, until `each` finds an error.
-    #[inline]
-    fn read(
-        &mut self,
-        mut each: impl FnMut(Frame<'_>) -> Result<(), WireError>,
-    ) -> Result<(), WireError> {
-        loop {
-            let Some((frame, used)) = frame(self.wire.received(), self.frame_bytes_max)? else {
-                return Ok(());
-            };
-            let result = each(frame);
-            self.wire.take(used);
-            result?;
-        }
-    }
-
-    /// The error as a sentence for the user.
-    fn error(&self, error: WireError) -> DriverError {
-        match error {
-            WireError::Refused(words) => self.url.refused(words),
-            error => self.url.gone(error),
-        }
+        let answer = self.wire.ask(self.frames, |frame, _| match frame {
+            Frame::Method(name, arguments) if name == wanted => Ok(Some(arguments.to_vec())),
+            frame => closing(&frame).map(|()| None),
+        });
+        let answer = answer.map_err(|error| told(error, None, &self.url))?;
+        answer.ok_or_else(|| self.url.unreachable("no answer"))
     }
 }
 

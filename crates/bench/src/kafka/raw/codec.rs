@@ -15,7 +15,7 @@
 //! Kafka 2.3 has, RecordBatch version 2.
 
 use crate::reader::Reader;
-use crate::wire::WireError;
+use crate::wire::{Framing, WireError};
 
 /// A client that is told apart in the broker's logs.
 const CLIENT: &str = "cloverleaf-bench";
@@ -214,12 +214,29 @@ impl<'b> Reader<'b> {
     }
 }
 
+/// Answers of at most so many bytes, each as its body.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Answer(pub(super) usize);
+
+impl Framing for Answer {
+    type Frame<'f> = &'f [u8];
+
+    fn first<'f>(&self, bytes: &'f [u8]) -> Result<Option<(&'f [u8], usize)>, WireError> {
+        answer(bytes, self.0)
+    }
+}
+
+/// The error of an answer that ends too early.
+pub(super) fn cut_short() -> WireError {
+    WireError::Protocol("it sent an answer that is cut short".to_owned())
+}
+
 /// The first answer in these bytes, without size and number, and how many bytes it has with them;
 /// `None`: it is not whole.
 ///
 /// # Errors
 /// It is said to have more than `most` bytes, or fewer than an answer has.
-pub(super) fn answer(bytes: &[u8], most: usize) -> Result<Option<(&[u8], usize)>, WireError> {
+fn answer(bytes: &[u8], most: usize) -> Result<Option<(&[u8], usize)>, WireError> {
     let Some(size) = bytes.first_chunk() else {
         return Ok(None);
     };

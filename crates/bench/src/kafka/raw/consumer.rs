@@ -1,20 +1,16 @@
-//! A connection that consumes: one Fetch after the other.
-
-use std::time::Duration;
+//! A consumer: one Fetch after the other.
 
 use rdkafka::metadata::Metadata;
 
-use crate::book::Book;
-use crate::driver::{Consume, DriverError, Stop};
+use crate::driver::DriverError;
 use crate::plan::Plan;
+use crate::pump::Arrivals;
 use crate::url::Url;
-use crate::wire::WireError;
+use crate::wire::{ReceiveCodec, SocketReceiver, Wire, WireError};
 
-use super::codec::{answer, fetched, put_fetch, records};
-use super::{RawConnection, words};
+use super::codec::{Answer, cut_short, fetched, put_fetch, records};
+use super::{open, words};
 
-/// How often a consumer that gets nothing looks whether it is stopped.
-const LOOK: Duration = Duration::from_millis(50);
 /// How long the broker may wait for messages: librdkafka's default.
 const FETCH_WAIT_MS: i32 = 500;
 /// Most bytes of a partition in an answer, if one message does not have more: librdkafka's default.
@@ -26,113 +22,94 @@ const FETCH_BYTES_MAX: usize = 50 << 20;
 const ANSWER_EXTRA_BYTES: usize = 16 << 20;
 
 /// A consumer of some partitions.
-pub(crate) struct RawConsumer {
-    connection: RawConnection,
+pub(crate) struct RawReceiver {
     topic: String,
     /// Partitions, and what is wanted next of each.
     partitions: Vec<(i32, i64)>,
     /// Most bytes of an answer, and of a partition in it.
     bytes_max: (i32, i32),
+    /// The last request's.
+    number: i32,
 }
 
-impl RawConsumer {
+impl RawReceiver {
     /// Connects.
-    pub(crate) fn new(
+    pub(crate) fn open(
         url: &Url,
         plan: &Plan,
         partitions: Vec<(i32, i64)>,
         metadata: &Metadata,
-    ) -> Result<RawConsumer, DriverError> {
+    ) -> Result<SocketReceiver<RawReceiver>, DriverError> {
         let partition_bytes_max = PARTITION_BYTES_MAX.max(2 * plan.size_bytes);
         let all = partition_bytes_max.saturating_mul(partitions.len().max(1));
         let bytes_max = all.min(FETCH_BYTES_MAX.max(partition_bytes_max));
         let number = |bytes| i32::try_from(bytes).unwrap_or(i32::MAX);
-        Ok(RawConsumer {
-            connection: RawConnection::open(url, plan, metadata)?,
-            topic: plan.topic.clone(),
-            partitions,
-            bytes_max: (number(bytes_max), number(partition_bytes_max)),
+        Ok(SocketReceiver {
+            wire: open(url, plan, metadata)?,
+            url: url.clone(),
+            codec: RawReceiver {
+                topic: plan.topic.clone(),
+                partitions,
+                bytes_max: (number(bytes_max), number(partition_bytes_max)),
+                number: 0,
+            },
         })
     }
 
-    fn fetch(&mut self) {
-        let number = self.connection.next_number();
-        let out = self.connection.wire.out();
-        let wait_ms = FETCH_WAIT_MS;
-        put_fetch(
-            out,
-            number,
-            &self.topic,
-            &self.partitions,
-            wait_ms,
-            self.bytes_max,
-        );
-    }
-
-    fn work(&mut self, book: &mut Book, stop: &Stop) -> Result<(), WireError> {
-        let clock = book.clock();
-        let bytes_max = usize::try_from(self.bytes_max.0).unwrap_or(0) + ANSWER_EXTRA_BYTES;
-        if !self.partitions.is_empty() {
-            self.fetch();
-        }
-        while !stop.is_set() {
-            if !self.connection.exchange(LOOK)? {
-                continue;
+    /// Takes the messages of an answer; sets what is wanted next.
+    fn take(&mut self, body: &[u8], arrivals: &mut Arrivals<'_>) -> Result<(), WireError> {
+        let mut result = Ok(());
+        let error = fetched(body, |partition, error, batches| {
+            let mut wanted = self.partitions.iter_mut();
+            let Some((_, offset)) = wanted.find(|(own, _)| *own == partition) else {
+                return;
+            };
+            if error != 0 {
+                result = Err(WireError::Refused(words(error)));
+                return;
             }
-            while let Some((body, used)) = answer(self.connection.wire.received(), bytes_max)? {
-                let now_ns = clock.now_ns();
-                take(body, &mut self.partitions, book, now_ns)?;
-                self.connection.wire.take(used);
-                self.fetch();
+            let stream = u32::try_from(partition).ok();
+            let next = records(batches, *offset, |value| arrivals.came(value, stream));
+            match next {
+                Some(next) => *offset = next,
+                None => {
+                    let what = "it sent a batch that cannot be read".to_owned();
+                    result = Err(WireError::Protocol(what));
+                }
             }
-        }
-        Ok(())
-    }
-}
-
-/// Takes the messages of an answer; sets what is wanted next.
-fn take(
-    body: &[u8],
-    partitions: &mut [(i32, i64)],
-    book: &mut Book,
-    now_ns: u64,
-) -> Result<(), WireError> {
-    let mut wrong = None;
-    let error = fetched(body, |partition, error, batches| {
-        let wanted = partitions.iter_mut().find(|(own, _)| *own == partition);
-        let Some((_, offset)) = wanted else {
-            return;
-        };
-        if error != 0 {
-            wrong = Some(WireError::Refused(words(error)));
-            return;
-        }
-        let stream = u32::try_from(partition).ok();
-        let next = records(batches, *offset, |value| {
-            book.came(value, stream, now_ns);
         });
-        match next {
-            Some(next) => *offset = next,
-            None => {
-                wrong = Some(WireError::Protocol(
-                    "it sent a batch that cannot be read".to_owned(),
-                ))
-            }
+        result?;
+        match error.ok_or_else(cut_short)? {
+            0 => Ok(()),
+            code => Err(WireError::Refused(words(code))),
         }
-    });
-    match (wrong, error) {
-        (Some(error), _) => Err(error),
-        (None, Some(0)) => Ok(()),
-        (None, Some(code)) => Err(WireError::Refused(words(code))),
-        (None, None) => Err(WireError::Protocol(
-            "it sent an answer that is cut short".to_owned(),
-        )),
     }
 }
 
-impl Consume for RawConsumer {
-    fn run(&mut self, book: &mut Book, stop: &Stop) -> Result<(), DriverError> {
-        let result = self.work(book, stop);
-        result.map_err(|error| self.connection.error(error))
+impl ReceiveCodec for RawReceiver {
+    fn start(&mut self, out: &mut Vec<u8>) {
+        if !self.partitions.is_empty() {
+            self.number = self.number.wrapping_add(1);
+            let (topic, partitions) = (&self.topic, &self.partitions);
+            let bytes_max = self.bytes_max;
+            put_fetch(
+                out,
+                self.number,
+                topic,
+                partitions,
+                FETCH_WAIT_MS,
+                bytes_max,
+            );
+        }
+    }
+
+    fn messages(&mut self, wire: &mut Wire, arrivals: &mut Arrivals<'_>) -> Result<(), WireError> {
+        let bytes_max = usize::try_from(self.bytes_max.0).unwrap_or(0) + ANSWER_EXTRA_BYTES;
+        wire.frames(Answer(bytes_max), |body, out| {
+            self.take(body, arrivals)?;
+            // The next one.
+            self.start(out);
+            Ok(())
+        })
     }
 }

@@ -8,7 +8,6 @@ mod consumer;
 mod producer;
 
 use std::net::ToSocketAddrs;
-use std::time::Duration;
 
 use rdkafka::metadata::Metadata;
 
@@ -16,10 +15,10 @@ use super::{OWN_OPTIONS, TOPIC_OPTION};
 use crate::driver::DriverError;
 use crate::plan::Plan;
 use crate::url::Url;
-use crate::wire::{Wire, WireError};
+use crate::wire::Wire;
 
-pub(super) use consumer::RawConsumer;
-pub(super) use producer::RawProducer;
+pub(super) use consumer::RawReceiver;
+pub(super) use producer::RawPublisher;
 
 /// Looks whether a URL asks for something that only librdkafka does. The library is still asked for
 /// the topic and its leader, but no message goes through it.
@@ -42,64 +41,29 @@ pub(super) fn check(url: &Url) -> Result<(), DriverError> {
     }
 }
 
-/// A connection to the leader.
-struct RawConnection {
-    wire: Wire,
-    url: Url,
-    /// Numbers of requests.
-    number: i32,
-}
-
-impl RawConnection {
-    /// Connects to the broker that leads all partitions.
-    fn open(url: &Url, plan: &Plan, metadata: &Metadata) -> Result<RawConnection, DriverError> {
-        let mut topics = metadata.topics().iter();
-        let topic = topics.find(|topic| topic.name() == plan.topic);
-        let topic = topic.ok_or_else(|| url.refused("the topic is not there"))?;
-        let mut leaders = topic.partitions().iter().map(|it| it.leader());
-        let leader = leaders.next().unwrap_or(-1);
-        if leaders.any(|other| other != leader) {
-            return Err(DriverError::Unsupported {
-                what: "?client=raw is for one broker; a cluster is measured through librdkafka"
-                    .to_owned(),
-            });
-        }
-        let mut brokers = metadata.brokers().iter();
-        let broker = brokers.find(|broker| broker.id() == leader);
-        let broker = broker.ok_or_else(|| url.refused("nobody leads the topic"))?;
-        let port = u16::try_from(broker.port()).unwrap_or(0);
-        let mut addresses = (broker.host(), port)
-            .to_socket_addrs()
-            .map_err(|error| url.unreachable(error))?;
-        let address = addresses.next();
-        let address = address.ok_or_else(|| url.unreachable("the leader has no address"))?;
-        let wire = Wire::connect(address).map_err(|error| url.unreachable(error))?;
-        Ok(RawConnection {
-            wire,
-            url: url.clone(),
-            number: 0,
-        })
+/// A connection to the broker that leads all partitions.
+fn open(url: &Url, plan: &Plan, metadata: &Metadata) -> Result<Wire, DriverError> {
+    let mut topics = metadata.topics().iter();
+    let topic = topics.find(|topic| topic.name() == plan.topic);
+    let topic = topic.ok_or_else(|| url.refused("the topic is not there"))?;
+    let mut leaders = topic.partitions().iter().map(|it| it.leader());
+    let leader = leaders.next().unwrap_or(-1);
+    if leaders.any(|other| other != leader) {
+        return Err(DriverError::Unsupported {
+            what: "?client=raw is for one broker; a cluster is measured through librdkafka"
+                .to_owned(),
+        });
     }
-
-    fn next_number(&mut self) -> i32 {
-        self.number = self.number.wrapping_add(1);
-        self.number
-    }
-
-    /// Sends what waits, and takes in what comes within this time. `true`: something came.
-    fn exchange(&mut self, most: Duration) -> Result<bool, WireError> {
-        self.wire.send()?;
-        let most_ns = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX);
-        Ok(self.wire.wait(most_ns)? && self.wire.receive()?)
-    }
-
-    /// The error as a sentence for the user.
-    fn error(&self, error: WireError) -> DriverError {
-        match error {
-            WireError::Refused(words) => self.url.refused(words),
-            error => self.url.gone(error),
-        }
-    }
+    let mut brokers = metadata.brokers().iter();
+    let broker = brokers.find(|broker| broker.id() == leader);
+    let broker = broker.ok_or_else(|| url.refused("nobody leads the topic"))?;
+    let port = u16::try_from(broker.port()).unwrap_or(0);
+    let mut addresses = (broker.host(), port)
+        .to_socket_addrs()
+        .map_err(|error| url.unreachable(error))?;
+    let address = addresses.next();
+    let address = address.ok_or_else(|| url.unreachable("the leader has no address"))?;
+    Wire::connect(address).map_err(|error| url.unreachable(error))
 }
 
 /// An error of Kafka's protocol, in words.

@@ -1,0 +1,643 @@
+//! The loop of a producer and the loop of a consumer, the same for every client library: when to
+//! send, how much may be in flight, what is acknowledged, when it is over. What differs between
+//! protocols and libraries is behind two traits, the ports.
+
+use std::fmt::Display;
+
+use crate::book::Book;
+use crate::clock::Clock;
+use crate::driver::{Consume, DriverError, Produce, Stop};
+use crate::feed::{Feed, Message, Next};
+use crate::in_flight::InFlight;
+use crate::pace::{LOOK_NS, Patience, Room, UNANSWERED, answered};
+use crate::url::Url;
+
+/// Bounds of a producer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Most messages in flight.
+    pub(crate) window: usize,
+    /// Most messages of a request.
+    pub(crate) batch_messages: usize,
+    /// So many messages that are sent one right after the other have the time of the first, because
+    /// asking for it each time costs.
+    pub(crate) same_time_messages: usize,
+    /// After so many it is looked for answers.
+    pub(crate) look_after_messages: usize,
+}
+
+impl Limits {
+    /// One message at a time, and answers are looked for when nothing more can be sent.
+    pub(crate) fn new(window: u32) -> Limits {
+        Limits {
+            window: window as usize,
+            batch_messages: 1,
+            same_time_messages: 1,
+            look_after_messages: usize::MAX,
+        }
+    }
+}
+
+/// Why a client library has not taken a message.
+#[derive(Debug)]
+pub(crate) enum NotTaken {
+    /// Its buffer is full; it may take the message later. In these words the message is given up.
+    Full(String),
+    /// It never will.
+    Refused(String),
+}
+
+/// A client library as a producer uses it.
+pub(crate) trait PublishPort: Send {
+    fn url(&self) -> &Url;
+
+    fn limits(&self, feed: &Feed) -> Limits;
+
+    /// Before the first message, on the thread that works with it from now on.
+    fn start(&mut self) {}
+
+    /// Whether bytes that were written before leave room for more.
+    fn has_room(&self) -> bool {
+        true
+    }
+
+    /// Begins a request of at most so many messages, at this time.
+    fn begin_request(&mut self, _messages_max: usize, _unix_ns: u64) {}
+
+    /// Hands over a message, whose bytes [`Feed::push`] gives.
+    fn put(&mut self, message: &Message, feed: &mut Feed) -> Result<(), NotTaken>;
+
+    fn end_request(&mut self) {}
+
+    /// Sends what was handed over, waits so long at most for answers, and tells them.
+    fn exchange(&mut self, most_ns: u64, answers: &mut Answers<'_>) -> Result<(), DriverError>;
+}
+
+/// A client library as a consumer uses it.
+pub(crate) trait ReceivePort: Send {
+    /// Begins to consume.
+    fn start(&mut self) -> Result<(), DriverError>;
+
+    /// Waits so long at most for messages, tells them, and acknowledges them.
+    fn receive(&mut self, most_ns: u64, arrivals: &mut Arrivals<'_>) -> Result<(), DriverError>;
+
+    /// Acknowledges what is left.
+    fn end(&mut self) -> Result<(), DriverError> {
+        Ok(())
+    }
+}
+
+/// The answers of one look. The clock is read with the first one.
+pub(crate) struct Answers<'a> {
+    in_flight: &'a mut InFlight,
+    book: &'a mut Book,
+    clock: Clock,
+    size_bytes: usize,
+    now_ns: Option<u64>,
+    /// The broker has answered, or has taken bytes that it had no room for before.
+    is_alive: bool,
+}
+
+impl Answers<'_> {
+    /// The broker lives, though it may not have answered.
+    pub(crate) fn alive(&mut self) {
+        self.is_alive = true;
+    }
+
+    #[inline]
+    fn now_ns(&mut self) -> u64 {
+        self.is_alive = true;
+        *self.now_ns.get_or_insert_with(|| self.clock.now_ns())
+    }
+
+    /// Whether nothing is waited for.
+    pub(crate) fn has_all(&self) -> bool {
+        self.in_flight.is_empty()
+    }
+
+    /// The message with this sequence was acknowledged.
+    #[inline]
+    pub(crate) fn acked(&mut self, sequence: u64) {
+        if let Some(message) = self.in_flight.take(sequence) {
+            let now_ns = self.now_ns();
+            self.book.acked(&message, self.size_bytes, now_ns);
+        }
+    }
+
+    /// All messages up to this sequence were acknowledged.
+    pub(crate) fn acked_to(&mut self, last: u64) {
+        let now_ns = self.now_ns();
+        // Messages of one request mostly have the same times: they are counted at once.
+        let mut run: Option<(Message, u32)> = None;
+        while let Some(message) = self.in_flight.take_first_to(last) {
+            match &mut run {
+                Some((first, count)) if follows(first, *count, &message) => *count += 1,
+                _ => {
+                    if let Some((first, count)) = run.replace((message, 1)) {
+                        self.book.acked_many(&first, count, self.size_bytes, now_ns);
+                    }
+                }
+            }
+        }
+        if let Some((first, count)) = run {
+            self.book.acked_many(&first, count, self.size_bytes, now_ns);
+        }
+    }
+
+    /// The message with this sequence was refused.
+    pub(crate) fn failed(&mut self, sequence: u64, words: &dyn Display) {
+        if let Some(message) = self.in_flight.take(sequence) {
+            let now_ns = self.now_ns();
+            self.book.failed(&message, words, now_ns);
+        }
+    }
+
+    /// All messages up to this sequence were refused.
+    pub(crate) fn failed_to(&mut self, last: u64, words: &dyn Display) {
+        let now_ns = self.now_ns();
+        while let Some(message) = self.in_flight.take_first_to(last) {
+            self.book.failed(&message, words, now_ns);
+        }
+    }
+
+    /// The client library has given the message with this sequence up: the broker did not answer.
+    pub(crate) fn gave_up(&mut self, sequence: u64, words: &dyn Display) {
+        if let Some(message) = self.in_flight.take(sequence) {
+            self.book.gave_up(&message, words, self.clock.now_ns());
+        }
+    }
+}
+
+/// Whether a message comes right behind so many others and has the same times.
+#[inline]
+fn follows(first: &Message, count: u32, message: &Message) -> bool {
+    first.intended_ns == message.intended_ns
+        && first.sent_ns == message.sent_ns
+        && first.is_measured == message.is_measured
+        && first.sequence + u64::from(count) == message.sequence
+}
+
+/// A producer by a client library.
+pub(crate) struct Producer<P>(pub(crate) P);
+
+impl<P: PublishPort> Produce for Producer<P> {
+    fn run(&mut self, feed: &mut Feed, book: &mut Book, stop: &Stop) -> Result<(), DriverError> {
+        let mut run = Run {
+            clock: feed.clock(),
+            limits: self.0.limits(feed),
+            room: Room::new(feed.is_open()),
+            in_flight: InFlight::default(),
+            held: None,
+            is_done: false,
+            port: &mut self.0,
+            feed,
+            book,
+            stop,
+        };
+        let result = run.work();
+        run.end(result)
+    }
+}
+
+/// One run of a producer.
+struct Run<'r, P> {
+    port: &'r mut P,
+    feed: &'r mut Feed,
+    book: &'r mut Book,
+    stop: &'r Stop,
+    clock: Clock,
+    limits: Limits,
+    room: Room,
+    in_flight: InFlight,
+    /// The message for which the library's buffer is full, and its words.
+    held: Option<(Message, String)>,
+    /// Nothing more is to be sent.
+    is_done: bool,
+}
+
+impl<P: PublishPort> Run<'_, P> {
+    fn work(&mut self) -> Result<(), DriverError> {
+        self.port.start();
+        let mut patience = Patience::new(self.clock.now_ns());
+        loop {
+            let now_ns = self.clock.now_ns();
+            if patience.is_over(now_ns, !self.in_flight.is_empty(), self.stop) {
+                return Ok(());
+            }
+            self.is_done |= self.stop.is_set();
+            let due_ns = self.publish(now_ns);
+            if self.is_done && self.in_flight.is_empty() {
+                return Ok(());
+            }
+            let most_ns = match due_ns {
+                None => LOOK_NS,
+                Some(0) => 0,
+                // Sending has taken time.
+                Some(due_ns) => due_ns.saturating_sub(self.clock.now_ns()).min(LOOK_NS),
+            };
+            let mut answers = Answers {
+                in_flight: &mut self.in_flight,
+                book: self.book,
+                clock: self.clock,
+                size_bytes: self.feed.size_bytes(),
+                now_ns: None,
+                is_alive: false,
+            };
+            self.port.exchange(most_ns, &mut answers)?;
+            if answers.is_alive {
+                patience.moved();
+            }
+        }
+    }
+
+    /// Hands over the messages that are due and fit into the window. Returns when the next one can
+    /// be, 0: at once; `None`: not before something was answered.
+    fn publish(&mut self, mut now_ns: u64) -> Option<u64> {
+        let (mut sent, mut unread) = (0, 0);
+        while !self.is_done {
+            let room = if self.port.has_room() {
+                self.limits.window.saturating_sub(self.in_flight.len())
+            } else {
+                0
+            };
+            if room == 0 {
+                self.room.full(self.clock.now_ns());
+                return None;
+            }
+            if sent >= self.limits.look_after_messages {
+                return Some(0);
+            }
+            if unread >= self.limits.same_time_messages || self.room.is_behind() {
+                (now_ns, unread) = (self.clock.now_ns(), 0);
+            }
+            self.room.look(now_ns);
+            match self.request(self.limits.batch_messages.min(room), now_ns) {
+                Ok(count) => (sent, unread) = (sent + count, unread + count),
+                Err(due_ns) => return due_ns,
+            }
+        }
+        None
+    }
+
+    /// Hands over one request. Returns how many messages it has, or when the next message can be
+    /// handed over if none can now.
+    #[inline]
+    fn request(&mut self, messages_max: usize, now_ns: u64) -> Result<usize, Option<u64>> {
+        let (mut message, mut was_held) = match self.held.take() {
+            Some((held, _)) => (
+                Message {
+                    sent_ns: now_ns,
+                    ..held
+                },
+                true,
+            ),
+            None => (self.next(now_ns)?, false),
+        };
+        let unix_ns = self.clock.to_unix_ns(message.sent_ns);
+        self.port.begin_request(messages_max, unix_ns);
+        let mut count = 0;
+        let result = loop {
+            if let Err(due_ns) = self.put(message, std::mem::take(&mut was_held)) {
+                break Err(due_ns);
+            }
+            count += 1;
+            if count == messages_max {
+                break Ok(count);
+            }
+            match self.next(now_ns) {
+                Ok(next) => message = next,
+                Err(due_ns) => break Err(due_ns),
+            }
+        };
+        self.port.end_request();
+        result
+    }
+
+    #[inline]
+    fn put(&mut self, message: Message, was_held: bool) -> Result<(), Option<u64>> {
+        let taken = self.port.put(&message, self.feed);
+        if let Err(NotTaken::Full(words)) = taken {
+            self.held = Some((message, words));
+            self.room.full(self.clock.now_ns());
+            return Err(None);
+        }
+        let waited = was_held || self.room.waited(message.intended_ns);
+        self.book.sent(&message, waited);
+        match taken {
+            Err(NotTaken::Refused(words)) => self.book.failed(&message, &words, message.sent_ns),
+            _ => self.in_flight.push(message),
+        }
+        Ok(())
+    }
+
+    /// The next message, or when it is due; `None`: there is none.
+    #[inline]
+    fn next(&mut self, now_ns: u64) -> Result<Message, Option<u64>> {
+        match self.feed.next(now_ns) {
+            Next::Send(message) => Ok(message),
+            Next::At(due_ns) => {
+                self.room.caught_up();
+                Err(Some(due_ns))
+            }
+            Next::Done => {
+                self.is_done = true;
+                Err(None)
+            }
+        }
+    }
+
+    /// Writes down what was not answered. A broker that has left something unanswered, though
+    /// nobody has told the producer to stop, is told of.
+    fn end(mut self, result: Result<(), DriverError>) -> Result<(), DriverError> {
+        let now_ns = self.clock.now_ns();
+        if let Some((message, words)) = self.held.take() {
+            self.book.sent(&message, true);
+            self.book.failed(&message, &words, message.sent_ns);
+        }
+        let has_all = self.in_flight.is_empty();
+        while let Some(message) = self.in_flight.take_first_to(u64::MAX) {
+            match result {
+                Ok(()) => self.book.gave_up(&message, &UNANSWERED, now_ns),
+                Err(_) => self.book.failed(&message, &UNANSWERED, now_ns),
+            }
+        }
+        result.and_then(|()| answered(has_all, self.port.url(), self.stop))
+    }
+}
+
+/// The messages of one look. The clock is read with the first one.
+pub(crate) struct Arrivals<'a> {
+    book: &'a mut Book,
+    now_ns: Option<u64>,
+}
+
+impl Arrivals<'_> {
+    /// A message came. `stream` names what keeps its order ([`Book::came`]).
+    #[inline]
+    pub(crate) fn came(&mut self, message: &[u8], stream: Option<u32>) {
+        let clock = self.book.clock();
+        let now_ns = *self.now_ns.get_or_insert_with(|| clock.now_ns());
+        self.book.came(message, stream, now_ns);
+    }
+}
+
+/// A consumer by a client library.
+pub(crate) struct Consumer<P>(pub(crate) P);
+
+impl<P: ReceivePort> Consume for Consumer<P> {
+    fn run(&mut self, book: &mut Book, stop: &Stop) -> Result<(), DriverError> {
+        self.0.start()?;
+        while !stop.is_set() {
+            let mut arrivals = Arrivals { book, now_ns: None };
+            self.0.receive(LOOK_NS, &mut arrivals)?;
+        }
+        self.0.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::time::Duration;
+
+    use super::*;
+    use crate::book::{Live, Tally};
+    use crate::payload::PayloadKind;
+    use crate::plan::{Acks, Amount, Plan};
+    use crate::schedule::Arrivals as Schedule;
+
+    /// A library with the faults that a test wants. It answers a request with each look.
+    struct Library {
+        url: Url,
+        limits: Limits,
+        /// Messages of each request, and the last message of each that is not answered.
+        requests: Vec<usize>,
+        unanswered: Vec<u64>,
+        open: Vec<u64>,
+        /// Its buffer has no room for this message until the next look.
+        full_at: Option<u64>,
+        refused_at: Option<u64>,
+        /// From this message on it answers nothing, or is gone.
+        silent_at: Option<u64>,
+        gone_at: Option<u64>,
+        stops: Option<Stop>,
+    }
+
+    impl PublishPort for Library {
+        fn url(&self) -> &Url {
+            &self.url
+        }
+
+        fn limits(&self, _feed: &Feed) -> Limits {
+            self.limits
+        }
+
+        fn put(&mut self, message: &Message, feed: &mut Feed) -> Result<(), NotTaken> {
+            let mut value = Vec::new();
+            feed.push(message, &mut value);
+            assert_eq!(value.len(), feed.size_bytes());
+            if self.full_at == Some(message.sequence) {
+                self.stops.iter().for_each(Stop::set);
+                return Err(NotTaken::Full("full".to_owned()));
+            }
+            if self.refused_at == Some(message.sequence) {
+                return Err(NotTaken::Refused("too large".to_owned()));
+            }
+            self.open.push(message.sequence);
+            Ok(())
+        }
+
+        fn end_request(&mut self) {
+            self.requests.push(self.open.len());
+            self.unanswered.extend(self.open.pop());
+            self.open.clear();
+        }
+
+        fn exchange(&mut self, _: u64, answers: &mut Answers<'_>) -> Result<(), DriverError> {
+            if self.stops.is_none() {
+                self.full_at = None;
+            }
+            let Some(last) = self.unanswered.first().copied() else {
+                return Ok(());
+            };
+            if self.gone_at.is_some_and(|from| last >= from) {
+                return Err(self.url.gone("connection reset"));
+            }
+            if self.silent_at.is_none_or(|from| last < from) {
+                self.unanswered.remove(0);
+                answers.acked_to(last);
+            }
+            Ok(())
+        }
+    }
+
+    fn library() -> Library {
+        Library {
+            url: "nsq://there:4150".parse().unwrap(),
+            limits: Limits {
+                batch_messages: 10,
+                ..Limits::new(25)
+            },
+            requests: Vec::new(),
+            unanswered: Vec::new(),
+            open: Vec::new(),
+            full_at: None,
+            refused_at: None,
+            silent_at: None,
+            gone_at: None,
+            stops: None,
+        }
+    }
+
+    fn run(library: Library, stop: &Stop) -> (Library, Tally, String) {
+        let plan = Plan {
+            run: 1,
+            topic: "t".to_owned(),
+            producers: 1,
+            consumers: 0,
+            size_bytes: 100,
+            payload: PayloadKind::Random,
+            amount: Amount::Messages(100),
+            warm_up_s: 0.0,
+            // All of it is due at once: whatever waits, waits for the library.
+            arrivals: Schedule::Constant { rate: 1e9 },
+            batch_messages: 10,
+            in_flight: 25,
+            acks: Acks::One,
+            partitions: 1,
+            keys: 0,
+            seed: 1,
+        };
+        let clock = Clock::new();
+        let mut feed = Feed::new(&plan, 0, clock, 0);
+        let mut book = Book::new(clock, 1, 0, 0, Live::default());
+        let mut producer = Producer(library);
+        let result = producer.run(&mut feed, &mut book, stop);
+        let words = result.map_or_else(|error| error.to_string(), |()| String::new());
+        (producer.0, book.finish(), words)
+    }
+
+    #[test]
+    fn requests_fill_the_window_and_no_more() {
+        let (library, tally, words) = run(library(), &Stop::default());
+        assert_eq!((tally.sent, tally.messages, tally.errors), (100, 100, 0));
+        assert_eq!(library.requests[..4], [10, 10, 5, 10]);
+        assert_eq!(library.requests.iter().sum::<usize>(), 100);
+        assert_eq!((tally.acked[&0].len(), words), (100, String::new()));
+    }
+
+    #[test]
+    fn a_message_that_a_full_library_does_not_take_is_sent_later() {
+        let full = Library {
+            full_at: Some(12),
+            ..library()
+        };
+        let (library, tally, words) = run(full, &Stop::default());
+        assert_eq!((tally.sent, tally.messages, tally.errors), (100, 100, 0));
+        assert_eq!(library.requests[..2], [10, 2]);
+        assert_eq!((tally.acked[&0].len(), words), (100, String::new()));
+        assert!(tally.lag.len() < 100, "it has waited for the library");
+    }
+
+    #[test]
+    fn a_message_that_is_held_at_the_end_was_not_sent() {
+        let stop = Stop::default();
+        let full = Library {
+            full_at: Some(12),
+            stops: Some(stop.clone()),
+            ..library()
+        };
+        let (_, tally, words) = run(full, &stop);
+        assert_eq!((tally.sent, tally.messages, tally.errors), (13, 12, 1));
+        assert_eq!(
+            (tally.error_texts, words),
+            (vec!["full".to_owned()], String::new())
+        );
+    }
+
+    #[test]
+    fn a_message_that_is_refused_is_told_and_the_others_go_on() {
+        let refusing = Library {
+            refused_at: Some(3),
+            ..library()
+        };
+        let (_, tally, words) = run(refusing, &Stop::default());
+        assert_eq!((tally.sent, tally.messages, tally.errors), (100, 99, 1));
+        assert_eq!(
+            (tally.error_texts, words),
+            (vec!["too large".to_owned()], String::new())
+        );
+    }
+
+    #[test]
+    fn a_broker_that_falls_silent_is_given_up() {
+        let silent = Library {
+            silent_at: Some(60),
+            ..library()
+        };
+        let stop = Stop::default();
+        stop.give_up_after(Duration::from_millis(20));
+        let (_, tally, words) = run(silent, &stop);
+        assert!(
+            words.ends_with("it has answered nothing for 30 seconds"),
+            "{words}"
+        );
+        assert_eq!(tally.errors, tally.unanswered);
+        assert_eq!(tally.sent, tally.messages + tally.unanswered);
+        assert_eq!(tally.error_texts, [UNANSWERED]);
+    }
+
+    #[test]
+    fn messages_that_are_lost_with_the_connection_were_not_given_up() {
+        let gone = Library {
+            gone_at: Some(60),
+            ..library()
+        };
+        let (_, tally, words) = run(gone, &Stop::default());
+        assert!(words.ends_with("went away: connection reset"), "{words}");
+        assert_eq!(
+            (tally.errors, tally.unanswered),
+            (tally.sent - tally.messages, 0)
+        );
+        assert!(tally.errors > 0);
+    }
+
+    #[test]
+    fn answers_belong_to_requests_in_their_order() {
+        let clock = Clock::new();
+        let mut book = Book::new(clock, 1, 0, 0, Live::default());
+        let mut in_flight = InFlight::default();
+        for (sequence, intended_ns) in [(0, 1), (1, 1), (2, 1_000_000), (3, 1_000_000)] {
+            in_flight.push(Message {
+                sequence,
+                intended_ns,
+                sent_ns: 5_000_000,
+                key: None,
+                is_measured: true,
+            });
+        }
+        let mut answers = Answers {
+            in_flight: &mut in_flight,
+            book: &mut book,
+            clock,
+            size_bytes: 10,
+            now_ns: Some(6_000_000),
+            is_alive: false,
+        };
+        answers.acked_to(2);
+        answers.failed_to(3, &"no");
+        // An answer to nothing changes nothing.
+        answers.acked_to(3);
+        answers.acked(2);
+        assert!(answers.is_alive && answers.has_all());
+        let tally = book.finish();
+        assert_eq!((tally.messages, tally.bytes, tally.errors), (3, 30, 1));
+        assert_eq!((tally.response.len(), tally.service.len()), (3, 3));
+        // The time of each from its own time, though two of them were counted at once.
+        assert_eq!(tally.response.quantile_ns(0.3) / 100_000, 50);
+        assert!(tally.response.max_ns() > 5_500_000);
+        assert_eq!(tally.acked[&0].len(), 3);
+        assert_eq!(tally.error_texts, ["no"]);
+    }
+}
