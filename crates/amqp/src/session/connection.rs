@@ -81,6 +81,7 @@ impl Connection {
     }
 
     /// A read begins: what it takes from both clocks.
+    #[inline]
     pub(super) fn begin_read(&mut self, now: Now) {
         self.now = now;
         self.broker_ms = self.realm.now_ms();
@@ -143,11 +144,13 @@ impl Connection {
     }
 
     /// Moves the answers behind `out`.
+    #[inline]
     pub(super) fn take_replies(&mut self, out: &mut Output) {
         out.append(&mut self.replies);
     }
 
     /// Gives the memory for answers back after many of them.
+    #[inline]
     pub(super) fn shrink_replies(&mut self) {
         if self.replies.bytes.capacity() > REPLIES_KEPT_BYTES {
             self.replies = Output::default();

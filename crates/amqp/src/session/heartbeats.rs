@@ -24,10 +24,12 @@ impl Heartbeats {
     }
 
     /// Something came, or nothing is read: a client that is not listened to is not silent.
+    #[inline]
     pub(super) fn read(&mut self, now_us: u64) {
         self.last_read_us = now_us;
     }
 
+    #[inline]
     pub(super) fn wrote(&mut self, now_us: u64) {
         self.last_write_us = now_us;
     }
@@ -46,11 +48,13 @@ impl Heartbeats {
     }
 
     /// Whether a heartbeat is to be sent, because nothing else was for half an interval.
+    #[inline]
     pub(super) fn is_beat_due(&self, now_us: u64) -> bool {
         self.interval_us != 0 && now_us >= self.beat_us()
     }
 
     /// Whether the client is to be left, because nothing came for two intervals.
+    #[inline]
     pub(super) fn is_silent(&self, now_us: u64) -> bool {
         self.interval_us != 0 && now_us >= self.silent_us()
     }

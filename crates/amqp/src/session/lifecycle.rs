@@ -150,6 +150,7 @@ impl Lifecycle {
     }
 
     /// When [`Lifecycle::end_if_overdue`] has to be asked at the latest.
+    #[inline]
     pub(super) fn due_us(&self) -> u64 {
         match self.phase {
             Phase::Open | Phase::Draining | Phase::Ended => u64::MAX,
@@ -159,6 +160,7 @@ impl Lifecycle {
     }
 
     /// Ends a connection whose client takes too long to open it, or to answer its end.
+    #[inline]
     pub(super) fn end_if_overdue(&mut self, now_us: u64) {
         if now_us < self.due_us() {
             return;

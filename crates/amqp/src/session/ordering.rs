@@ -69,8 +69,11 @@ impl Ordering {
     }
 
     /// Goes on once what came before is written, and is where it belongs.
+    #[inline]
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) {
-        self.routing.retain(|routing| routing.poll(cx).is_pending());
+        if !self.routing.is_empty() {
+            self.routing.retain(|routing| routing.poll(cx).is_pending());
+        }
         if let Some(unwritten) = &mut self.unwritten
             && unwritten.poll_written(cx).is_ready()
         {

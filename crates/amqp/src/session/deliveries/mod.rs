@@ -83,9 +83,14 @@ impl Deliveries {
     }
 
     /// Goes on with what the client's next method waits for.
+    #[inline]
     pub(super) fn poll(&mut self, connection: &mut Connection, cx: &mut Context<'_>) {
-        self.routing.retain(|routing| routing.poll(cx).is_pending());
-        self.poll_get(connection, cx);
+        if !self.routing.is_empty() {
+            self.routing.retain(|routing| routing.poll(cx).is_pending());
+        }
+        if self.pending_get.is_some() {
+            self.poll_get(connection, cx);
+        }
     }
 
     /// The queue to which answers of direct reply-to on a channel go.

@@ -90,6 +90,7 @@ impl Batches {
     }
 
     /// Whether nothing was published since the last flush.
+    #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.open.is_empty()
             && self.groups.is_empty()
@@ -138,6 +139,7 @@ impl Batches {
     }
 
     /// Remembers the outcome of a batch until the next flush, if a client is owed a confirm for it.
+    #[inline]
     pub(super) fn keep(
         &mut self,
         connection: &mut Connection,
@@ -164,6 +166,7 @@ impl Batches {
     }
 
     /// Ends a flush; `None`: nothing waits for it.
+    #[inline]
     pub(super) fn end_flush(&mut self, waiting: Option<Waiting>) -> Option<Flush> {
         let published = std::mem::take(&mut self.published);
         let failed = std::mem::take(&mut self.failed);

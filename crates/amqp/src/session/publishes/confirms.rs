@@ -110,6 +110,7 @@ impl Confirms {
     }
 
     /// Collects what is decided, in order. Tells of each failure of the log.
+    #[inline]
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -121,6 +122,7 @@ impl Confirms {
     }
 
     /// Takes the memory of decisions back.
+    #[inline]
     pub(super) fn reuse(&mut self, mut decisions: Vec<Decision>) {
         decisions.clear();
         self.decisions = decisions;

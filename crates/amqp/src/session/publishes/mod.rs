@@ -84,16 +84,19 @@ impl Publisher {
     }
 
     /// Whether it has left work for its next turn.
+    #[inline]
     pub(super) fn wants_turn(&self) -> bool {
         !self.fan_out.is_empty() && !self.waits_for_room
     }
 
     /// Whether nothing waits for the log to confirm it.
+    #[inline]
     pub(super) fn is_confirmed(&self) -> bool {
         self.confirms.is_empty()
     }
 
     /// Whether all that was published is stored and confirmed.
+    #[inline]
     pub(super) fn is_done(&self) -> bool {
         self.confirms.is_empty() && self.fan_out.is_empty()
     }
@@ -123,11 +126,13 @@ impl Publisher {
 
     /// Whether it has to be looked for contents that are held for too long, because others need the
     /// memory.
+    #[inline]
     pub(super) fn holds_much(&self, now_us: u64) -> bool {
         self.contents.is_due(now_us)
     }
 
     /// Goes on once the disk has taken enough.
+    #[inline]
     pub(super) fn poll_room(&mut self, connection: &Connection, cx: &mut Context<'_>) {
         if self.waits_for_room && connection.realm.room().poll_free(cx).is_ready() {
             self.waits_for_room = false;
@@ -135,17 +140,20 @@ impl Publisher {
     }
 
     /// Looks at a full disk again, if it is time.
+    #[inline]
     pub(super) fn poll_alarm(&mut self, connection: &mut Connection) {
         self.alarm.poll(connection);
     }
 
     /// Lets go of routes that may have changed: a publisher may rest for long.
+    #[inline]
     pub(super) fn forget_old_routes(&mut self, connection: &Connection) {
         self.routes.refresh(connection.host.generation());
     }
 
     /// The publishes and commits about which it is decided now, in order. To be given back with
     /// [`Publisher::answered`].
+    #[inline]
     pub(super) fn poll_confirms(
         &mut self,
         connection: &mut Connection,

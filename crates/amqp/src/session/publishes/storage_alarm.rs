@@ -56,6 +56,7 @@ impl StorageAlarm {
     }
 
     /// Looks at the disk again, if it is time.
+    #[inline]
     pub(super) fn poll(&mut self, connection: &mut Connection) {
         let now_us = connection.now.us;
         if now_us < self.due_us() {
