@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::cpu_clock;
-use crate::delay::PROXY_THREADS;
 use crate::listeners::{self, numbers_in};
+use crate::proxy::PROXY_THREADS;
 
 /// Costs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]

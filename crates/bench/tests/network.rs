@@ -89,7 +89,7 @@ fn tcp_sees_the_round_trip() {
     let Some(_alone) = alone() else { return };
     let network = Network::open(&link(20)).unwrap();
     let rtt = network.rtt();
-    // How much longer depends on the machine; the tests of `delay/line.rs` tell the time.
+    // How much longer depends on the machine; the tests of `network/relay.rs` tell the time.
     assert!(rtt >= Duration::from_millis(20), "TCP_INFO: {rtt:?}");
     let (_listener, client, broker) = connected(&network);
     exchange(*b"xy", &client, &broker);

@@ -126,8 +126,6 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/server/src/process/signals.rs",
     // The CPU time of a process and of another thread.
     "crates/bench/src/cpu_clock.rs",
-    // Tokio takes a descriptor only on the word that it stays open.
-    "crates/bench/src/delay/thread.rs",
     // librdkafka is a C library.
     "crates/bench/src/kafka/native.rs",
     // Namespaces, TUN devices and TCP_INFO.

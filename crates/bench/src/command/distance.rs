@@ -6,8 +6,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::{BenchError, values};
-use crate::delay::{Bandwidth, Link};
 use crate::network::{Network, NetworkError};
+use crate::proxy::{Bandwidth, Link};
 use crate::url::Url;
 use crate::words;
 

@@ -7,8 +7,8 @@ use clap::Args;
 use super::distance::LinkArgs;
 use super::output::{print, write};
 use super::{BenchError, Session, values};
-use crate::delay::Link;
 use crate::plan::Amount;
+use crate::proxy::Link;
 use crate::stories::{How, Play, Story, StoryName};
 use crate::url::Url;
 

@@ -21,10 +21,11 @@
 //! namespaces, which root has, and others get where user namespaces are allowed
 //! ([`allow_networks`]).
 //!
-//! One thread named [`PROXY_THREADS`](crate::delay::PROXY_THREADS) carries the packets. It does a
+//! One thread named [`PROXY_THREADS`](crate::proxy::PROXY_THREADS) carries the packets. It does a
 //! part of what the kernel would do for client and broker: their receiving happens when it writes.
 //! So their CPU time is less than over a loopback device, and its own is no measure.
 
+mod across;
 mod kernel;
 mod namespace;
 mod relay;
@@ -37,10 +38,12 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+pub use across::connect_across;
 pub use namespace::allow_networks;
 
-use crate::delay::{DelayThread, Link};
+use crate::proxy::Link;
 use namespace::Namespace;
+use relay::Relay;
 
 /// The devices' name, on both sides.
 const DEVICE: &str = "rtt0";
@@ -85,7 +88,7 @@ pub enum NetworkError {
 #[derive(Debug)]
 pub struct Network {
     // First, so that it ends first: it has the devices.
-    _relay: DelayThread,
+    _relay: Relay,
     client: Namespace,
     broker: Namespace,
     link: Link,
@@ -147,7 +150,7 @@ impl Network {
             rtnetlink::add_route(CLIENT, up()?, None, libc::RT_TABLE_MAIN)
         });
         set_up.flatten().map_err(NetworkError::SetUp)?;
-        let relay = relay::start(link, devices).map_err(NetworkError::SetUp)?;
+        let relay = Relay::start(link, devices).map_err(NetworkError::SetUp)?;
         let mut network = Network {
             _relay: relay,
             client,
@@ -178,11 +181,6 @@ impl Network {
     /// The system does not let it.
     pub fn at_broker<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
         self.broker.run(work)
-    }
-
-    /// The distance.
-    pub(crate) fn link(&self) -> &Link {
-        &self.link
     }
 
     /// The round trip as the kernel on the broker's side has measured it when this was made.

@@ -1,66 +1,238 @@
-//! The relay of packets between two devices, each of which is held for its time.
+//! The relay of packets between two devices: one thread, which holds each packet for its time.
 
-use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
 
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::{Errno, read, write};
-use tokio::io::unix::AsyncFd;
 
-use crate::delay::{DelayLine, DelayThread, Link, registered};
+use crate::clock::Clock;
+use crate::proxy::{Link, PROXY_THREADS, Way};
 
 /// The longest packet, with what stands before it.
 const PACKET_BYTES_MAX: usize = (64 << 10) + 64;
 /// Without a bandwidth so much may be on its way each way: more than two systems' windows.
 const HELD_BYTES_MAX: usize = 64 << 20;
+/// Bytes that a packet counts at least, while it is held.
+const HELD_BYTES_MIN: usize = 128;
 /// Packets of one device that are taken before others have their turn.
 const TURN: usize = 64;
 
-/// Begins to carry packets between two devices, until the thread is dropped.
-pub(super) fn start(link: &Link, [one, two]: [OwnedFd; 2]) -> io::Result<DelayThread> {
-    let link = *link;
-    let most_bytes = match link.bandwidth {
-        Some(_) => link.room_bytes(),
-        None => HELD_BYTES_MAX,
-    };
-    let register = || Ok([registered(one)?, registered(two)?]);
-    DelayThread::start(register, move |[one, two], alarm| async move {
-        let direction = || Rc::new(RefCell::new(link.direction()));
-        let line = || DelayLine::new(&alarm, &direction(), most_bytes);
-        let (there, back) = (line(), line());
-        // They end when a device is gone.
-        tokio::select! {
-            () = receive(&one, &there) => {}
-            () = send(&there, &two) => {}
-            () = receive(&two, &back) => {}
-            () = send(&back, &one) => {}
-        }
-    })
+/// A thread that carries packets until this is dropped.
+#[derive(Debug)]
+pub(super) struct Relay {
+    end: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
 }
 
-async fn receive(from: &AsyncFd<OwnedFd>, line: &DelayLine<Box<[u8]>>) {
-    let mut buffer = vec![0; PACKET_BYTES_MAX];
-    while let Ok(mut ready) = from.readable().await {
-        for _ in 0..TURN {
-            match read(from.get_ref(), &mut buffer[..]) {
-                Ok(bytes) => line.put_or_lose(buffer[..bytes].into(), bytes),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => {
-                    ready.clear_ready();
-                    break;
-                }
-                Err(_) => return,
-            }
-        }
-        tokio::task::yield_now().await;
+impl Relay {
+    /// Begins.
+    pub(super) fn start(link: &Link, devices: [OwnedFd; 2]) -> io::Result<Relay> {
+        let end = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let ended = Arc::clone(&end);
+        let lines = [Line::new(link), Line::new(link)];
+        let carry = move || {
+            // So that packets are no later than they have to be.
+            let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+            carry(&devices, lines, &ended);
+        };
+        let thread = Builder::new().name(PROXY_THREADS.to_owned()).spawn(carry)?;
+        Ok(Relay {
+            end,
+            thread: Some(thread),
+        })
     }
 }
 
-async fn send(line: &DelayLine<Box<[u8]>>, to: &AsyncFd<OwnedFd>) {
+impl Drop for Relay {
+    fn drop(&mut self) {
+        // The counter has room for this one.
+        let _ = write(&*self.end, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            // If it has panicked, it has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Carries: what comes from a device goes to the other one by the line of the same number.
+fn carry(devices: &[OwnedFd; 2], mut lines: [Line; 2], end: &OwnedFd) {
+    let clock = Clock::new();
+    let mut buffer = vec![0; PACKET_BYTES_MAX];
     loop {
-        let packet = line.next().await;
-        // A network may lose one; nobody is told.
-        let _ = write(to.get_ref(), &packet);
+        let now_ns = clock.now_ns();
+        for (line, to) in lines.iter_mut().zip(devices.iter().rev()) {
+            while let Some(packet) = line.take(now_ns) {
+                // A network may lose one; nobody is told.
+                let _ = write(to, &packet);
+            }
+        }
+        let next_ns = lines.iter().filter_map(Line::next_ns).min();
+        let left = next_ns.map(|ns| timespec(ns.saturating_sub(clock.now_ns())));
+        let (wanted, none) = (PollFlags::IN, PollFlags::empty());
+        let mut polled = [&devices[0], &devices[1], end].map(|it| PollFd::new(it, wanted));
+        match poll(&mut polled, left.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => return,
+        }
+        let [one, two, over] = polled.map(|it| it.revents());
+        if over != none {
+            return;
+        }
+        for ((events, from), line) in [one, two].into_iter().zip(devices).zip(&mut lines) {
+            if events.intersects(PollFlags::IN) {
+                receive(from, line, clock, &mut buffer);
+            } else if events != none {
+                // The device is gone.
+                return;
+            }
+        }
+    }
+}
+
+fn receive(from: &OwnedFd, line: &mut Line, clock: Clock, buffer: &mut [u8]) {
+    for _ in 0..TURN {
+        match read(from, &mut *buffer) {
+            Ok(bytes) => line.put(&buffer[..bytes], clock.now_ns()),
+            // Nothing is there, or it was interrupted, and is asked again.
+            Err(_) => return,
+        }
+    }
+}
+
+fn timespec(ns: u64) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(ns / 1_000_000_000).unwrap_or(i64::MAX),
+        tv_nsec: i64::from((ns % 1_000_000_000) as u32),
+    }
+}
+
+/// Packets that are on their way to one side, in order, each with the time at which it arrives.
+#[derive(Debug)]
+struct Line {
+    way: Way,
+    packets: VecDeque<(u64, Box<[u8]>)>,
+    held_bytes: usize,
+    room_bytes: usize,
+    last_due_ns: u64,
+}
+
+impl Line {
+    fn new(link: &Link) -> Line {
+        Line {
+            way: link.way(),
+            packets: VecDeque::new(),
+            held_bytes: 0,
+            room_bytes: match link.bandwidth {
+                Some(_) => link.room_bytes(),
+                None => HELD_BYTES_MAX,
+            },
+            last_due_ns: 0,
+        }
+    }
+
+    /// Sends a packet. Where there is no room for it, it is lost, as in a network.
+    fn put(&mut self, packet: &[u8], now_ns: u64) {
+        let held_bytes = self.held_bytes + cost(packet);
+        if held_bytes > self.room_bytes {
+            return;
+        }
+        self.held_bytes = held_bytes;
+        // Jitter delays; it lets nothing overtake.
+        let due_ns = self.way.due_ns(packet.len(), now_ns).max(self.last_due_ns);
+        self.last_due_ns = due_ns;
+        self.packets.push_back((due_ns, packet.into()));
+    }
+
+    /// The next packet if it has arrived.
+    fn take(&mut self, now_ns: u64) -> Option<Box<[u8]>> {
+        let (_, packet) = self.packets.pop_front_if(|(due_ns, _)| *due_ns <= now_ns)?;
+        self.held_bytes -= cost(&packet);
+        Some(packet)
+    }
+
+    /// When the next one arrives.
+    fn next_ns(&self) -> Option<u64> {
+        self.packets.front().map(|(due_ns, _)| *due_ns)
+    }
+}
+
+fn cost(packet: &[u8]) -> usize {
+    packet.len().max(HELD_BYTES_MIN)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn link(rtt_us: u64, jitter_us: u64, bandwidth: Option<&str>) -> Link {
+        Link {
+            rtt: Duration::from_micros(rtt_us),
+            jitter: Duration::from_micros(jitter_us),
+            bandwidth: bandwidth.map(|text| text.parse().unwrap()),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn packets_arrive_in_order_and_not_before_their_time(
+            pauses_ns in prop::collection::vec(0..3_000_000u64, 1..100),
+            jitter_us in 0..5_000u64,
+        ) {
+            let mut line = Line::new(&link(10_000, jitter_us, None));
+            let (mut now_ns, mut sent_ns) = (0, Vec::new());
+            for pause_ns in pauses_ns {
+                now_ns += pause_ns;
+                line.put(&(sent_ns.len() as u64).to_ne_bytes(), now_ns);
+                sent_ns.push(now_ns);
+            }
+            for (at, sent_ns) in sent_ns.into_iter().enumerate() {
+                let due_ns = line.next_ns().unwrap();
+                prop_assert!(due_ns >= sent_ns + 5_000_000);
+                prop_assert!(due_ns <= now_ns.min(sent_ns + 5_000_000) + 5_000_000
+                    + jitter_us * 1_000);
+                prop_assert!(line.take(due_ns - 1).is_none());
+                let packet = line.take(due_ns).unwrap();
+                prop_assert_eq!(&packet[..], &(at as u64).to_ne_bytes()[..]);
+            }
+            prop_assert_eq!((line.next_ns(), line.held_bytes), (None, 0));
+        }
+    }
+
+    #[test]
+    fn a_full_line_loses_packets_and_has_room_again() {
+        let mut line = Line::new(&link(10_000, 0, Some("8Mbit")));
+        let packet = [1; 1_500];
+        for _ in 0..1_000 {
+            line.put(&packet, 0);
+        }
+        assert!(line.held_bytes <= line.room_bytes && line.room_bytes < 1_000 * packet.len());
+        let held = line.packets.len();
+        // A megabyte per second.
+        let last_ns = line.packets.back().unwrap().0;
+        let seconds = (held * packet.len()) as f64 / 1e6;
+        assert!((last_ns as f64 / 1e9 - seconds).abs() < 0.03, "{last_ns}");
+        assert!(line.take(last_ns).is_some());
+        line.put(&packet, last_ns);
+        assert_eq!(line.packets.len(), held);
+    }
+
+    #[test]
+    fn many_empty_packets_are_bounded_too() {
+        let mut line = Line::new(&link(10_000, 0, None));
+        for _ in 0..2 * HELD_BYTES_MAX / HELD_BYTES_MIN {
+            line.put(&[], 0);
+        }
+        assert_eq!(line.packets.len(), HELD_BYTES_MAX / HELD_BYTES_MIN);
     }
 }

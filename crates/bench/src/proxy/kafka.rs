@@ -29,7 +29,7 @@ pub(super) type Endpoint<'e> = dyn FnMut(&str, u16) -> Option<(String, u16)> + '
 
 /// Reads along on one connection.
 #[derive(Debug, Default)]
-pub(super) struct AddressRewriter {
+pub(super) struct Exchange {
     /// The beginning of the request that is passing.
     head: Vec<u8>,
     /// Bytes of that request that are still to pass.
@@ -44,7 +44,7 @@ pub(super) struct AddressRewriter {
     is_lost: bool,
 }
 
-impl AddressRewriter {
+impl Exchange {
     /// Bytes of requests pass.
     pub(super) fn requests(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() && !self.is_lost {
@@ -113,7 +113,7 @@ impl AddressRewriter {
         std::mem::take(&mut self.response)
     }
 
-    /// How long [`AddressRewriter::response`] has to be before anything can be done with it.
+    /// How long [`Exchange::response`] has to be before anything can be done with it.
     fn wanted(&self) -> usize {
         match self.request_of_response() {
             Some((_, size)) if size + 4 <= RESPONSE_BYTES_MAX => size + 4,
@@ -133,8 +133,7 @@ impl AddressRewriter {
         Some((place, usize::try_from(size).ok().filter(|size| *size >= 4)?))
     }
 
-    /// Passes [`AddressRewriter::response`] on once it is long enough, and changes it first if it
-    /// has to.
+    /// Passes [`Exchange::response`] on once it is long enough, and changes it first if it has to.
     fn pass(&mut self, out: &mut Vec<u8>, to: &mut Endpoint<'_>) {
         if self.response.len() < self.wanted() {
             return;

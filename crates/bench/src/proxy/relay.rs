@@ -1,130 +1,265 @@
-//! Where the proxy listens: one door for the address that the user named, and one for each that a
-//! Kafka broker tells of itself or of others.
+//! The proxy's one thread: waits for sockets and times, and moves bytes.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
-use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, ToSocketAddrs};
-use std::rc::Rc;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpStream};
+use std::num::NonZeroU64;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tokio::net::TcpListener;
-use tokio::task::spawn_local;
+use rustix::buffer::spare_capacity;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
-use super::Carries;
-use crate::delay::{Alarm, Link, LinkDirection};
+use super::doors::{DOOR, Door, Doors};
+use super::kafka::Exchange;
+use super::pair::{After, Pair, Ways};
+use super::{Link, SelfSeen};
+use crate::clock::Clock;
 
+/// Token of what wakes the thread to end it.
+const WAKE: u64 = 0;
+/// The two sockets of connection `id` have the tokens `4 * id + CLIENT` and `4 * id + SERVER`.
+const CLIENT: u64 = 2;
+const SERVER: u64 = 3;
+/// Numbers of connections are above those of doors, because both have times.
+const FIRST_PAIR: u64 = 1 << 16;
 /// When the system has no room for another connection, it is asked again so much later.
 const ACCEPT_AGAIN_NS: u64 = 100_000_000;
-/// Most doors: a cluster has fewer brokers.
-const DOORS_MAX: usize = 1_024;
+const EVENTS: usize = 256;
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// What all connections of a proxy share.
-#[derive(Debug)]
-pub(super) struct TcpRelay {
-    pub(super) link: Link,
-    pub(super) carries: Carries,
-    pub(super) alarm: Rc<Alarm>,
-    /// From clients to brokers.
-    pub(super) up: Rc<RefCell<LinkDirection>>,
-    /// From brokers to clients.
-    pub(super) down: Rc<RefCell<LinkDirection>>,
-    /// For one read: about a millisecond's worth.
-    pub(super) buffer: RefCell<Vec<u8>>,
-    /// Where it listens, and where the connections go.
-    doors: RefCell<Vec<(SocketAddr, SocketAddr)>>,
-    /// Addresses as brokers tell them, and the doors to them; `None`: it cannot be made.
-    endpoints: RefCell<HashMap<(String, u16), Option<SocketAddr>>>,
-    /// A broker has told an address for which no door could be made.
-    is_passed_by: Arc<AtomicBool>,
+/// The state of the proxy's thread.
+pub(super) struct Relay {
+    link: Link,
+    clock: Clock,
+    epoll: OwnedFd,
+    doors: Doors,
+    pairs: HashMap<u64, Pair>,
+    last_id: u64,
+    ways: Ways,
+    /// Connections by the time at which something arrives. Times that are past do no harm.
+    times: BinaryHeap<Reverse<(u64, u64)>>,
+    is_kafka: bool,
+    ended: Arc<AtomicBool>,
+    seen: Arc<SelfSeen>,
 }
 
-/// A listener for this thread's runtime.
-pub(super) fn registered(listener: std::net::TcpListener) -> io::Result<TcpListener> {
-    listener.set_nonblocking(true)?;
-    TcpListener::from_std(listener)
-}
-
-impl TcpRelay {
+impl Relay {
     pub(super) fn new(
         link: Link,
-        carries: Carries,
-        alarm: Rc<Alarm>,
-        door: (SocketAddr, SocketAddr),
-        is_passed_by: Arc<AtomicBool>,
-    ) -> Rc<TcpRelay> {
-        let direction = || Rc::new(RefCell::new(link.direction()));
-        Rc::new(TcpRelay {
+        door: Door,
+        is_kafka: bool,
+        (wake, ended, seen): (&OwnedFd, Arc<AtomicBool>, Arc<SelfSeen>),
+    ) -> std::io::Result<Relay> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(
+            &epoll,
+            wake,
+            epoll::EventData::new_u64(WAKE),
+            epoll::EventFlags::IN,
+        )?;
+        let ways = Ways {
+            up: link.way(),
+            down: link.way(),
+            piece_bytes: link.piece_bytes().min(BUFFER_BYTES),
+        };
+        let mut doors = Doors::default();
+        doors.open(&epoll, door)?;
+        Ok(Relay {
             link,
-            carries,
-            alarm,
-            up: direction(),
-            down: direction(),
-            buffer: RefCell::new(vec![0; link.piece_bytes().min(BUFFER_BYTES)]),
-            doors: RefCell::new(vec![door]),
-            endpoints: RefCell::default(),
-            is_passed_by,
+            clock: Clock::new(),
+            epoll,
+            doors,
+            pairs: HashMap::new(),
+            last_id: 0,
+            ways,
+            times: BinaryHeap::new(),
+            is_kafka,
+            ended,
+            seen,
         })
     }
 
-    /// Carries what comes to a door.
-    pub(super) async fn serve(self: Rc<Self>, listener: TcpListener, upstream: SocketAddr) {
-        loop {
-            match listener.accept().await {
-                Ok((client, _)) => {
-                    // However it ends, both sides have heard of it.
-                    spawn_local(Rc::clone(&self).carry(client, upstream));
+    /// Works until it is ended.
+    pub(super) fn run(mut self) {
+        // So that it wakes when something is due, not up to 50 µs later. Where the system does not
+        // let it, its lateness shows it.
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+        let mut events = Vec::with_capacity(EVENTS);
+        let mut buffer = vec![0; BUFFER_BYTES];
+        let (mut busy, mut next): (HashSet<u64>, HashSet<u64>) = Default::default();
+        while !self.ended.load(Ordering::Acquire) {
+            if self.wait(&mut events, !busy.is_empty()).is_err() {
+                return;
+            }
+            for event in events.drain(..) {
+                let flags = event.flags;
+                let over = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+                let readable =
+                    flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP | over);
+                let writable = flags.intersects(epoll::EventFlags::OUT | over);
+                let (id, part) = (event.data.u64() / 4, event.data.u64() % 4);
+                match part {
+                    DOOR => self.accept(id, &mut busy),
+                    CLIENT | SERVER => {
+                        if let Some(pair) = self.pairs.get_mut(&id) {
+                            pair.wake(part == SERVER, readable, writable);
+                            busy.insert(id);
+                        }
+                    }
+                    _ => {}
                 }
+            }
+            let now_ns = self.clock.now_ns();
+            while let Some(Reverse((due_ns, id))) = self.times.peek().copied()
+                && due_ns <= now_ns
+            {
+                self.times.pop();
+                match self.pairs.get_mut(&id) {
+                    Some(pair) => {
+                        self.seen.late.lock().record(now_ns - due_ns);
+                        pair.armed_ns = None;
+                        busy.insert(id);
+                    }
+                    // A door's, or one of a connection that has ended.
+                    None => self.accept(id, &mut busy),
+                }
+            }
+            for id in busy.drain() {
+                if self.flow(id, &mut buffer) {
+                    next.insert(id);
+                }
+            }
+            std::mem::swap(&mut busy, &mut next);
+        }
+        for pair in self.pairs.values() {
+            pair.reset();
+        }
+    }
+
+    /// Waits for sockets, or until the next time; not at all if somebody has work left.
+    fn wait(&self, events: &mut Vec<epoll::Event>, at_once: bool) -> std::io::Result<()> {
+        let until = self.times.peek().map(|Reverse((due_ns, _))| *due_ns);
+        let left_ns = until.map(|ns| ns.saturating_sub(self.clock.now_ns()));
+        // epoll_wait counts milliseconds, poll does not.
+        let time = if at_once { Some(0) } else { left_ns };
+        let time = time.map(|ns| Timespec {
+            tv_sec: i64::try_from(ns / 1_000_000_000).unwrap_or(i64::MAX),
+            tv_nsec: i64::from((ns % 1_000_000_000) as u32),
+        });
+        let polled = poll(
+            &mut [PollFd::new(&self.epoll, PollFlags::IN)],
+            time.as_ref(),
+        );
+        let zero = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        match polled.and_then(|_| epoll::wait(&self.epoll, spare_capacity(events), Some(&zero))) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn accept(&mut self, number: u64, busy: &mut HashSet<u64>) {
+        while let Some(door) = self.doors.get(number) {
+            let upstream = door.upstream;
+            match door.listener.accept() {
+                Ok((client, _)) => {
+                    // A socket that cannot be set up is closed.
+                    if let Ok(id) = self.add(client, upstream) {
+                        busy.insert(id);
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => {
                     // There are no descriptors for who waits: it is looked at later.
-                    let now_ns = self.alarm.now_ns();
-                    self.alarm.until(now_ns + ACCEPT_AGAIN_NS).await;
+                    let later_ns = self.clock.now_ns() + ACCEPT_AGAIN_NS;
+                    self.times.push(Reverse((later_ns, number)));
+                    return;
                 }
             }
         }
     }
 
-    /// Where clients reach the broker of this address; `None`: only there.
-    pub(super) fn endpoint(self: &Rc<Self>, host: &str, port: u16) -> Option<(String, u16)> {
-        let name = (host.to_owned(), port);
-        let known = self.endpoints.borrow().get(&name).copied();
-        let door = known.unwrap_or_else(|| {
-            let made = self.door_to(host, port);
-            let mut endpoints = self.endpoints.borrow_mut();
-            // Names without end would fill the memory.
-            if endpoints.len() < DOORS_MAX {
-                endpoints.insert(name, made);
-            }
-            made
-        });
-        if door.is_none() {
-            self.is_passed_by.store(true, Ordering::Release);
-        }
-        door.map(|address| (address.ip().to_string(), address.port()))
+    fn add(&mut self, client: TcpStream, upstream: SocketAddr) -> std::io::Result<u64> {
+        client.set_nonblocking(true)?;
+        client.set_nodelay(true)?;
+        self.last_id += 1;
+        let id = FIRST_PAIR + self.last_id;
+        self.watch(&client, 4 * id + CLIENT)?;
+        let exchange = self.is_kafka.then(Exchange::default);
+        let times = (
+            self.clock.now_ns(),
+            self.link.rtt_ns(),
+            self.link.room_bytes(),
+        );
+        self.pairs
+            .insert(id, Pair::new(client, upstream, exchange, times));
+        Ok(id)
     }
 
-    fn door_to(self: &Rc<Self>, host: &str, port: u16) -> Option<SocketAddr> {
-        let resolved: Vec<SocketAddr> = (host, port).to_socket_addrs().ok()?.collect();
-        let mut doors = self.doors.borrow_mut();
-        let mut same = doors.iter().filter(|(_, there)| resolved.contains(there));
-        if let Some((address, _)) = same.next() {
-            return Some(*address);
+    fn watch(&self, stream: &TcpStream, token: u64) -> std::io::Result<()> {
+        let flags = epoll::EventFlags::IN
+            | epoll::EventFlags::OUT
+            | epoll::EventFlags::RDHUP
+            | epoll::EventFlags::ET;
+        Ok(epoll::add(
+            &self.epoll,
+            stream,
+            epoll::EventData::new_u64(token),
+            flags,
+        )?)
+    }
+
+    /// Lets a connection move; `true`: it is not done.
+    fn flow(&mut self, id: u64, buffer: &mut [u8]) -> bool {
+        let Some(mut pair) = self.pairs.remove(&id) else {
+            return false;
+        };
+        loop {
+            let clock = self.clock;
+            let (doors, epoll) = (&mut self.doors, &self.epoll);
+            let seen = &self.seen;
+            let mut endpoint = |host: &str, port| {
+                let door = doors.endpoint(epoll, host, port);
+                if door.is_none() {
+                    seen.is_passed_by.store(true, Ordering::Release);
+                }
+                door
+            };
+            let after = pair.flow(&mut self.ways, &|| clock.now_ns(), buffer, &mut endpoint);
+            match after {
+                After::Over => return false,
+                After::Again => {
+                    self.pairs.insert(id, pair);
+                    return true;
+                }
+                After::Wait(until_ns) => {
+                    if let Some(ns) = until_ns
+                        && pair.armed_ns.is_none_or(|armed_ns| ns < armed_ns)
+                    {
+                        pair.armed_ns = Some(ns);
+                        self.times.push(Reverse((ns, id)));
+                    }
+                    self.pairs.insert(id, pair);
+                    return false;
+                }
+                After::Connect => {
+                    let watched = match pair.connect() {
+                        Ok(server) => self.watch(server, 4 * id + SERVER),
+                        Err(error) => Err(error),
+                    };
+                    if watched.is_err() {
+                        pair.reset();
+                        return false;
+                    }
+                }
+            }
         }
-        if doors.len() >= DOORS_MAX {
-            return None;
-        }
-        let v4 = resolved.iter().find(|address| address.is_ipv4());
-        let upstream = *v4.or(resolved.first())?;
-        // As clients of the first door reach that one.
-        let listener = std::net::TcpListener::bind((doors.first()?.0.ip(), 0)).ok()?;
-        let address = listener.local_addr().ok()?;
-        let listener = registered(listener).ok()?;
-        spawn_local(Rc::clone(self).serve(listener, upstream));
-        doors.push((address, upstream));
-        Some(address)
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::LinkDirection;
+use super::line::Way;
 
 /// A distance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,7 +54,7 @@ impl Link {
         *self == Link::default()
     }
 
-    pub(crate) fn rtt_ns(&self) -> u64 {
+    pub(super) fn rtt_ns(&self) -> u64 {
         nanoseconds(self.rtt)
     }
 
@@ -71,8 +71,8 @@ impl Link {
     }
 
     /// One direction of it.
-    pub(crate) fn direction(&self) -> LinkDirection {
-        LinkDirection::new(self.one_way_ns(), self.jitter_ns(), self.bits_per_s())
+    pub(crate) fn way(&self) -> Way {
+        Way::new(self.one_way_ns(), self.jitter_ns(), self.bits_per_s())
     }
 
     /// Most bytes on their way each way on one connection: twice what the distance holds.
@@ -85,7 +85,7 @@ impl Link {
     }
 
     /// Bytes that are delayed together: a millisecond's worth, so that a slow link is even.
-    pub(crate) fn piece_bytes(&self) -> usize {
+    pub(super) fn piece_bytes(&self) -> usize {
         let bytes = self
             .bits_per_s()
             .map_or(PIECE_BYTES_MAX, |bits| bits / 8_000);
