@@ -54,7 +54,7 @@ pub struct LabArgs {
     record: Option<PathBuf>,
 }
 
-/// What there is beside the stories.
+/// Commands beside the scenarios.
 #[derive(Debug, Clone, Subcommand)]
 pub enum LabCommand {
     /// Run a program beside a broker at a distance, and print what the doctor has found at its end
@@ -69,7 +69,7 @@ pub enum Outcome {
     Good,
     /// The doctor has found something, or not what it should: 1.
     Found,
-    /// The program or story has failed: 2.
+    /// The program or scenario has failed: 2.
     Failed,
 }
 
@@ -82,7 +82,7 @@ pub struct Page {
     pub with_colours: bool,
 }
 
-/// How a story is to be played.
+/// How a scenario is to be run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ScenarioOptions<'a> {
     /// Another distance than its own.
@@ -130,38 +130,38 @@ impl LabArgs {
     }
 
     fn play(&self, start: &StartBroker<'_>, stop: &Stop, page: &Page) -> Result<Outcome, LabError> {
-        let mut told = Vec::new();
+        let mut reports = Vec::new();
         for story in self.chosen()? {
             if stop.is_set() {
                 break;
             }
-            let wish = ScenarioOptions {
+            let options = ScenarioOptions {
                 link: &self.link,
                 seconds: self.time.map(|time| time.as_secs_f64()),
                 record: self.record.as_deref(),
             };
             let one = match story {
-                Some(story) => perform(story, wish, start, stop)?,
-                None => healthy::watch(wish, start, stop)?,
+                Some(story) => perform(story, options, start, stop)?,
+                None => healthy::watch(options, start, stop)?,
             };
             if !self.json {
                 print(&format!("{}\n", one.render(page)))?;
             }
-            told.push(one);
+            reports.push(one);
         }
         if self.json {
-            let text = serde_json::to_string_pretty(&told).map_err(io::Error::other);
+            let text = serde_json::to_string_pretty(&reports).map_err(io::Error::other);
             let text = text.map_err(|error| LabError::system("nothing can be written", error))?;
             print(&format!("{text}\n"))?;
         }
-        Ok(if told.iter().all(|one| one.is_good) {
+        Ok(if reports.iter().all(|one| one.is_good) {
             Outcome::Good
         } else {
             Outcome::Found
         })
     }
 
-    /// The stories to play; `None`: the one of the healthy clients.
+    /// The scenarios to run; `None`: the one of the healthy clients.
     fn chosen(&self) -> Result<Vec<Option<&'static Scenario>>, LabError> {
         let mut all: Vec<(&str, Option<&'static Scenario>)> = vec![(healthy::NAME, None)];
         let stories = Scenario::all().iter();

@@ -97,26 +97,26 @@ impl RunArgs {
             record: self.record.clone(),
             ..BrokerOptions::default()
         };
-        let place = DistantBroker::open(&self.link, &wanted, start)?;
-        let note = place.note();
-        let reached = place.reached();
+        let broker = DistantBroker::open(&self.link, &wanted, start)?;
+        let note = broker.note();
+        let reached = broker.reached();
         eprintln!("The broker is {note}");
         eprintln!(
             "Kafka {}, AMQP {}, NSQ {}, admin {}; see the environment, CLOVERLEAF_*.",
             reached.kafka, reached.amqp, reached.nsq, reached.admin
         );
-        let mut program = self.begin(&place)?;
+        let mut program = self.begin(&broker)?;
         let begun = Instant::now();
         let (status, is_told) = program.wait(self.time, stop)?;
         // Before the rest of the program is told to end: what it leaves is no finding.
-        let report = place.report(&Query {
+        let report = broker.report(&Query {
             since_us: Some(u64::MAX),
             client: None,
         })?;
         drop(program);
         let run = Run {
             distance: note,
-            rtt_us: place.rtt().map_or(0, |rtt| rtt.as_micros() as u64),
+            rtt_us: broker.rtt().map_or(0, |rtt| rtt.as_micros() as u64),
             ran_us: begun.elapsed().as_micros() as u64,
             exit_code: status.code(),
             signal: status.signal(),
@@ -130,7 +130,7 @@ impl RunArgs {
         })
     }
 
-    fn begin(&self, place: &DistantBroker) -> Result<ClientProcess, LabError> {
+    fn begin(&self, broker: &DistantBroker) -> Result<ClientProcess, LabError> {
         let what = format!("{} cannot be run", self.command.join(" "));
         let failed = |error| LabError::system(&what, error);
         let (name, args) = match self.command.split_first() {
@@ -140,13 +140,13 @@ impl RunArgs {
         let mut command = Command::new(name);
         command
             .args(args)
-            .envs(place.reached().variables())
+            .envs(broker.reached().variables())
             .stdin(Stdio::null());
         if self.json {
             let errors = io::stderr().as_fd().try_clone_to_owned();
             command.stdout(errors.map_err(failed)?);
         }
-        let process = place.at_client(|| ClientProcess::start(&mut command));
+        let process = broker.at_client(|| ClientProcess::start(&mut command));
         process.flatten().map_err(failed)
     }
 

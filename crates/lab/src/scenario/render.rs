@@ -1,4 +1,4 @@
-//! A story as it is printed.
+//! A scenario as it is printed.
 
 use cloverleaf_bench::words;
 use cloverleaf_doctor::{Bound, Detail, Finding, Report, findings_text};
