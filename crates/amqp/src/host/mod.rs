@@ -61,8 +61,8 @@ const DEFINITION_BYTES: usize = 512;
 /// Bounds of a virtual host.
 #[derive(Debug, Clone)]
 pub struct HostOptions {
-    /// Most bytes that all exchanges, queues and bindings take together, about: what clients
-    /// declare, nobody else takes away.
+    /// Memory budget, in bytes and approximate, of all exchanges, queues and bindings together:
+    /// clients declare them, and no retention removes them.
     pub definition_bytes_max: usize,
 }
 
@@ -82,9 +82,11 @@ pub struct Owner(u64);
 /// A virtual host: what clients declare in a namespace. The default one is `/`.
 pub struct VirtualHost {
     realm: Realm,
-    /// Where messages are that died before they were stored in a queue.
+    /// Hidden topic of dead letters that no queue has stored: a full queue with
+    /// `reject-publish-dlx` refused them.
     dead: Arc<Topic>,
-    /// Where what was delayed arrives.
+    /// Hidden topic in which a delayed message appears when its delay is over; the router publishes
+    /// it from there.
     delayed: Arc<Topic>,
     options: HostOptions,
     /// Held while anything changes.
@@ -97,7 +99,7 @@ pub struct VirtualHost {
     expiries: Mutex<Expiries>,
     signal: Arc<Signal>,
     router: Mutex<Router>,
-    /// Queues of which a cycle of dead letters was told.
+    /// Queues whose dead-letter cycle is in the server's log already: one line each.
     cycles_told: Mutex<HashSet<Arc<str>>>,
 }
 
@@ -115,8 +117,8 @@ struct Definitions {
 /// The facts about an exchange beside its options.
 #[derive(Debug, Clone, Copy)]
 struct Note {
-    /// If it is durable: a binding that a failed write left behind must not meet a later exchange
-    /// of the same name.
+    /// `Some` for a durable exchange. Stored bindings carry this id, so that one that a failed
+    /// write left behind never attaches to a later exchange of the same name.
     id: Option<Uuid>,
     /// The bytes that were charged for it.
     bytes: usize,
@@ -127,7 +129,7 @@ struct Note {
 struct State {
     topology: Topology,
     queues: HashMap<Arc<str>, Slot>,
-    /// Queues by their topic's name, where it is not their own.
+    /// The queue's name by its topic's name, for each queue whose topic has a different name.
     by_topic: HashMap<Arc<str>, Arc<str>>,
     departed: Departed,
 }
@@ -148,8 +150,8 @@ impl std::fmt::Debug for VirtualHost {
 }
 
 impl VirtualHost {
-    /// Reads back what was declared, drops what a crash has left half done, and makes what is
-    /// always there.
+    /// Reads back what was declared, drops definitions that a crash left half made, and makes the
+    /// predeclared exchanges (`amq.*`) and the hidden topics.
     ///
     /// # Errors
     /// The broker cannot be changed: a full disk, a failed journal.
@@ -183,7 +185,8 @@ impl VirtualHost {
         let told = signal.clone();
         let died = move |subscription: &Arc<Subscription>| told.hand(|it| it.died(subscription));
         host.realm.route_dead(DEAD, died);
-        // Topics can be deleted by others: the router looks, since a listener must not.
+        // Other protocols can delete a queue's topic. A listener must not call the broker, so it
+        // only wakes the router, which looks.
         host.realm.on_change(move || signal.catalog_changed());
         Ok(Arc::new(host))
     }

@@ -16,7 +16,7 @@ const ROOT: u32 = 0;
 #[derive(Debug)]
 pub(super) struct Patterns {
     nodes: Vec<Node>,
-    /// Nodes that are in no pattern's way.
+    /// Unused nodes, to be used again.
     free: Vec<u32>,
 }
 
@@ -28,7 +28,7 @@ struct Node {
     /// Behind `#`; that node may take any number of words more.
     hash: Option<u32>,
     is_hash: bool,
-    /// Of the patterns that end here; one twice if it is bound twice.
+    /// Destinations of the patterns that end here; a destination bound twice is in it twice.
     destinations: Vec<Destination>,
 }
 
@@ -125,7 +125,8 @@ impl Patterns {
                 at
             }
             None => {
-                // A node takes more than a byte of a pattern: there are no 2^32 of them.
+                // Fits: each node stands for at least one byte of a pattern, and all patterns
+                // together are shorter than 4 GiB.
                 let at = self.nodes.len() as u32;
                 self.nodes.push(node);
                 at

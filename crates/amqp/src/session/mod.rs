@@ -1,8 +1,9 @@
 //! One AMQP connection's state machine: bytes in, broker calls, bytes out. No socket, no clock.
 //!
-//! A read is taken frame by frame. Publishes and acknowledgements are collected and carried out
-//! together at its end, or before something that must come after them; answers to methods wait in
-//! `replies` for the next [`Session::poll`], which also writes confirms and deliveries.
+//! The bytes of one socket read are taken frame by frame. Publishes and acknowledgements are
+//! collected and carried out together at the end of that read, or earlier, before a method that
+//! must come after them; answers to methods wait in `replies` for the next [`Session::poll`], which
+//! also writes confirms and deliveries.
 //!
 //! Its parts own their state, each in a file or folder of its own: where the connection is in its
 //! life (`lifecycle.rs`), the login (`handshake.rs`), heartbeats, channels, deliveries, publishes,
@@ -70,7 +71,7 @@ pub struct Session {
     deliveries: Deliveries,
     publisher: Publisher,
     ordering: Ordering,
-    /// All that the virtual host has for this connection was given back.
+    /// `release_all` has run: the virtual host keeps nothing for this connection any more.
     is_released: bool,
 }
 
@@ -130,7 +131,7 @@ impl cloverleaf_session::Session for Session {
             consumed = input.len();
         }
         let meter = &mut self.connection.meter;
-        // They are answered with the next poll.
+        // Requests other than publishes are answered by the next poll.
         meter.answered(meter.others);
         meter.end(consumed, input.len(), needed, now)
     }
@@ -257,8 +258,9 @@ impl Session {
         self.heartbeats.write_timeout_us()
     }
 
-    /// Whether it ended in order. Then the client is the one who closes the socket: one that still
-    /// reads takes an end that comes earlier for a fault (amqp091-go tells `NotifyClose` of it).
+    /// Whether the connection ended by `connection.close` and `close-ok`. Then the client closes
+    /// the socket first: a client that still reads takes an earlier EOF for a failure (amqp091-go
+    /// reports it to `NotifyClose`).
     pub fn said_goodbye(&self) -> bool {
         self.lifecycle.said_goodbye()
     }
@@ -270,8 +272,9 @@ impl Session {
         self.handshake.take_failed_login()
     }
 
-    /// Takes what has to be computed before the client is answered, elsewhere, because it takes
-    /// long; then [`Session::logged_in`].
+    /// Takes the pending verification of a password, if there is one. It is slow, so the driver
+    /// runs it elsewhere and reports the verdict to [`Session::logged_in`]; the client is answered
+    /// after that.
     #[inline]
     pub fn take_verification(&mut self) -> Option<Box<Verification>> {
         self.handshake.take_verification()
@@ -335,7 +338,8 @@ impl Session {
         Step::Done(bytes)
     }
 
-    /// Takes a publish with its content, if that lies behind it in one piece.
+    /// Takes `basic.publish` together with its content, if the content's frames follow it without a
+    /// frame of something else between them.
     fn publish_frames(&mut self, frame: &Frame<'_>, rest: &[u8]) -> Step {
         let bytes = frame.len_bytes();
         let number = frame.channel;

@@ -62,7 +62,7 @@ pub enum Value<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// The table in `bytes`, the length in front not among them.
+    /// The table in `bytes`, which are without the length prefix.
     ///
     /// # Errors
     /// The bytes are no table, or nested too deep.
@@ -99,7 +99,7 @@ impl<'a> Table<'a> {
 }
 
 impl<'a> Array<'a> {
-    /// The array in `bytes`, the length in front not among them.
+    /// The array in `bytes`, which are without the length prefix.
     ///
     /// # Errors
     /// The bytes are no array, or nested too deep.

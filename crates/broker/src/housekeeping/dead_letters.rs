@@ -31,7 +31,7 @@ struct Dead {
     id: MessageId,
     reason: DeadReason,
     attempts: u16,
-    /// It was too large together with others.
+    /// The batch that it was in was too large: it is retried in a batch of its own.
     alone: bool,
     /// After a failure: not before this time.
     retry_ms: u64,
@@ -49,7 +49,7 @@ const LETTERS_PER_TICK: usize = 1024;
 
 /// Why a letter was not written.
 enum LetterError {
-    /// Its message comes from the disk.
+    /// Its message is being read from the disk.
     Coming,
     /// There is nothing or nobody to write to.
     Needless,
@@ -69,10 +69,11 @@ struct Letters {
 /// Letters to write and letters being written.
 pub(crate) struct DeadLetters {
     waiting: VecDeque<Dead>,
-    /// Those whose messages come from the disk, and those behind one of its subscription: they wait
-    /// for a wake-up, not for a time.
+    /// Letters whose messages are being read from the disk, and those behind such a one in its
+    /// subscription: the end of a read wakes them, not a timer.
     coming: VecDeque<Dead>,
-    /// The subscriptions of those: of one all go in order, and one look tells it of all.
+    /// The subscriptions with letters in `coming`. Further ones of the same subscription join them
+    /// without a look into the log, which keeps their order.
     coming_of: HashSet<u64>,
     reads: LookupReads,
     waker: Waker,
@@ -129,7 +130,7 @@ impl DeadLetters {
         }
     }
 
-    /// Takes in which letters are written by now. `true`: some are still under way.
+    /// Finds out which letters are written by now. `true`: some are still under way.
     pub(crate) fn take_moved(&mut self, now_ms: u64) -> bool {
         let mut failed = Vec::new();
         let mut done = 0;
@@ -243,7 +244,8 @@ fn letters_written(all: &[Dead]) {
     }
 }
 
-/// Tells the subscriptions that no kill takes these letters back, or that they are not written.
+/// Tells the subscriptions that these letters are written and survive `kill -9`; with `has_moved`
+/// false, that they failed.
 fn letters_moved(all: &[Dead], has_moved: bool) {
     for (subscription, ids) in by_subscription(all) {
         subscription.note_moved(&ids, has_moved);

@@ -27,7 +27,7 @@ type DeathListener = Box<dyn Fn(&Arc<Subscription>) + Send + Sync>;
 
 /// A router of the messages that would go to a dead-letter topic.
 pub(crate) struct DeadRouter {
-    /// The topic of its namespace that it stands for.
+    /// The dead-letter topic that it replaces.
     to: String,
     told: DeathListener,
 }
@@ -82,10 +82,10 @@ impl Subscription {
             .fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Messages that are to be acknowledged, or are dead until [`Self::letters_written`], once the
-    /// disk has them where they were stored anew: the kernel has them there, so that after a kill
-    /// they count as acknowledged, and after a power loss they do not. `false`: that is not so
-    /// after all.
+    /// Notes that copies of these messages are written where they go but not synced yet: after
+    /// `kill -9` the originals count as acknowledged, after a power loss they do not. Once the
+    /// copies are synced, the caller acknowledges the originals, or calls [`Self::letters_written`]
+    /// for dead ones. With `has_moved` false it takes the note back: the copies failed.
     pub fn note_moved(self: &Arc<Self>, ids: &[MessageId], has_moved: bool) {
         let mut state = self.state.lock();
         state.ledger.note_moved(ids, has_moved);

@@ -77,7 +77,8 @@ pub(crate) struct DispatchRound<'a> {
     now_us: u64,
     pub(super) now_ms: u64,
     pub(super) stepped_bytes: u64,
-    /// A consumer has waited for what is there now.
+    /// A consumer was waiting already when these messages came: they are delivered even if they
+    /// expire at once (a TTL of 0).
     is_direct: bool,
 }
 
@@ -191,7 +192,8 @@ impl<'a> DispatchRound<'a> {
         }
         let is_hungry = self.subscription.hungry.load(Ordering::Relaxed);
         if was_caught_up && is_hungry && self.state.log.about_waiting(&self.state.ledger) == 0 {
-            // Most acknowledgements: there is nothing to give. An append says so from now on, too.
+            // The usual case of an acknowledgement: nothing to deliver. `hungry` stays set, so the
+            // next append dispatches.
             self.state.caught_up = true;
             return;
         }
@@ -243,7 +245,8 @@ impl<'a> DispatchRound<'a> {
         slot: u32,
         wanted: u64,
     ) -> Option<Found> {
-        // No more than there may be to deliver: others wait for what is reserved.
+        // Reserve no more places than messages may be waiting: a reserved place is lost to the
+        // other consumers of this window meanwhile.
         let quota =
             shared.reserve(wanted.min(self.state.log.about_waiting(&self.state.ledger).max(1)));
         if quota == 0 {
@@ -463,7 +466,8 @@ impl<'a> DispatchRound<'a> {
             bytes_max: self.subscription.shared.options.outbox_bytes_max,
             now_ms: self.now_ms,
             is_new,
-            // Requeued ones have waited, whoever waits for them now.
+            // Requeued messages have been in the queue before, so their TTL applies even if a
+            // consumer is waiting now.
             is_direct: is_new && self.is_direct,
         }
     }

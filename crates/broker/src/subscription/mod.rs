@@ -50,7 +50,7 @@ pub struct Subscription {
     id: u64,
     name: String,
     topic: Weak<Topic>,
-    /// Where the names of its topic and of that of its dead letters count.
+    /// The namespace in which the names of its topic and of its dead-letter topic are resolved.
     pub(crate) namespace: Namespace,
     topic_name: String,
     options: SubscriptionOptions,
@@ -60,7 +60,7 @@ pub struct Subscription {
     pub(crate) volatile: bool,
     pub(crate) shared: Arc<Shared>,
     pub(crate) state: Mutex<SubscriptionState>,
-    /// A consumer waits and there was nothing to give: appends must say so.
+    /// A consumer has room and nothing was deliverable: the next append must dispatch.
     pub(crate) hungry: AtomicBool,
     /// On the housekeeping's list of progress to write.
     dirty: AtomicBool,
@@ -192,8 +192,8 @@ impl Subscription {
         result
     }
 
-    /// As [`Self::change`]. Messages that have died are the caller's to see to, where somebody
-    /// routes them.
+    /// As [`Self::change`]. Returns the messages that have died, for the caller to route, if they
+    /// have a router; else none, and the housekeeping writes their letters.
     pub(crate) fn change_taking(
         self: &Arc<Self>,
         change: impl FnOnce(&mut SubscriptionState),
@@ -244,8 +244,8 @@ impl Subscription {
         self.state.lock().consumers.policy()
     }
 
-    /// Changes who gets the next message, while messages are delivered. It is in the kernel when
-    /// this returns.
+    /// Changes who gets the next message, while messages are delivered. The change is written to
+    /// the journal, not synced, when this returns.
     ///
     /// # Errors
     /// The subscription was deleted, or the journal does not take it; nothing has changed then.

@@ -12,8 +12,8 @@ use crate::topic::admission::Maker;
 use crate::topic::published::{PublishError, Published};
 
 impl Topic {
-    /// Stores a batch of our own making in a partition of the broker's choice: its records are not
-    /// looked at once more.
+    /// Stores a batch that the broker has built, in a partition of the broker's choice: its records
+    /// are not validated again.
     ///
     /// The promise for `asked` holds once the returned future resolves; messages reach
     /// subscriptions when they are written.
@@ -106,7 +106,8 @@ impl Topic {
         Ok(published)
     }
 
-    /// As [`Topic::publish_moved`], for what was counted when it was published to come later.
+    /// As [`Topic::publish_moved`], for a delayed message: it was counted when it was published, so
+    /// it is not counted again.
     pub(crate) fn publish_counted(
         &self,
         batch: Batch,

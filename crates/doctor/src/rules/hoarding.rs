@@ -10,9 +10,9 @@
 //! Seen in two ways. *Others idle*: a consumer has several messages and works on them one by one,
 //! while another consumer of the queue has none and would take some. *Waves*: the consumers of one
 //! client together acknowledge in waves, after J, 2 J, 3 J, although none of them had to wait for
-//! messages. A single worker with a prefetch also takes J, 2 J, 3 J: it is its own limit. It is
-//! told from the others by its connection's work: one job at a time for as long as it has any.
-//! Jobs of seconds are seen in the groups in which they came (`job_groups`).
+//! messages. A single worker with a prefetch also shows J, 2 J, 3 J, but blocks only itself. The
+//! rule recognises it by its connection: one job at a time for as long as it has messages. Jobs of
+//! seconds are seen in the groups in which they came (`job_groups`).
 
 use cloverleaf_telemetry::HistogramSnapshot;
 
@@ -27,11 +27,12 @@ use crate::window::Window;
 /// Jobs that must have been done: some take a minute each.
 const JOBS_MIN: u64 = 5;
 
-/// Of jobs that are seen as a mass so many; those that take longer are seen in their groups.
+/// Least number of short jobs, which are judged by their distribution; longer jobs are judged in
+/// the groups in which they came (`job_groups`).
 const SHORT_JOBS_MIN: u64 = 20;
 const SHORT_JOB_US: f64 = 900_000.0;
 
-/// Waves that jobs of two lengths do not look like.
+/// From this many waves on, jobs of two different lengths cannot be the cause.
 const PROVEN_WAVES_MIN: f64 = 4.0;
 
 /// Windows that are tried, until one has enough jobs.
@@ -46,8 +47,8 @@ const IN_ORDER_MIN: f64 = 0.95;
 /// Share of the latencies up to 3 J that are close to J, 2 J or 3 J.
 const WAVES_MIN: f64 = 0.9;
 
-/// How far a latency may be from a multiple of J, in J. Jobs that seldom come are few, and what few
-/// jobs of any length look like is chance.
+/// How far a latency may be from a multiple of J, in J. Rare jobs are a small sample, which can
+/// look like waves by chance: they get the narrower width.
 const WAVE_WIDTH: f64 = 0.25;
 const SELDOM_WAVE_WIDTH: f64 = 0.1;
 
@@ -151,8 +152,9 @@ impl ClientConsumers<'_, '_> {
         let job_us = work.job_us();
         let per_consumer = work.acks * job_us / work.consumer_busy_us;
         let at_a_time = work.acks * job_us / work.busy_us;
-        // One worker does one job at a time, for as long as the client has any. Where the client
-        // has no more messages than that, or does more at a time, jobs are of two lengths.
+        // One worker does one job at a time, for as long as the client has any. If the client holds
+        // no more messages than it works on, or works on several at once, nothing waits: the jobs
+        // have two lengths.
         let hidden =
             per_consumer <= SERIAL_MAX && at_a_time <= AT_A_TIME_MAX && work.held() >= HELD_MIN;
         // More than half of the acknowledgements come together with others.
@@ -214,7 +216,8 @@ impl ClientConsumers<'_, '_> {
         let prediction = worthwhile(measure, rate, after)?;
         let members = self.members.iter().map(|(view, _)| *view);
         let credits: Vec<u64> = members.flat_map(|it| self.credits_of(it)).collect();
-        // One consumer then has all that they have together now; no limit stays none.
+        // The advice leaves one consumer, which gets the sum of their prefetches; unlimited (0)
+        // stays unlimited.
         let together = if credits.contains(&u64::MAX) {
             0.0
         } else {

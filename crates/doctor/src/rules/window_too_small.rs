@@ -12,13 +12,15 @@ use crate::templates::TEMPLATES;
 /// Share of the time in which all credit is used up while messages wait.
 const USED_UP_MIN: f64 = 0.9;
 
-/// Of the time that a message is with the client, the round trip takes the rest at least.
+/// Largest share of a message's time in flight that may be the client's work; the round trip is the
+/// rest.
 const WORK_SHARE_MAX: f64 = 0.5;
 
 /// How many times more credit is advised, if the client's own work allows it.
 const CREDIT_FACTOR: f64 = 10.0;
 
-/// With less of the rate than this that its credit allows, the client's work is its limit.
+/// If the client's work allows less than this share of the rate that the new credit allows, the
+/// work is the limit.
 const BY_WORK_SHARE: f64 = 0.9;
 
 /// No client takes less for a message, in microseconds.

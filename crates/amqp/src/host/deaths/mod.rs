@@ -23,13 +23,13 @@ const LAST: [&str; 3] = [
 /// More deaths of different kinds are not remembered, the oldest go: headers have to fit into a
 /// frame.
 const DEATHS_MAX: usize = 128;
-/// Nor are more routing keys of one.
+/// Most routing keys kept per entry of `x-death`.
 const KEYS_MAX: usize = 16;
-/// Nor are more bytes of them than this, the oldest go: one client's content header is another's,
-/// and what most take in a frame is 128 KiB.
+/// Most bytes of `x-death`; the oldest entries are dropped first. The header that one client
+/// published must fit into the `frame_max` of another that consumes it, which mostly is 128 KiB.
 const DEATHS_BYTES_MAX: usize = 32 << 10;
-/// Nor more than this together with the message's own headers, as long as these leave room for the
-/// latest death.
+/// Most bytes of `x-death` and the message's own headers together; the latest entry is written even
+/// if it does not fit.
 const HEADERS_BYTES_MAX: usize = 120 << 10;
 
 /// The reason of a message that a consumer has given up.
@@ -58,7 +58,7 @@ pub(super) struct Death<'a> {
     pub(super) exchange: &'a str,
     /// With which routing keys.
     pub(super) keys: Vec<&'a str>,
-    /// The time to live that the message then lost.
+    /// The `expiration` that was removed from the message at this death (`original-expiration`).
     pub(super) expiration: Option<&'a str>,
 }
 
@@ -217,7 +217,8 @@ fn read_death(value: Value<'_>) -> Option<Death<'_>> {
     })
 }
 
-/// The keys that a death remembers: those that the consumer may see.
+/// The routing keys of an `x-death` entry: the message's own and CC, but not BCC, which no consumer
+/// may see.
 pub(super) fn keys<'a>(routing_key: &'a str, headers: Table<'a>) -> Vec<&'a str> {
     let more = match headers.get("CC") {
         Some(Value::Array(keys)) => Some(keys),
@@ -231,7 +232,7 @@ pub(super) fn keys<'a>(routing_key: &'a str, headers: Table<'a>) -> Vec<&'a str>
         .collect()
 }
 
-/// Bytes that were written here are well formed.
+/// Cannot fail: the bytes were written by `table_bytes`.
 fn table(bytes: &[u8]) -> Value<'_> {
     Value::Table(Table::check(bytes).unwrap_or_default())
 }

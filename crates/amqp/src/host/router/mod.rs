@@ -1,10 +1,10 @@
 //! The router: takes messages that died, out of their queues, and delayed ones whose time has come,
 //! out of a hidden topic, and publishes them where they belong by what is bound now.
 //!
-//! A message is acknowledged where it was once all its publishes hold; so a crash may route it a
-//! second time, and loses none. Once the kernel has all of them it has moved: a kill routes it no
-//! second time, though the disk is still waited for. A message that cannot be stored now is tried
-//! again later.
+//! A message is acknowledged at its source only after all its publishes hold; so a crash may route
+//! it a second time but never loses it. Once the kernel has all its publishes, the message counts
+//! as moved: after `kill -9` it is not routed again, although its acknowledgement still waits for
+//! the sync. A message that cannot be stored now is tried again later.
 
 mod dead;
 mod outgoing;
@@ -38,8 +38,8 @@ const MOVING_MAX: u32 = 4096;
 const RETRY_MS: u64 = 1_000;
 /// After a change of the catalog the queues are looked through, this often at most.
 const SWEEP_INTERVAL_MS: u64 = 200;
-/// So many messages that have to be routed once more are remembered with the queues that have them.
-/// Further ones go to all their queues again.
+/// For at most this many messages that reached only some of their queues, the router remembers
+/// which; when it retries others, all their queues get a copy again.
 const REACHED_MAX: usize = 100_000;
 /// While a publish waits for its write, the router looks again after so long.
 const UNWRITTEN_MS: u64 = 2;
@@ -65,17 +65,19 @@ const LANES: [Lane; 2] = [Lane::Dead, Lane::Delayed];
 pub(super) struct Router {
     consumers: [Option<Consumer>; 2],
     under_way: UnderWay,
-    /// Letters that connections have published.
+    /// Dead letters that connections have published themselves and handed over: the router follows
+    /// them to their end.
     handed: Vec<UnderWay>,
     /// Messages that died in their queues.
     dead: VecDeque<Dead>,
-    /// Those of them that come from the disk, and what is behind one in its queue: they wait for a
-    /// wake-up, not for a time.
+    /// Dead messages that are being read from the disk, and those behind such a one in its queue:
+    /// the end of a read wakes them, not a timer.
     coming: VecDeque<Dead>,
-    /// The subscriptions of those: of one queue all go in order, and one look tells it of all.
+    /// The subscriptions with messages in `coming`. Further ones of the same subscription join them
+    /// without a look into the log, which keeps their order.
     coming_of: HashSet<u64>,
     reads: LookupReads,
-    /// The queues that have a message already which has to be routed once more.
+    /// For each message that has to be routed again: the queues that already have a copy.
     reached: HashMap<(Lane, MessageId), Vec<Uuid>>,
     next_sweep_ms: u64,
 }
@@ -215,7 +217,8 @@ impl Router {
         true
     }
 
-    /// Whether a publish waits for its write, of which nobody is told.
+    /// Whether a publish is not written yet. No waker tells of the write, so the router polls for
+    /// it.
     fn has_unwritten(&self) -> bool {
         let mut all = std::iter::once(&self.under_way).chain(&self.handed);
         all.any(UnderWay::has_unwritten)

@@ -54,8 +54,9 @@ impl Deliveries {
         }
     }
 
-    /// Settles deliveries: acknowledgements with the others of this read, what goes back or dies at
-    /// once and together, so that it keeps its order.
+    /// Settles deliveries. Acknowledgements are collected until the end of the read; requeues and
+    /// rejections are carried out immediately, all of one call together, so that the messages keep
+    /// their order.
     pub(in crate::session) fn settle(
         &mut self,
         connection: &mut Connection,
@@ -87,7 +88,8 @@ impl Deliveries {
                 Settle::Ack | Settle::Requeue => consuming.consumer.nack_ranges_taking(&ranges),
             };
             if !died.is_empty() {
-                // The client's next request finds the messages where they belong.
+                // Dead-letters before going on, so that the client's next request finds the
+                // messages in their new queues.
                 let subscription = &consuming.queue.subscription;
                 let (steps, routing) = connection.host.route_died(subscription, died);
                 connection.meter.called(steps);
@@ -100,7 +102,7 @@ impl Deliveries {
     }
 
     fn acknowledge(&mut self, run: &Run) {
-        // Without it the queue was deleted, and the message with it.
+        // No such consumer any more: its queue was deleted, and the message with it.
         let Some(consuming) = self.consumers.of_run(run) else {
             return;
         };

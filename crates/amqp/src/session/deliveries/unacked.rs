@@ -10,7 +10,8 @@ use cloverleaf_log::Offset;
 pub(in crate::session) struct Run {
     pub(super) first_tag: u64,
     pub(super) count: u32,
-    /// The consumer's slot, and which consumer that was.
+    /// The consumer's slot; `incarnation` tells apart the consumers that have used this slot in
+    /// turn.
     pub(super) slot: u32,
     pub(super) incarnation: u64,
     pub(super) partition: u32,
@@ -108,7 +109,7 @@ impl Unacked {
         if !run.has(tag) {
             return None;
         }
-        // Less than the run's count.
+        // Fits: less than the run's count, which is a u32.
         let before = (tag - run.first_tag) as u32;
         let (head, rest) = run.split(before);
         let (one, tail) = rest.split(1);
@@ -135,7 +136,7 @@ impl Unacked {
         if let Some(last) = taken.last_mut()
             && last.end_tag() > tag + 1
         {
-            // Less than the run's count; nothing, if the run begins behind the tag.
+            // Fits: less than the run's count, which is a u32; 0 if the run begins behind the tag.
             let count = (tag + 1).saturating_sub(last.first_tag) as u32;
             let (head, tail) = last.split(count);
             *last = head;

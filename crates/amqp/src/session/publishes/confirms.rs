@@ -80,9 +80,9 @@ pub(super) struct Flush {
 /// A decision about publishes that a client waits for.
 #[derive(Debug)]
 pub(in crate::session) enum Decision {
-    /// These publishes are confirmed, or will never be.
+    /// `true`: `basic.ack` for these publishes; `false`: `basic.nack`.
     Group(Group, bool),
-    /// The transaction is committed, or could not be.
+    /// `true`: `tx.commit-ok`; `false`: the commit failed, and the channel is closed.
     Commit(Commit, bool),
 }
 

@@ -1,9 +1,9 @@
 //! Publishes: from the client into the queues' topics, and their confirms.
 //!
-//! A message's route is looked up once (`route_cache.rs`). Then it is a part of a batch
-//! (`batches.rs`), unless it goes to so many queues that its copies take turns (`fan_out.rs`) or
-//! belongs to a transaction (`transaction.rs`). All batches of one read are one flush, for which
-//! its confirms wait (`confirms.rs`).
+//! A message's route is looked up once (`route_cache.rs`). Then the message joins the open batch of
+//! each of its queues (`batches.rs`), unless it goes to so many queues that its copies are spread
+//! over several polls (`fan_out.rs`), or it belongs to a transaction (`transaction.rs`). All
+//! batches of one read are one flush, for which its confirms wait (`confirms.rs`).
 
 mod batches;
 mod confirms;
@@ -50,7 +50,8 @@ pub(super) struct Publisher {
     confirms: Confirms,
     fan_out: FanOut,
     alarm: StorageAlarm,
-    /// This connection's share of the memory for what cannot be stored yet.
+    /// This connection's share of the memory budget for contents half received and open
+    /// transactions.
     contents: Arc<ContentShare>,
     /// A publish waits until the disk has taken some of what was accepted before.
     waits_for_room: bool,
@@ -113,7 +114,7 @@ impl Publisher {
         self.alarm.due_us().min(self.contents.due_us())
     }
 
-    /// So many bytes of this read have not been looked at.
+    /// Tells the batches how many bytes of this read are still to be parsed: a hint for their size.
     #[inline]
     pub(super) fn expect(&mut self, input_bytes: usize) {
         self.batches.expect(input_bytes);
@@ -124,8 +125,8 @@ impl Publisher {
         Held::none(&self.contents)
     }
 
-    /// Whether it has to be looked for contents that are held for too long, because others need the
-    /// memory.
+    /// Whether memory is short and it is time to look for contents that this connection has held
+    /// for too long.
     #[inline]
     pub(super) fn holds_much(&self, now_us: u64) -> bool {
         self.contents.is_due(now_us)
@@ -151,8 +152,8 @@ impl Publisher {
         self.routes.refresh(connection.host.generation());
     }
 
-    /// The publishes and commits about which it is decided now, in order. To be given back with
-    /// [`Publisher::answered`].
+    /// The publishes and commits whose outcome is known now, in the order in which they came. To be
+    /// given back with [`Publisher::answered`].
     #[inline]
     pub(super) fn poll_confirms(
         &mut self,
@@ -346,7 +347,8 @@ impl Publisher {
     /// Publishes all open batches. To be called at the end of a read, and before anything is done
     /// that must come after them.
     pub(super) fn flush(&mut self, connection: &mut Connection) {
-        // Copies that are not made yet have no promise: the flush comes once they are made.
+        // While a fan-out is under way, its later copies have no future yet for the confirm to wait
+        // for: `make_copies` flushes after the last one.
         if self.batches.is_idle() || !self.fan_out.is_empty() {
             return;
         }

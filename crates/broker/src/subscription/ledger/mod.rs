@@ -38,7 +38,8 @@ pub(crate) enum Claim {
     Taken(u64),
 }
 
-/// A run of requeued messages of one word, in their old position.
+/// Consecutive requeued messages within one word (64 offsets, the bits of a `u64`), at their
+/// original offsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ReadyRun {
     pub(crate) first: Offset,
@@ -46,7 +47,7 @@ pub(crate) struct ReadyRun {
     pub(crate) attempts: u16,
 }
 
-/// Messages of one word of a partition, with holes where others were settled before.
+/// Messages of one word (64 offsets) of a partition, with holes where others were settled before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WordMask {
     pub(crate) partition: u32,
@@ -125,7 +126,7 @@ pub(crate) struct Ledger {
     /// Messages that died and wait for their dead letter to be written.
     died: Vec<(MessageId, DeadReason)>,
     retries_dirty: Vec<(u32, Retry)>,
-    /// Messages that are stored where they go, and not acknowledged yet.
+    /// Messages whose copies are written where they go, but that are not acknowledged here yet.
     moved: Moved,
     /// Nothing of it survives a restart: changes are not collected.
     volatile: bool,
@@ -198,8 +199,8 @@ impl Ledger {
         ends.max().unwrap_or(0)
     }
 
-    /// One above every offset of a partition that was delivered, as far as that is known after a
-    /// restart: nothing tells of a first delivery that was under way.
+    /// One above the highest offset of a partition that was delivered, as far as it is known: after
+    /// a restart, a first delivery that was in flight is not.
     pub(crate) fn delivered_end(&self, partition: u32) -> Offset {
         self.next(partition).max(self.leased_end(partition))
     }
@@ -230,8 +231,8 @@ impl Ledger {
         &mut self.marks
     }
 
-    /// `end`, or where messages end that may have been delivered before the restart, if `first` is
-    /// one of these: what is delivered together is redelivered together.
+    /// Where a run from `first` must end: at `end`, or earlier at the mark below which messages may
+    /// have been delivered before the restart, because one delivery has one `redelivered` flag.
     #[inline]
     pub(crate) fn delivered_together(
         &self,
@@ -257,7 +258,7 @@ impl Ledger {
         self.dead
     }
 
-    /// The number of slab entries: what memory follows.
+    /// The number of lease entries, with which memory grows.
     pub(crate) fn lease_count(&self) -> usize {
         self.leases.len()
     }
@@ -275,7 +276,8 @@ impl Ledger {
         if cursor.covers(end, cursor.restored_end) {
             return cursor.restored_free;
         }
-        // Part of it is held back: rare, and counted anew.
+        // `end` lies within what was restored, because delivery is limited there: rare, so count
+        // from scratch.
         self.free_between(partition, cursor.next, end)
     }
 
@@ -360,7 +362,7 @@ impl Ledger {
             match self.claim(partition, to - start) {
                 Claim::Taken(count) => self.step_over(partition, count),
                 Claim::Free(count) => {
-                    // Before the floor takes `next` along.
+                    // First, because `ack_range` raises the floor, which must not pass `next`.
                     self.advance(partition, count);
                     self.cursors[partition as usize].ack_range(start, start + count);
                 }
@@ -464,8 +466,8 @@ impl Ledger {
         None
     }
 
-    /// Takes messages out of a lease, which goes with its last one. Returns the bytes that leave
-    /// with them.
+    /// Takes messages out of a lease; the lease is removed with its last message. Returns the bytes
+    /// that leave with them.
     fn take_bits(&mut self, index: u32, bits: u64) -> u32 {
         let Some(lease) = self.leases.get_mut(index) else {
             return 0;
@@ -521,7 +523,7 @@ impl Ledger {
     }
 }
 
-/// Messages are no longer in a state, of which `counter` has the sum over all leases.
+/// Lowers the counter of a state (ready, delayed, in flight, dead) that messages have left.
 #[inline]
 fn lower(counter: &mut u64, count: u64) {
     invariant!(

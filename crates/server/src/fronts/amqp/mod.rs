@@ -45,13 +45,13 @@ fn doors(config: &Config) -> Vec<Door<'_>> {
     doors.map(|door| door.guarded_if(has_users, remedy)).into()
 }
 
-/// State that all AMQP connections share, and its thread.
+/// State that all AMQP connections share, and the router's thread.
 pub(crate) struct AmqpFront {
     options: Arc<SessionOptions>,
     host: Arc<VirtualHost>,
     tls: Option<Arc<ServerConfig>>,
     router: Mutex<Option<AmqpRouter>>,
-    /// Connections that ended in an error.
+    /// Throttles the log's lines about connections that ended in an error.
     noise: Mutex<LogThrottle>,
     /// Connections over TLS that ended in an error.
     tls_noise: Mutex<LogThrottle>,
