@@ -2,8 +2,8 @@
 //!
 //! Requests are carried out in the order in which they come, as soon as they are whole; their
 //! answers leave in that order ([`crate::answers`]). A request that has to wait holds up the
-//! answers behind it, but not the requests: a producer with many requests in flight is never slower
-//! than its sync. Only a Fetch begins when it is the oldest request that is owed an answer.
+//! answers behind it, but not the requests: the batches of a producer with many requests in flight
+//! share group commits. Only a Fetch begins when it is the oldest request that is owed an answer.
 //!
 //! A request that cannot be understood ends the connection without a word, as in Kafka: there is no
 //! answer that a client could tell from another request's.
@@ -33,7 +33,7 @@ const OUTPUT_BYTES_MAX: usize = 1 << 20;
 /// Bytes from which the kind of a request is known: its size, its key.
 const KEY_END: usize = SIZE_BYTES + 2;
 
-/// Most bytes of each text that a client says of itself; the rest is not kept.
+/// A client's name and its version are truncated to this many bytes each.
 const SOFTWARE_BYTES_MAX: usize = 128;
 
 /// The parts that a session works with.
@@ -104,8 +104,8 @@ impl Session {
         &self.meter.probe
     }
 
-    /// Finds the first request in `input`: its size without the size field, or how many bytes it
-    /// takes to know more.
+    /// Finds the first request in `input`. `Ok(Ok(size))`: it is whole, and `size` does not count
+    /// the size field. `Ok(Err(bytes))`: call again once there are so many bytes.
     fn find_request(&self, input: &[u8]) -> Result<Result<usize, usize>, String> {
         let options = &self.context.options;
         let size = frame::peek_size(input, options.request_bytes_max);
@@ -234,7 +234,7 @@ impl Session {
     fn store(&mut self, input: &mut Input<'_>, place: Range<usize>, head: AnswerHead, lone: Lone) {
         let records = lone.range().map(|range| {
             let range = place.start + range.start..place.start + range.end;
-            // With a request behind it the buffer is not to be had.
+            // The buffer can be taken over only if no other request follows in it.
             let is_last = place.end == input.len();
             match is_last.then(|| input.take(range.clone())).flatten() {
                 Some(own) => Records::Own(own),
@@ -302,7 +302,7 @@ impl Session {
         self.peer.software = Some((name, version));
     }
 
-    /// Its first request tells its name at least.
+    /// Tells the probe the client id of the first request, in case no ApiVersions follows.
     fn identify(&mut self, client_id: Option<&str>) {
         self.is_identified = true;
         if let Some(client_id) = client_id {
@@ -313,7 +313,7 @@ impl Session {
         }
     }
 
-    /// Ends the connection for this reason, behind the answers that are owed.
+    /// Ends the connection for this reason, once the answers that are owed are sent.
     fn end(&mut self, reason: String) {
         self.meter.probe.error();
         self.failure.get_or_insert(reason);
@@ -326,7 +326,7 @@ impl Session {
         }
     }
 
-    /// A request came in parts: now and then it is seen how well it compresses.
+    /// Now and then measures how well a request compresses, of those that arrived in several reads.
     fn sample(&mut self, input: &[u8], now: Now) {
         if let Some(sample) = self.sampler.look(input, now.us) {
             self.meter.probe.sampled(sample.bytes, sample.compressed);

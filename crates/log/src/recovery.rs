@@ -29,8 +29,9 @@ use crate::segment::{Segment, SegmentState, Stage, create_index, read_index};
 use crate::shared::Shared;
 use crate::topic_files::{self, RecoveredTopic, TOPIC_NAME};
 
-/// Most corrupt regions of one segment that are left out; behind more of them it is cut. Where
-/// bytes were made to look like batches, each costs a look at the rest of the file.
+/// Maximum of corrupt regions in one segment that are stepped over; at the next one the segment is
+/// truncated. To find the end of a region takes a scan of the rest of the file, which bytes that
+/// were made to look like batches could ask for again and again.
 const GAPS_MAX: usize = 1_000;
 
 /// The findings at the start.
@@ -38,11 +39,11 @@ const GAPS_MAX: usize = 1_000;
 pub struct Recovery {
     /// Entries of the state journal, oldest first.
     pub journal: Vec<Vec<u8>>,
-    /// Entries of the state journal that damage has taken, at least; told at each start until the
-    /// next snapshot.
+    /// Lower bound of the entries of the state journal that were lost to damage; reported at each
+    /// start until the next snapshot.
     pub lost_entries: u32,
-    /// The state journal is of an earlier format, or was until just now: no snapshot was written
-    /// yet.
+    /// A file of the state journal has an earlier format: no snapshot was written since the
+    /// upgrade.
     pub is_upgraded: bool,
     /// Topics that have a folder.
     pub topics: Vec<RecoveredTopic>,
@@ -71,8 +72,8 @@ pub struct RecoveredPartition {
     pub bytes: u64,
     /// Bytes of a torn tail that were cut off.
     pub truncated_bytes: u64,
-    /// Messages may be missing behind the last one though no power was lost: somebody has damaged
-    /// the newest file. Their offsets were given away.
+    /// The newest file was damaged though no power was lost: messages after the last one found may
+    /// be missing. Their offsets were assigned.
     pub end_in_doubt: bool,
 }
 
@@ -188,7 +189,7 @@ fn recover_partition(
     let mut truncated = 0;
     let mut end_in_doubt = false;
     let mut sealed_end = 0;
-    // Above all that is known to be lost, though it may be that nothing was.
+    // Exclusive upper bound of the offsets that are lost, or may be: new records get higher ones.
     let mut lost_end = 0;
     let (mut orphans, mut gaps) = (Vec::new(), Vec::new());
     let mut nexts = bases.keys().skip(1);
@@ -207,7 +208,7 @@ fn recover_partition(
             let loss = missing(shared, &dir, *base, end_in_doubt);
             state.losses.extend(loss);
             if same_boot || recovery.clean {
-                // Its name says that the offsets before it were given away.
+                // Its base offset proves that all lower offsets were assigned.
                 lost_end = *base;
             }
             orphans.push(*base);
@@ -228,7 +229,8 @@ fn recover_partition(
             ));
         }
         truncated += found.truncated_bytes;
-        // A kill leaves the newest file with reserved space behind its last message.
+        // A kill leaves reserved space after the last message of the newest file: none means
+        // damage.
         if after_kill {
             end_in_doubt = found.truncated_bytes > 0 || found.is_full;
         }
@@ -237,7 +239,7 @@ fn recover_partition(
                 file: format!("{dir}/{base:020}.log"),
                 position: found.state.len,
                 bytes: 0,
-                reason: "no room behind the last message, as if the end were cut off".to_owned(),
+                reason: "no reserved space at the end, as if the file were cut short".to_owned(),
                 offsets: None,
             });
         }
@@ -274,12 +276,12 @@ fn recover_partition(
     let ends = state.losses.iter().flat_map(|loss| &loss.offsets);
     lost_end = ends.fold(lost_end, |end, offsets| end.max(offsets.end));
     if let Err(failure) = begin_behind(shared, &mut state, &dir, lost_end) {
-        // The index that says so stays for the next start.
-        tracing::warn!(%failure, "no segment can be begun behind messages that are lost");
+        // The orphaned index files stay: they tell the next start that these offsets were assigned.
+        tracing::warn!(%failure, "cannot create a segment above the lost offsets");
         state.raise_to = lost_end;
         orphans.clear();
     }
-    // Its index may be that of the segment that was begun.
+    // An orphan's index file may now be that of the segment just begun.
     let begun = state.writer.active.as_ref().map(|segment| segment.base);
     orphans.retain(|base| Some(*base) != begun);
     for base in orphans {
@@ -291,8 +293,8 @@ fn recover_partition(
     Ok((state, truncated, end_in_doubt))
 }
 
-/// Begins a segment behind messages that are lost from the end: its name says, after the next
-/// start, too, that their offsets were given away.
+/// If messages at the end are lost, begins a segment above them: its base offset tells later
+/// starts, too, that the lost offsets were assigned.
 fn begin_behind(
     shared: &Shared,
     state: &mut RecoveredState,
@@ -308,7 +310,8 @@ fn begin_behind(
     let fail = |error| IoFailure::new("create", &path, &error);
     let file = shared.disk.open(&path, OpenMode::OpenOrCreate);
     let file = file.map_err(fail)?;
-    // With the reserved space that a kill leaves, else the next start doubts the end.
+    // Reserve space, as a kill would leave it: without any, the next start takes the end for
+    // damaged.
     file.set_len(BATCH_HEADER_BYTES as u64).map_err(fail)?;
     segment.set_file(shared, file);
     create_index(shared, &segment.index_path());
@@ -326,8 +329,8 @@ fn begin_behind(
     Ok(())
 }
 
-/// The loss of a segment of which only the index is there. An index without entries says nothing,
-/// unless there was no orderly end: then messages may have been in the segment all the same.
+/// The loss of a segment of which only the index file is there. If the index has no entry, the
+/// segment was empty, unless `end_in_doubt`: then it may have had messages that were never indexed.
 fn missing(shared: &Shared, dir: &str, base: Offset, end_in_doubt: bool) -> Option<Loss> {
     let index = read_index(shared, &format!("{dir}/{base:020}.index"), base);
     let end = index.footer.or(index.entries.last().copied());
@@ -343,8 +346,8 @@ fn missing(shared: &Shared, dir: &str, base: Offset, end_in_doubt: bool) -> Opti
     })
 }
 
-/// The loss of a file that ends at `position`, behind the message before `from`, although its index
-/// says more.
+/// The loss of a file that ends at `position` although its index, with `said`, goes further. `from`
+/// is the offset after its last message.
 fn cut_short(path: &str, position: u64, from: Offset, said: IndexEntry) -> Loss {
     Loss {
         file: path.to_owned(),
@@ -364,8 +367,8 @@ struct RecoveredSegment {
     gaps: Vec<(Range<Offset>, u64)>,
     /// The data that its index names, and its file has not.
     loss: Option<Loss>,
-    /// Its file has no reserved space behind its last message, and its index does not know that
-    /// one.
+    /// Whether its end may have been cut off: no reserved space follows the last message, and no
+    /// index entry confirms that the file ends there.
     is_full: bool,
 }
 
@@ -425,8 +428,8 @@ fn recover_segment(
     let mut found = scan(&*file, start, below, bytes_max, behind).map_err(fail("read"))?;
     entries.append(&mut found.entries);
     has_producers |= found.has_producers;
-    // Where batches follow what does not fit, it is no torn tail. Their first one becomes an index
-    // entry, so that readers jump there.
+    // If valid batches follow the invalid bytes, these are a corrupt region and no torn tail. The
+    // first batch after them becomes an index entry, by which readers jump over the region.
     let mut gaps = Vec::new();
     let content_end = found.position + found.torn_bytes;
     while found.torn_bytes > 0 && gaps.len() < GAPS_MAX {
@@ -467,9 +470,9 @@ fn recover_segment(
         );
         count(&shared.counters.truncated_bytes, found.torn_bytes);
     }
-    // A writer fills a segment from its beginning on, so what a kill has left begins where the next
-    // batch would: zeros there mean that all that follows is reserved space. A power loss may have
-    // left what lies farther behind and taken what lies before it.
+    // Writers append without gaps, so what a kill tears begins at `position`: zeros there mean that
+    // the rest is reserved space, and need not be cut. A power loss may have kept later blocks and
+    // lost earlier ones, so then the unread rest is cut, too.
     if found.torn_bytes > 0 || (found.unread_bytes > 0 && !same_boot) {
         // The cut must be durable before anything is appended: else what it removes could come
         // back behind new batches.

@@ -5,12 +5,12 @@ use cloverleaf_telemetry::{Probe, Topics};
 
 use crate::{Now, Received};
 
-/// The cost of a request beside its bytes if it takes the broker's locks or adds to the log, in
-/// bytes that could be parsed and copied meanwhile.
+/// What a request costs beside its bytes if it takes the broker's locks or appends to the log: as
+/// much as to parse and copy this many bytes.
 const CALL_COST_BYTES: usize = 1024;
 
-/// Most such calls of one [`Session::receive`](crate::Session::receive): then the driver may let
-/// others have a turn.
+/// Budget of such calls in one [`Session::receive`](crate::Session::receive); once it is spent, the
+/// driver may give other connections a turn.
 const CALLS_MAX: usize = 256;
 
 /// The counts of one connection, between its session and its probe.
@@ -59,7 +59,8 @@ impl Meter {
         }
     }
 
-    /// Begins a read: calls that a poll has made were a turn of their own.
+    /// Begins a read with a fresh budget: the calls that a poll has made since the last read do not
+    /// count.
     #[inline]
     pub fn begin(&mut self) {
         self.calls = 0;

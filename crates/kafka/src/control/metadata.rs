@@ -61,7 +61,7 @@ impl Request {
             })
         })?;
         let request = Self {
-            // Version 0 has no null list.
+            // In version 0 an empty list asks for all topics; it has no null list.
             topics: topics.filter(|topics| version > 0 || !topics.is_empty()),
             auto_create: version < 4 || body.bool()?,
             cluster_operations: (8..=10).contains(&version) && body.bool()?,

@@ -10,7 +10,7 @@ use crate::context::KafkaContext;
 use super::replicas::note_replicas;
 use super::settings::{self, Refused};
 
-/// How a topic made by Kafka is kept about which nothing was said.
+/// The options of a topic that is created without any settings.
 pub fn topic_defaults(context: &KafkaContext, partitions: u32) -> TopicOptions {
     settings::defaults(context, partitions)
 }
@@ -26,7 +26,8 @@ pub fn topic_settings(options: &TopicOptions) -> BTreeMap<String, String> {
 /// Gives settings of a topic a value, or (`None`) their default.
 ///
 /// # Errors
-/// One is none of Kafka's, or the value is none for it; `options` may have changed in part then.
+/// A name is no setting of Kafka's, or a value is not valid for its setting; `options` may be
+/// changed in part then.
 pub fn change_topic_settings(
     context: &KafkaContext,
     options: &mut TopicOptions,

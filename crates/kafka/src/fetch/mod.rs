@@ -1,13 +1,13 @@
 //! Fetch: stored batches to the client, as they are.
 //!
 //! A Fetch begins when it is the oldest request that is owed an answer. It reads what is there; if
-//! that is too little it waits, for arrivals in any of its partitions or for the end of its time,
-//! but only as long as no other request than a Fetch is behind it: a client that has sent one waits
-//! for its answer, and would do so for as long as nothing arrives. Batches that lie in files and
-//! not in memory are fetched by the log's reader thread.
+//! that is less than `min_bytes` it waits (a long poll) for arrivals in any of its partitions, or
+//! until `max_wait_ms` is over. If a request other than a Fetch stands behind it, it does not wait:
+//! answers leave in order, and the wait would be head-of-line blocking. Batches that lie in files
+//! and not in memory are fetched by the log's reader thread.
 //!
 //! ```text
-//!             enough, an error, no time left, awaited
+//!             enough, an error, no time left, another request behind it
 //!   begun ──▶ looking ─────────────────────────────────▶ answered
 //!               │ ▲  │                                      ▲
 //!  too little   ▼ │  ▼  only on the disk                    │
@@ -46,8 +46,8 @@ use records::Records;
 use request::{FINAL_EPOCH, INITIAL_EPOCH};
 use sessions::Lease;
 
-/// Requests before this version come from clients of which not all know zstd (KIP-110). Batches are
-/// given as they are all the same, but for topics that say of themselves that they are zstd.
+/// Clients that send an older version may not know zstd (KIP-110). Stored batches are sent as they
+/// are, but a topic whose `compression.type` is zstd is refused.
 const ZSTD_FROM: i16 = 10;
 
 /// The environment that a fetch works in.
@@ -79,7 +79,7 @@ pub(crate) struct Fetching {
     generation: u64,
     due_us: u64,
     watcher: Option<Arc<Watcher>>,
-    /// Bytes that were counted while they were too few.
+    /// Bytes counted toward `min_bytes` so far.
     counted_bytes: usize,
     records: Vec<Records>,
     /// The reads from files: for this request, and ahead for what the next one will probably want.
@@ -122,8 +122,8 @@ struct Look {
     is_cold: bool,
 }
 
-/// The work of a Fetch is never inlined where answers are polled: those to a Produce would carry it
-/// too.
+/// These functions are never inlined where answers are polled: that would slow down the answers to
+/// a Produce, too.
 impl Fetching {
     /// Begins a request. The one before it was answered, or given up with its connection.
     #[inline(never)]
@@ -183,7 +183,8 @@ impl Fetching {
     }
 
     /// Goes on; ready when the body of the answer may be appended with [`Fetching::answer`].
-    /// Nothing is waited for if the answer itself is waited for (`is_awaited`).
+    /// `is_awaited`: a request other than a Fetch stands behind it, so it does not wait for more
+    /// data.
     #[inline(never)]
     pub(crate) fn poll(
         &mut self,

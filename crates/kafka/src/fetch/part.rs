@@ -11,7 +11,7 @@ use crate::control::settings;
 use crate::error_code::ErrorCode;
 use crate::topic_ref::{TopicKey, TopicRef};
 
-/// An offset that nothing has: a session has not been told any yet.
+/// The value of an offset that the session's client was never told.
 const UNTOLD: i64 = -1;
 
 /// A partition of a request, or of a fetch session.
@@ -21,7 +21,7 @@ pub(crate) struct Part {
     pub(crate) log: Option<Partition>,
     pub(crate) wanted: Wanted,
     pub(crate) found: Found,
-    /// Up to where data was counted while it was too little for an answer.
+    /// End of the data that was already counted toward `min_bytes`.
     pub(crate) counted: u64,
     watch: Option<Watch>,
     told: Told,
@@ -61,7 +61,7 @@ struct Told {
     log_start: i64,
 }
 
-/// Offsets as they are told.
+/// High watermark and log start offset, as an answer has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ends {
     pub(crate) high_watermark: i64,
@@ -97,8 +97,8 @@ impl Part {
         self.watch = None;
     }
 
-    /// Looks up anew what was not there, or is no more, or not for this client: definitions or its
-    /// rights have changed.
+    /// After definitions or rights have changed: looks the topic up again if it was missing, was
+    /// deleted or is no longer permitted.
     pub(crate) fn find_again(&mut self, realm: &Realm, by_id: bool) {
         let stands = self.topic.topic().is_some_and(|topic| {
             !topic.is_deleted() && realm.may(Operation::Consume, Kind::Topic, "", topic.name())
@@ -177,8 +177,8 @@ impl Part {
         self.watch = None;
     }
 
-    /// Where the partition ends for this reader. It may stand above the last message, because it
-    /// has read what a power loss took: nothing will be stored below it, so it is at the end.
+    /// The high watermark that this reader is told. After a power loss its offset may lie above the
+    /// last message; no message will be stored below that, so the reader counts as at the end.
     fn high_watermark(&self, log: &Partition) -> i64 {
         (log.written_end() as i64).max(self.wanted.offset)
     }
@@ -197,8 +197,8 @@ impl Part {
         }
     }
 
-    /// Whether a session's answer has to name the partition (KIP-227). A start that has moved is
-    /// told with the next data: to look for it takes the partition's lock.
+    /// Whether an incremental answer has to name the partition (KIP-227). A log start offset that
+    /// has moved is told with the next data only, because reading it takes the partition's lock.
     pub(crate) fn is_news(&self) -> bool {
         self.found.error.is_some()
             || self.found.count > 0
@@ -209,7 +209,8 @@ impl Part {
                 .is_some_and(|log| self.high_watermark(log) != self.told.high_watermark)
     }
 
-    /// The session's client is told this. An error is told again and again.
+    /// Remembers what the session's client is told. Errors are not remembered, so that each answer
+    /// repeats them.
     pub(crate) fn tell(&mut self, ends: Ends) {
         self.told = Told {
             high_watermark: ends.high_watermark,

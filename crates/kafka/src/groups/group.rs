@@ -7,7 +7,8 @@
 //!     │   nobody is left        │  ▲ ▲                                │   │
 //!     └─────────────────────────┘  │ └── somebody joins, leaves, dies ─┘   │ the leader's
 //!                                  └──────────────────────── Stable ◄──────┘ assignment is kept
-//!   Dead: deleted while empty; whoever still holds it looks for the coordinator again.
+//!   Dead: deleted while empty. A request that still has it is refused, and its client asks for the
+//!   coordinator again.
 //! ```
 //!
 //! The rules are those of Kafka's classic group coordinator (`ClassicGroup`,
@@ -31,7 +32,8 @@ pub(crate) const CONSUMER_TYPE: &str = "consumer";
 /// The limits that groups must keep to.
 #[derive(Debug, Clone)]
 pub(crate) struct Limits {
-    /// Most members of a group, and most that have been given an id and have not come back.
+    /// Maximum of members of a group; and of ids that were given out (KIP-394) to clients that have
+    /// not joined with them yet.
     pub(crate) members_max: usize,
     /// How long the first members wait for more.
     pub(crate) initial_delay_ms: u64,

@@ -20,8 +20,8 @@ use crate::error_code::ErrorCode;
 /// How often the worker takes all that is queued before it lets others have a turn.
 const ROUNDS: usize = 8;
 
-/// The outcome of committing offsets. `Some`: they are as durable as they have to be once this is
-/// ready.
+/// The outcome of committing offsets. `Ok(Some)`: durable once the [`Pending`] is ready;
+/// `Ok(None)`: no sync has to be awaited.
 #[derive(Debug)]
 pub(crate) struct Written(pub(crate) Result<Option<Pending>, ErrorCode>);
 
@@ -45,7 +45,7 @@ type Job = Box<dyn FnOnce() + Send>;
 
 enum Item {
     Offsets(Vec<Committed>, Promise<Written>),
-    /// The same with what is forgotten of the group before.
+    /// As `Offsets`, but first forgets offsets of the group.
     Reset(String, Commits, Promise<Written>),
     Group(Arc<str>, Effect),
     Job(Job),
@@ -88,8 +88,8 @@ impl Queue {
     }
 }
 
-/// The error that a client gets for a failed write. Kafka maps a storage error so: clients look for
-/// the coordinator and try again.
+/// The error that a client gets for a failed write: NotCoordinator, as Kafka maps a storage error,
+/// upon which clients look for the coordinator and try again.
 pub(super) fn of_write(error: &CatalogError) -> ErrorCode {
     match error {
         CatalogError::Closed => ErrorCode::CoordinatorNotAvailable,
@@ -105,8 +105,8 @@ impl Groups {
         self.write();
     }
 
-    /// Whether everything is written that was queued: else who asks for offsets has to wait behind
-    /// it, because a client may ask before the answer to its commit has come.
+    /// Whether everything that was queued is written. If not, an OffsetFetch has to wait behind the
+    /// queue: a client may send it before its commit is answered, and must see that commit.
     pub(crate) fn is_written(&self) -> bool {
         self.queue.undone.load(Ordering::Acquire) == 0
     }
@@ -205,7 +205,8 @@ impl Groups {
     }
 }
 
-/// The worker's turn. However it ends, by a fault too, what is queued gets another one.
+/// The worker's turn. When it ends, also by a panic, the worker is scheduled again for what is
+/// still queued.
 struct Turn<'a>(&'a Arc<Groups>);
 
 impl Drop for Turn<'_> {
@@ -215,8 +216,8 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Items that are done, or given up by a fault: those who wait for them were told when they were
-/// dropped.
+/// Counts items as done on drop, also after a panic: the promises that it dropped have told those
+/// who wait.
 struct Done<'a>(&'a AtomicU64, u64);
 
 impl Drop for Done<'_> {

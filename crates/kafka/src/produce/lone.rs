@@ -28,7 +28,7 @@ impl Lone {
     }
 }
 
-/// The pieces of a request, as far as it takes to see whether there is one of each.
+/// Counts topics and partitions of a request, to see whether it has exactly one of each.
 #[derive(Default)]
 pub(super) struct Pieces<'a> {
     count: usize,

@@ -39,7 +39,8 @@ use crate::wire::{Malformed, Reader};
 use answer::{PartitionAnswer, Stored};
 use lone::Pieces;
 
-/// No library collects for longer; clients may write what they like.
+/// Cap on the time span that is counted for a batch: no library lingers longer, but a client may
+/// write any timestamps.
 const SPAN_MS_MAX: u64 = 3_600_000;
 
 /// The figures of the batches of one read, for the telemetry.
@@ -87,16 +88,16 @@ impl Acks {
 pub(crate) struct Producing {
     /// The last topic, so that a stream of requests looks nothing up.
     last: Cached<Option<Arc<Topic>>>,
-    /// An answer that was given, for its allocations.
+    /// An answer that was sent, kept to reuse its allocations.
     spare: Produced,
     batches: Batches,
 }
 
 /// A request that is whole.
 pub(crate) enum Checked {
-    /// It has one batch, which is not stored.
+    /// It has one batch, which is still to be stored.
     Lone(Lone),
-    /// It has none, or several.
+    /// It has no batch, or several: they are stored or refused.
     Carried(Carried),
 }
 
@@ -115,7 +116,7 @@ struct Head {
 impl Carried {
     fn new(head: Head, answer: Produced) -> Carried {
         Carried {
-            // An unknown number wants an answer, which says that it is unknown.
+            // An invalid `acks` is answered, with InvalidRequiredAcks.
             acks: Acks::of(head.acks).unwrap_or(Acks::Leader),
             answer,
         }
@@ -133,7 +134,7 @@ impl Producing {
     /// the rest of `request` behind the header.
     ///
     /// # Errors
-    /// The body is none of this version; nothing was stored.
+    /// The body is malformed for this version; nothing was stored.
     pub(crate) fn execute(
         &mut self,
         context: &KafkaContext,
@@ -181,7 +182,7 @@ impl Producing {
         Ok(Checked::Carried(Carried::new(head, answer)))
     }
 
-    /// Takes an answer that was given back, so that the next one allocates nothing.
+    /// Takes back an answer that was sent, so that the next one allocates nothing.
     pub(crate) fn recycle(&mut self, mut answer: Produced) {
         if answer.is_small() {
             answer.clear();
@@ -194,7 +195,7 @@ impl Producing {
         let batches = std::mem::take(&mut self.batches);
         probe.batches(batches.count, batches.spans_ms * 1000);
         if let Some(first_ms) = batches.first_record_ms {
-            // No time of a client's is too strange to be subtracted.
+            // Saturating, because a client may write any timestamp.
             let unix_us = i64::try_from(now.unix_us).unwrap_or(i64::MAX);
             probe.record_age(unix_us.saturating_sub(first_ms.saturating_mul(1000)));
         }
@@ -252,7 +253,7 @@ fn count(body: &mut Reader<'_>) -> Result<usize, Malformed> {
     })
 }
 
-/// The request around the batch that one partition is sent.
+/// What a request says of one partition's batch.
 struct Sent<'a> {
     context: &'a KafkaContext,
     version: i16,

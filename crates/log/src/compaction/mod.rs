@@ -1,10 +1,10 @@
 //! Compaction: of the records with one key the newest stays.
 //!
 //! A *pass* has two halves, as in Kafka's log cleaner. First the keys of what is *dirty* (sealed
-//! since the last pass) go into a bounded map, key to newest offset. Then all sealed segments up to
-//! there are written anew without the records that the map knows newer ones of, small neighbours
-//! together. Each call does a bounded part of a pass; a pass that does not end (the map is full)
-//! stops at an earlier offset, and the next one goes on from there.
+//! since the last pass) go into a bounded map, key to newest offset; if the map fills up, the pass
+//! covers only what it has seen, and the next pass goes on from there. Then all sealed segments up
+//! to there are rewritten without the records that the map supersedes, small neighbours merged.
+//! Each call does a bounded part of a pass.
 //!
 //! The active segment and the newest sealed one are left alone: the newest segment's end says which
 //! offsets were given away. Offsets, batches' envelopes and the last batch of each idempotent
@@ -26,8 +26,8 @@ use crate::partition::PartitionLog;
 use crate::reader::wait_for_small;
 use crate::segment::{Segment, Stage};
 
-/// Largest batch that another kind of compression may make of a smaller one: readers take a batch
-/// whole, and with their default limits no more than this at once.
+/// Recompressing with another codec may grow a batch up to this size, not beyond: readers take a
+/// batch whole, and by default no more than this at once.
 const GROWN_BYTES_MAX: usize = 1 << 20;
 
 /// How a partition is compacted, and how much of it in one call.
@@ -48,8 +48,8 @@ pub struct CompactionOptions {
     /// The codec of the batches in segments that are written anew; `None`: each keeps its own. A
     /// batch that would become large by it stays as it is.
     pub codec: Option<Codec>,
-    /// A call ends when it has read this many bytes of segments to write anew; at least one run of
-    /// segments that become one.
+    /// A call ends once it has read this many bytes of segments to rewrite, but not before it has
+    /// rewritten one run (segments that are merged into one).
     pub work_bytes_max: u64,
     /// Set it to end a call early; what it has begun is done again by the next one.
     pub stop: Arc<AtomicBool>,
@@ -127,7 +127,7 @@ struct Pass {
 enum Break {
     /// By whoever called.
     Stopped,
-    /// The log ends, though this partition may not be closed yet.
+    /// The log is being closed, though this partition may not be yet.
     Closed,
     Failed(IoFailure),
 }
@@ -157,7 +157,8 @@ impl PartitionLog {
     pub fn compact(self: &Arc<Self>, options: &CompactionOptions) -> Result<Compacted, LogError> {
         let mut compaction = self.compaction.lock();
         if !self.is_closed() {
-            // Its unfinished files have the names that are used again.
+            // A replacement that was left unfinished holds `.clean` files, whose names this call
+            // uses again.
             self.finish_replacement(&mut self.files_lock.lock())?;
         }
         let mut done = Compacted::default();
@@ -177,7 +178,7 @@ impl PartitionLog {
 
     /// How much there is to compact, for whoever decides whether it is worth it. Waits for a call
     /// of [`PartitionLog::compact`] that is under way.
-    /// Where the disk does not say how far it has come, there is nothing to do for now.
+    /// If the disk does not say how far compaction has come, reports that nothing is due.
     pub fn compaction_status(self: &Arc<Self>) -> CompactionStatus {
         let Ok(standing) = self.compaction.lock().standing(self) else {
             return CompactionStatus::default();
@@ -329,7 +330,7 @@ impl PartitionLog {
         }))
     }
 
-    /// The next segments that become one: those that fit into one together.
+    /// The next run: segments that are merged into one, as many as fit into it.
     fn next_run(&self, pass: &Pass) -> Vec<Arc<Segment>> {
         let limit = self.segment_bytes();
         let mut bytes = 0;
@@ -434,7 +435,8 @@ impl PartitionLog {
         Ok(())
     }
 
-    /// The disk must have room for both, beyond its reserve.
+    /// Checks that the disk has room for the old files and the new one together, without its
+    /// reserve.
     fn check_room(&self, bytes: u64) -> Result<(), IoFailure> {
         let reserve = self.shared.options.disk_free_bytes_min;
         let free = self.shared.disk.free_bytes().unwrap_or(u64::MAX);

@@ -62,7 +62,7 @@ struct JournalState {
     dirty_noted: bool,
     /// Where the entries of the last snapshot ended.
     snapshot_end: u64,
-    /// Entries that damage has taken, which the file tells until the next snapshot.
+    /// Entries lost to damage; the file keeps this count until the next snapshot.
     lost: u32,
     /// The other file is of an earlier format: what it holds would pass for all there is.
     is_upgraded: bool,
@@ -112,7 +112,7 @@ impl JournalFile {
         self.write(bytes, place).map(|_| ())
     }
 
-    /// Writes encoded entries, after which `place` comes. Returns how many bytes they are.
+    /// Writes encoded entries; the next entry goes to `place`. Returns how many bytes they are.
     fn write(&mut self, mut bytes: Vec<u8>, place: EntryPlace) -> Result<u64, AppendError> {
         let len = bytes.len();
         let end = self.position + len as u64;
@@ -123,8 +123,8 @@ impl JournalFile {
             self.path,
             self.reserved
         );
-        // Zeros say that here it ends: what an older generation has left could be taken for a
-        // damaged entry.
+        // Zeros mark the end: else an entry that an older generation left here could be taken for a
+        // damaged one of this generation.
         let room = self
             .reserved
             .saturating_sub(end)
@@ -139,7 +139,7 @@ impl JournalFile {
         Ok(len as u64)
     }
 
-    /// Ends what a crash has left half done.
+    /// Completes the writes that a crash has interrupted.
     fn repair(&mut self, repair: Repair) -> Result<(), IoFailure> {
         let fail = |error| IoFailure::new("write to", self.path, &error);
         let write = |bytes: &[u8], at| self.file.write_all_at(&[IoSlice::new(bytes)], at);
@@ -205,7 +205,8 @@ impl Journal {
         } else if matches!(state.mirror, Mirror::Both)
             && let Err(error) = state.other.append(entries)
         {
-            // The other file may win already, and lacks this entry.
+            // The next start may choose the other file, which lacks this entry: so the append
+            // fails.
             let error = match error {
                 AppendError::StorageFull { .. } => {
                     let full = ErrorKind::StorageFull.into();
@@ -267,7 +268,8 @@ impl Journal {
             || state.current.position > (state.current.reserved / 2).max(2 * state.snapshot_end)
     }
 
-    /// Generation and ordinal at which it ends, for the next start to find it so.
+    /// Generation and ordinal of its end, with which the next start checks that nothing is missing;
+    /// `None` if the end is not synced.
     pub(crate) fn end(&self) -> Option<(u32, u32)> {
         let state = self.state.lock();
         let place = state.current.place;

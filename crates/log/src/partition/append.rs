@@ -29,8 +29,8 @@ use crate::shared::Shared;
 /// and that one turns to the next partition: the rest waits at the end of its queue.
 const ROUNDS_MAX: u32 = 4;
 
-/// A round that is longer than this enters the tail cache in parts of it, because parts are what
-/// the cache evicts.
+/// A round with more bytes than this enters the tail cache in steps of about this size, because the
+/// cache evicts whole steps.
 const TAIL_STEP_BYTES: u64 = 1 << 20;
 
 impl PartitionLog {
@@ -89,7 +89,8 @@ impl PartitionLog {
         if class == Durability::Disk
             && let Some(failure) = shared.journal.failure()
         {
-            // Definitions that messages depend on are not durable: nothing after them can be.
+            // The journal has failed: definitions that this batch may need are not durable, so that
+            // no batch may be acknowledged as durable.
             return Err(AppendError::Failed(failure));
         }
         let claim = Claim::of(&batch);
@@ -102,7 +103,7 @@ impl PartitionLog {
         let base = state.offsets.next();
         invariant!(
             base >= self.written_end(),
-            "the next offset was given away before"
+            "the next offset was assigned before"
         );
         if let Some(claim) = &claim {
             match state.producers.check(claim, now_ms)? {
@@ -173,7 +174,8 @@ impl PartitionLog {
         let mut began = inline_since;
         loop {
             rounds += 1;
-            // A panic here would leave the partition as being written: it would stand still.
+            // A panic here would leave `is_writing` set, and nobody could write to the partition
+            // again: it is marked as the engine's fault, which ends the process.
             begin_write();
             let mut writer = self.writer.lock();
             let written = writer.write(self, &batches);
@@ -220,7 +222,10 @@ impl PartitionLog {
         let last = batches.last().map_or(0, Batch::end_offset);
         let all: u64 = batches.iter().map(|batch| batch.bytes().len() as u64).sum();
         let unwritten = discount(&self.shared.counters.unwritten_bytes, all);
-        invariant!(unwritten >= all, "more bytes are written than were to be");
+        invariant!(
+            unwritten >= all,
+            "more bytes were written than were pending"
+        );
         for batch in batches.drain(..written.count) {
             round.end = batch.end_offset();
             round.bytes += batch.bytes().len() as u64;
@@ -241,7 +246,7 @@ impl PartitionLog {
         if written.count > 0 {
             invariant!(
                 round.end > self.written_end(),
-                "a write takes back where what is written ends"
+                "a write moves the written end backward"
             );
             self.set_written_end(round.end);
             round.note_dirty = state.syncs.note_dirty();
@@ -314,7 +319,7 @@ struct Round {
     /// Offset after the last written batch; 0 if none was.
     end: u64,
     bytes: u64,
-    /// Weight of the batches behind the last step.
+    /// Weight of the batches after the last of `steps`.
     weight: u64,
     /// Ends and weights of parts of a long round.
     steps: Vec<(u64, u64)>,

@@ -20,8 +20,8 @@ use crate::shared::Shared;
 /// With more dirty files than this in a group, one `syncfs` replaces their syncs, if little else is
 /// dirty. Measured in `docs/decisions/002-inline-writes-and-group-commit.md`.
 const SYNCFS_MIN: usize = 2;
-/// A `syncfs` also writes what others have dirty. This many of such bytes make it as much dearer as
-/// one more `fdatasync` would be (100 µs at 500 MB/s).
+/// A `syncfs` also writes dirty bytes that this group need not sync. So many of them cost as much
+/// as one more `fdatasync` (100 µs at 500 MB/s).
 const SYNCFS_BYTES_PER_FILE: u64 = 50 << 10;
 
 /// Somebody waits for a sync.
@@ -226,7 +226,7 @@ impl PartitionLog {
             );
         }
         drop(state);
-        // Before anybody hears of it, so that who was told finds it counted.
+        // Counted first, so that a waiter that was told finds itself in the count.
         count(&self.shared.counters.group_waiters, due);
         told.tell();
         due

@@ -77,8 +77,8 @@ pub struct PartitionLog {
     /// Held during a call of [`PartitionLog::compact`]; take it before all others.
     pub(crate) compaction: Mutex<Compaction>,
     listener: OnceLock<WrittenListener>,
-    /// The losses that recovery found: told when somebody opens the partition. Nobody misses those
-    /// of a topic whose deletion a crash has interrupted.
+    /// The losses that recovery found, reported when the partition is first opened. A topic whose
+    /// deletion a crash interrupted is never opened: nobody misses its messages.
     losses: Mutex<Vec<Loss>>,
 }
 
@@ -98,8 +98,8 @@ impl PartitionLog {
             raise_to: _,
             losses,
         } = recovered;
-        // A segment that begins further up and holds nothing says where offsets go on, not where
-        // they end.
+        // An empty segment whose base lies above the last record sets the next offset, not the
+        // written end.
         let full = segments
             .iter()
             .rfind(|segment| segment.end() > segment.base);
@@ -191,8 +191,8 @@ impl PartitionLog {
         self.written_end.load(Ordering::Acquire)
     }
 
-    /// Everything before this offset that could be synced is synced. (Data in a segment whose sync
-    /// has failed stays in doubt; its waiters were told.)
+    /// Every record below this offset is synced, except those in a segment whose sync has failed:
+    /// they stay in doubt, and their waiters were told.
     pub fn synced_end(&self) -> Offset {
         self.synced_end.load(Ordering::Acquire)
     }
@@ -207,8 +207,8 @@ impl PartitionLog {
             .max(self.written_end())
     }
 
-    /// [`PartitionLog::written_end`], and how many offsets that were accepted at that moment are on
-    /// their way there; a hole that a raise has left is not.
+    /// [`PartitionLog::written_end`], and how many offsets that were accepted at that moment are
+    /// not written yet. A hole that a raise has left does not count: no record will fill it.
     pub fn written_and_unwritten(&self) -> (Offset, u64) {
         let state = self.state.lock();
         let (written, accepted) = (self.written_end(), state.writes.accepted_end());
@@ -230,8 +230,8 @@ impl PartitionLog {
         self.state.lock().offsets.raise(at_least);
     }
 
-    /// The holes between segments, and the one that the last raise has left, if it lies before all
-    /// of them or behind the last record: they hold no records and never will.
+    /// The holes in the offsets: those between segments, and that of the last raise if it lies
+    /// before the first segment or after the last record. They hold no records and never will.
     pub fn holes(&self) -> Vec<Range<Offset>> {
         let state = self.state.lock();
         let first = state.segments.first().map_or(0, |segment| segment.base);
@@ -244,15 +244,15 @@ impl PartitionLog {
         all.filter(|hole| !hole.is_empty()).collect()
     }
 
-    /// The same place for a reader, named so that its distance to the end counts no hole that lies
-    /// ahead of it: inside a hole that is the first record behind, or the end if there is none.
-    /// Where nothing was ever stored, a place is what its reader says.
+    /// Moves a reader's offset out of a hole, so that its lag does not count the hole: to the first
+    /// record after the hole, or to the written end if there is none. Any other offset is returned
+    /// unchanged, and so is each in a partition without segments.
     pub fn same_place(&self, offset: Offset) -> Offset {
         if self.state.lock().segments.is_empty() {
             return offset;
         }
         let end = self.written_end();
-        // Behind the last record the next offset is the same place, too.
+        // The next offset after a raise is the written end, too: no record lies between.
         let holds = |hole: &Range<Offset>| {
             hole.contains(&offset) || (hole.start == end && hole.end == offset)
         };
@@ -263,8 +263,8 @@ impl PartitionLog {
         }
     }
 
-    /// Offsets from `from` on that segments span: what a reader has before it, without the holes
-    /// between segments.
+    /// A reader's lag at `from`: how many offsets segments span from there on. Holes between
+    /// segments do not count.
     pub fn held_from(&self, from: Offset) -> u64 {
         let end = self.written_end();
         let state = self.state.lock();
@@ -310,7 +310,7 @@ impl PartitionLog {
     pub(crate) fn set_synced_end(&self, end: Offset) {
         invariant!(
             end <= self.written_end(),
-            "what is synced ends behind what is written"
+            "the synced end lies beyond the written end"
         );
         self.synced_end.fetch_max(end, Ordering::AcqRel);
     }

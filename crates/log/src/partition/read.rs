@@ -2,9 +2,9 @@
 //!
 //! A reader names an offset. Recently written batches come from memory; older data is read in
 //! chunks from the page cache on the caller's thread, as long as the kernel has it there; else the
-//! read is [`Read::Cold`] and runs on the thread "log-reader", some bytes at a time: others have
-//! their turn meanwhile, however long a damaged file is. Damaged regions are told once and stepped
-//! over (`damage.rs`): a reader sees a gap.
+//! read is [`Read::Cold`] and runs on the thread "log-reader", in turns of [`TURN_BYTES`]: the scan
+//! of a long damaged file must not be head-of-line blocking for other reads. Damaged regions are
+//! told once and stepped over (`damage.rs`): a reader sees a gap.
 
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -49,19 +49,19 @@ pub enum Read {
 #[must_use = "a cold read happens only when it is run"]
 pub struct ColdRead {
     partition: Arc<PartitionLog>,
-    /// Nothing else is read.
+    /// Only this segment is read; `None`: whichever holds `from`.
     segment: Option<Arc<Segment>>,
     from: Offset,
     bytes_max: usize,
-    /// Where its last turn was over.
+    /// Where its last turn stopped; `None` before the first.
     reached: Option<Reached>,
 }
 
 impl ColdRead {
-    /// Runs the read on the log's reader thread (in manual mode: at the next `Log::step`) and hands
-    /// the outcome to `reader` there, or that the disk does not answer, where that is found out.
-    /// Never calls it on the caller's thread, which may hold locks that `reader` takes: after the
-    /// log was stopped, `reader` is dropped without being called.
+    /// Runs the read on the log's reader thread (in manual mode: at the next `Log::step`) and calls
+    /// `reader` there with the outcome. If the disk does not answer, `reader` is told so by the
+    /// thread that notices. It is never called on the caller's thread, which may hold locks that
+    /// `reader` takes. After the log was stopped it is dropped without a call.
     pub fn on_ready(self, reader: ColdReader) {
         let queues = self.partition.shared.queues.clone();
         drop(queues.reads.push(ReadJob {
@@ -129,7 +129,7 @@ struct ReadBudget {
     patience: Patience,
     /// Bytes.
     left: u64,
-    /// Where the one before it was over, or where this one is.
+    /// Where the previous turn stopped; once this one is over, where it did.
     reached: Option<Reached>,
 }
 
@@ -266,7 +266,8 @@ impl PartitionLog {
                 found => return found,
             };
             if turn.patience == Patience::Blocks {
-                // A turn reads one file, by which it is known.
+                // A turn reads one file only: a read that hangs is reported by the name of its
+                // file.
                 return ReadFound::Later(from);
             }
         }
@@ -290,7 +291,8 @@ impl PartitionState {
             .segments
             .partition_point(|segment| segment.end() <= from);
         if let Some(first) = self.recent.first_base() {
-            // The tail also serves what retention has made the next offset.
+            // If retention has dropped the segment of `from`, the next record may already be in the
+            // tail.
             let next = self
                 .segments
                 .get(holds)
@@ -319,7 +321,8 @@ fn read_segment(
     turn: &mut ReadBudget,
 ) -> ReadFound {
     let blocks = turn.patience == Patience::Blocks;
-    // Compaction may have put another one in its place meanwhile.
+    // The position counts in this file only: compaction may have replaced the segment since the
+    // last turn.
     let reached = turn.reached.take();
     let reached = reached.filter(|it| Arc::ptr_eq(&it.segment, segment));
     let known = reached.map(|it| it.position);
@@ -339,7 +342,8 @@ fn read_segment(
         Err(failure) => return ReadFound::Failed(failure),
     };
     let mut chunk_bytes = bytes_max.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX);
-    // The offset behind the last batch that was seen, or that another read has seen.
+    // End offset of the batch before `position`, if this read or (by the hint) another one knows
+    // it.
     let mut after = hint.map(|_| from);
     if position == 0 {
         after = Some(segment.base);
@@ -358,7 +362,8 @@ fn read_segment(
         let fill = |chunk: &mut [u8]| fill_chunk(&*file, position, chunk, turn.patience);
         let fault = match shared.chunks.read(wanted, fill) {
             Ok(chunk) => {
-                // The end was set before the length that bounds the chunk.
+                // A writer sets the end offset before the length, and the length bounds the chunk:
+                // so no batch in the chunk ends above it.
                 let within = segment.base..segment.end();
                 let split = split_chunk(&chunk, from, &within, after, left, bytes_max);
                 segment.note_checked(position, position + split.used as u64);
@@ -375,7 +380,8 @@ fn read_segment(
                         if bytes as u64 > bytes_left.min(shared.options.batch_bytes_max) {
                             Fault::NoBatch("impossible length".to_owned())
                         } else if chunk.len() == wanted {
-                            // With the header behind it, by which its place is judged.
+                            // And the header of the following batch, which `is_misplaced` compares
+                            // with.
                             chunk_bytes = chunk_bytes.max(bytes + BATCH_HEADER_BYTES);
                             continue;
                         } else if blocks {
@@ -447,10 +453,10 @@ enum SplitEnd {
     Invalid(String),
 }
 
-/// Of a chunk that is followed by more of its segment, which has `left` bytes from the chunk's
-/// beginning on. No checksum covers the base offset, and a disk may write whole batches where
-/// others belong: those that claim offsets outside `within`, or before `after`, or that would make
-/// the next one follow something later than itself, are invalid.
+/// Splits a chunk into batches. The segment has `left` bytes from the chunk's beginning on. No
+/// checksum covers the base offset, and a disk may write whole batches to the wrong place, so a
+/// batch is invalid if its offsets lie outside `within`, if it begins before `after`, or if it ends
+/// above the base of the batch that follows it.
 fn split_chunk(
     chunk: &Bytes,
     from: Offset,
@@ -478,7 +484,8 @@ fn split_chunk(
                 break SplitEnd::Invalid("offsets of another segment".to_owned());
             }
             Ok(batch) => {
-                // Behind a hole, which may be one of compaction, its place is looked at.
+                // A batch that does not begin where the last one ends follows a hole (compaction
+                // leaves such) or is misplaced.
                 if after != Some(batch.base_offset()) {
                     let has_next = (used + len + BATCH_HEADER_BYTES) as u64 <= left;
                     let next = rest.get(len..len + BATCH_HEADER_BYTES);

@@ -43,7 +43,7 @@ impl WriteQueue {
         let before = self.waiters.last();
         invariant!(
             before.is_none_or(|before| before.end < end),
-            "who waits for a write stands in the wrong place"
+            "the waiters for writes are not in order of offset"
         );
         let waiter = Arc::new(Waiter::default());
         self.waiters.push(WriteWaiter {
@@ -78,7 +78,7 @@ impl WriteQueue {
         last.map_or(self.handed_end, Batch::end_offset)
     }
 
-    /// Takes the writer and the pending batches; nobody has the writer.
+    /// Takes the writer and the pending batches. Precondition: nobody has the writer.
     pub(crate) fn begin(&mut self) -> Vec<Batch> {
         self.take_writer();
         invariant!(
@@ -100,12 +100,13 @@ impl WriteQueue {
         Some(self.begin())
     }
 
-    /// Takes the writer to begin or end a segment; nobody has it.
+    /// Takes the writer to begin or end a segment. Precondition: nobody has it.
     pub(crate) fn take_writer(&mut self) {
         self.is_writing = true;
     }
 
-    /// Whether the partition has to be put into the queue of "log-writer", where it stands then.
+    /// Whether the caller has to push the partition to the queue of "log-writer". If so, marks it
+    /// as queued.
     pub(crate) fn ask(&mut self) -> bool {
         let is_due = !self.is_writing && !self.pending.is_empty() && !self.is_queued;
         self.is_queued |= is_due;
@@ -121,8 +122,8 @@ impl WriteQueue {
         self.handed_end = 0;
     }
 
-    /// Exchanges the batches of a round, which are empty, with those that came meanwhile. Where
-    /// there are none, or not `goes_on`, gives the writer back and says `false`.
+    /// Begins the next round: swaps `batches`, drained by the last round, for those that arrived
+    /// meanwhile. If none did, or `goes_on` is false, releases the writer and returns `false`.
     pub(crate) fn next_round(&mut self, batches: &mut Vec<Batch>, goes_on: bool) -> bool {
         if goes_on && !self.pending.is_empty() {
             std::mem::swap(&mut self.pending, batches);
@@ -139,7 +140,7 @@ impl WriteQueue {
         self.is_writing = false;
     }
 
-    /// Lets whoever has the writer seal the active segment; `false` if nobody has.
+    /// Asks whoever has the writer to seal the active segment; `false` if nobody has it.
     pub(crate) fn request_seal(&mut self) -> bool {
         self.is_seal_requested |= self.is_writing;
         self.is_writing

@@ -6,9 +6,9 @@
 //! and those that are still to be written, so that a failed write can be taken back. The rules are
 //! those of Kafka's `ProducerAppendInfo`.
 //!
-//! There is one case that Kafka does not have: after a power loss a batch may be missing although
-//! a later one, in the next segment, is there. (Neither was answered as synced.) What was lost is
-//! taken when it comes again, so that nothing is lost and nothing is there twice.
+//! There is one case that Kafka does not have: after a power loss a batch may be missing although a
+//! later one, in the next segment, is there. (Neither was answered as synced.) A retry of the lost
+//! batch is accepted out of sequence, so that nothing is lost and nothing is stored twice.
 
 pub(crate) mod idempotence;
 pub(crate) mod recovery;
@@ -27,7 +27,7 @@ use crate::producers::snapshot::SnapshotProducer;
 
 /// Written batches of a producer that are recognized when they come again.
 pub(crate) const REMEMBERED: usize = 5;
-/// When the table is full, this part of it is forgotten at once: one in eight.
+/// A full table evicts this share of its producers at once: one in eight.
 const EVICTED_SHARE: usize = 8;
 
 /// The state of an idempotent producer of a partition.
@@ -128,8 +128,8 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// `None` for a batch without a producer id, and for the end of a transaction, which has no
-    /// sequence number.
+    /// `None` for a batch without a producer id, and for a control batch (the marker that ends a
+    /// transaction), which has no sequence number.
     #[inline]
     pub(crate) fn of(batch: &Batch) -> Option<Claim> {
         if batch.producer_id() < 0 {
@@ -180,13 +180,13 @@ pub(crate) enum Verdict {
 #[derive(Debug)]
 pub(crate) struct ProducersTotal {
     count: AtomicUsize,
-    /// Beyond that a partition with more than [`PRODUCERS_KEPT`] forgets some of its own for each
-    /// one that is new to it.
+    /// Once `count` reaches it, a partition with at least [`PRODUCERS_KEPT`] producers evicts some
+    /// of its own for each new one.
     max: usize,
 }
 
-/// So many producers a partition remembers whatever the others have: those that take turns with
-/// each other must not make each other forgotten, or what they repeat is stored twice.
+/// A partition evicts nobody for the total limit while it has fewer producers than this. Else its
+/// active producers would evict each other in turn, and their retries would be stored twice.
 const PRODUCERS_KEPT: usize = 64;
 
 impl ProducersTotal {
@@ -214,9 +214,9 @@ pub(crate) struct Producers {
     map: HashMap<i64, Producer, IdHash>,
     /// When a producer was last forgotten for want of room, in milliseconds since 1970.
     pub(crate) evicted_ms: Option<i64>,
-    /// Counts uses.
+    /// Logical time: one tick for each batch, by which the least recently used is known.
     clock: u64,
-    /// Bytes of written batches that lie behind the snapshot, about.
+    /// Bytes of written batches that the last snapshot does not cover, roughly.
     unsnapped_bytes: u64,
 }
 
@@ -249,12 +249,12 @@ impl Producers {
         }
     }
 
-    /// Bytes of written batches that lie behind the snapshot, about.
+    /// Bytes of written batches that the last snapshot does not cover, roughly.
     pub(crate) fn unsnapped_bytes(&self) -> u64 {
         self.unsnapped_bytes
     }
 
-    /// This many bytes of idempotent batches lie behind the snapshot, too.
+    /// Counts bytes of idempotent batches that the last snapshot does not cover.
     pub(crate) fn note_written(&mut self, bytes: u64) {
         self.unsnapped_bytes += bytes;
     }
@@ -317,7 +317,7 @@ impl Producers {
         if known.has_lost(claim, last.epoch) {
             return Ok(Verdict::New);
         }
-        // Only a producer with more batches than are remembered has forgotten ones.
+        // Only with [`REMEMBERED`] batches of this epoch can older ones have been forgotten.
         let has_forgotten = of_epoch().nth(REMEMBERED - 1).is_some();
         let mut of_epoch_in_order = known.batches.iter().filter(|it| it.epoch == last.epoch);
         let oldest = of_epoch_in_order.next().filter(|_| has_forgotten);
@@ -401,13 +401,14 @@ impl Producers {
         }
     }
 
-    /// Notes a batch that was found in the log, which holds it although its numbers may not fit:
-    /// what was stored counts.
+    /// Notes a batch that was found in the log. It is not checked: its sequence number may be out
+    /// of order, but it is stored.
     pub(crate) fn recover(&mut self, claim: &Claim, base: Offset, now_ms: i64) {
         if claim.epoch >= 0 && claim.first_sequence >= 0 {
-            // One that was forgotten before may have batches that nobody knows of any more: what
-            // comes again of those was not lost, and must not be stored twice. A day later nobody
-            // sends it any more, and Kafka would not know it either.
+            // If the table has evicted producers lately, this may be one of them, with batches in
+            // the log that the table no longer knows: their retries are duplicates and must not be
+            // taken for lost. After the expiry time nobody retries them, and Kafka would not know
+            // them either.
             let evicted_ms = self.evicted_ms.unwrap_or(i64::MIN);
             let is_complete = now_ms.saturating_sub(evicted_ms) >= self.expiry_ms;
             self.insert_batch(claim, base, Offset::MAX, now_ms, is_complete);
@@ -503,7 +504,7 @@ impl Drop for Producers {
 }
 
 impl Producer {
-    /// Where a batch belongs: at the end, but for one that was lost.
+    /// Where a batch belongs by its sequence number: at the end, unless it fills a hole.
     fn place_of(&self, claim: &Claim) -> usize {
         let later = |it: &&ProducerBatch| {
             it.epoch > claim.epoch

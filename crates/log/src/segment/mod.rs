@@ -76,7 +76,8 @@ pub(crate) struct Segment {
     poisoned: OnceLock<IoFailure>,
     file: Mutex<Option<Arc<dyn DiskFile>>>,
     file_used: AtomicBool,
-    /// Its names mean other files now: what is open stays open for its readers.
+    /// Compaction has given its file names to another segment. Its open file and its index stay in
+    /// memory for readers that still have it: neither can be opened again.
     pinned: AtomicBool,
     index: Mutex<SegmentIndex>,
     /// Held during a sync of this file: the kernel reports a failed sync only once, and the
@@ -92,7 +93,7 @@ pub(crate) struct Segment {
 struct SegmentIndex {
     /// `None`: on disk only.
     entries: Option<Vec<IndexEntry>>,
-    /// Entries at the front that the index file has.
+    /// How many of the first entries are in the index file.
     flushed: usize,
     /// Position of the newest entry.
     last_position: u64,
@@ -289,8 +290,8 @@ impl Segment {
         shared.open_files.admit(self, 1, Segment::close_file);
     }
 
-    /// Closes the file unless it was used since the last time or has unsynced data, whose write
-    /// error only this open file would be told.
+    /// Closes the file, unless it was used since the last call or has unsynced data: the kernel
+    /// reports a failed write-back only to a file that was open when it failed.
     fn close_file(&self) -> bool {
         let stays = self.is_dirty() || self.pinned.load(Ordering::Acquire);
         if stays || self.file_used.swap(false, Ordering::Relaxed) {
@@ -342,7 +343,8 @@ impl Segment {
 
     /// The batches in `[position, end)` are valid.
     pub(crate) fn note_checked(&self, position: u64, end: u64) {
-        // Behind a part that nobody has looked at, it is as if nobody had looked at these.
+        // `checked` is a single watermark: batches above it do not move it while some below them
+        // are not checked.
         if position <= self.checked.load(Ordering::Acquire) {
             self.checked.fetch_max(end, Ordering::AcqRel);
         }
@@ -409,15 +411,16 @@ impl Segment {
         true
     }
 
-    /// Keeps file and index in memory from now on, because their names will mean other files.
+    /// Keeps file and index in memory from now on, because compaction gives their names to another
+    /// segment.
     pub(crate) fn pin(self: &Arc<Self>, shared: &Shared) -> Result<(), IoFailure> {
         self.pinned.store(true, Ordering::Release);
         self.load_index(shared);
         self.file(shared).map(drop)
     }
 
-    /// Writes to the index file what may be promised by now: entries whose position is synced.
-    /// With `footer` the end of the segment too. Does not sync. Says whether anything was written.
+    /// Appends to the index file the entries that may be relied on: those whose position is synced,
+    /// and what `close` adds. Only a footer is synced. Says whether anything was written.
     pub(crate) fn flush_index(&self, shared: &Shared, close: Close) -> Result<bool, IoFailure> {
         let mut index = self.index.lock();
         let synced = self.synced();
@@ -435,7 +438,7 @@ impl Segment {
         let due = entries
             .partition_point(|entry| entry.position <= synced)
             .max(flushed);
-        // After the length was read: what lies before it is known.
+        // Read after the length, so that the flag covers each batch that the length covers.
         let has_producers = self.has_producers();
         let mut bytes = Vec::with_capacity((due - flushed + 1) * INDEX_ENTRY_BYTES);
         for entry in entries.get(flushed..due).unwrap_or_default() {
@@ -528,15 +531,15 @@ pub(crate) enum Close {
     Footer,
 }
 
-/// Creates an empty index file, unless there is one; says whether there was none. It tells of its
-/// segment where the file with the messages is lost, and is needed for nothing else yet: so a
-/// failure here fails nothing.
+/// Creates an empty index file, unless there is one; says whether there was none. If the segment's
+/// log file is lost, its index file is the evidence that there was a segment. Nothing else needs it
+/// before the first entry, so a failure is only logged.
 pub(crate) fn create_index(shared: &Shared, path: &str) -> bool {
     match shared.disk.open(path, OpenMode::CreateNew) {
         Ok(_) => true,
         Err(error) if error.kind() == ErrorKind::AlreadyExists => false,
         Err(error) => {
-            tracing::warn!(file = %path, %error, "no index yet; it comes with its first entry");
+            tracing::warn!(file = %path, %error, "no index file; its first entry will create it");
             false
         }
     }
