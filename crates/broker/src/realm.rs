@@ -1,9 +1,9 @@
-//! The one way from a session to what the broker has: names of one namespace, and each call says
-//! what it is for, so that rights are asked in one place.
+//! The only way from a session to the broker's topics, groups and kept values. A realm sees the
+//! names of one namespace; each call states its operation, so that rights are checked in one place.
 //!
-//! A verdict is asked when something is looked up, made or deleted, never for a message: a session
-//! that keeps what was found keeps [`Realm::generation`] beside it, and asks again with another
-//! one.
+//! Rights are checked when something is looked up, created or deleted, never per message. A session
+//! that caches what it looked up stores [`Realm::generation`] beside it, and looks it up again once
+//! the generation has changed.
 
 use std::sync::Arc;
 
@@ -73,7 +73,7 @@ impl Realm {
         Self::new(broker, Namespace::DEFAULT)
     }
 
-    /// The same namespace for the broker's own work, whose rights nobody asks.
+    /// The same namespace without a rights check, for the broker's own work.
     pub fn with_all_rights(&self) -> Self {
         Self::new(self.broker.clone(), self.namespace.clone())
     }

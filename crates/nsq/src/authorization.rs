@@ -41,7 +41,7 @@ pub enum AuthorizationsError {
     /// An expression that cannot be compiled.
     #[error(transparent)]
     Expression(#[from] PatternError),
-    /// A lifetime that is none.
+    /// A TTL that is zero or negative.
     #[error("invalid TTL {0} (must be >0)")]
     Ttl(i64),
 }
@@ -93,8 +93,8 @@ impl Authorizations {
 }
 
 impl AnswerRule {
-    /// The right to publish is one of the topic; nsqd gives it where one of the expressions for
-    /// channels matches a channel without a name. The right to subscribe is one of channels.
+    /// Publish is a right on the topic, subscribe a right on its channels. As in nsqd, publish is
+    /// granted only if one of the channel expressions matches the empty channel name.
     fn rules(self) -> Result<Vec<Rule>, AuthorizationsError> {
         let topic = Pattern::regex(&self.topic)?;
         let channels = self.channels.unwrap_or_default();

@@ -65,8 +65,8 @@ pub enum Command<'a> {
         /// The message, neither empty nor too big.
         body: &'a [u8],
     },
-    /// How many messages the client takes at once. The count is read by the session, since a
-    /// closing one does not look at it.
+    /// How many messages the client accepts in flight. The session parses the count, not the codec:
+    /// after CLS it ignores RDY, whatever the count.
     Rdy(Option<&'a [u8]>),
     /// A message is done with.
     Fin(&'a [u8; ID_BYTES]),
@@ -337,8 +337,9 @@ fn parse_mpub<'a>(
     Ok(Parsed::Complete(Command::Mpub { topic, messages }, used))
 }
 
-/// Refuses an MPUB by its count and by the size of its first message, as nsqd does, before more of
-/// it comes. Not by the others: each read would walk all of them once more.
+/// Refuses an incomplete MPUB by its count and by the size of its first message, as nsqd does,
+/// without waiting for the rest. The sizes of later messages are checked once the body is complete,
+/// because checking them here would walk all of them again with each read.
 fn check_begun(body: &[u8], options: &SessionOptions) -> Result<(), ProtocolError> {
     let Some((count, messages)) = body.split_first_chunk() else {
         return Ok(());
@@ -468,7 +469,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// The bytes that have come of the body behind its size.
+    /// The part of the body that has arrived so far, without its size prefix.
     fn begun_body(self) -> &'a [u8] {
         let begin = self.used.saturating_add(SIZE_BYTES);
         self.input.get(begin..).unwrap_or_default()
@@ -542,7 +543,7 @@ pub(crate) fn invalid_with(text: &str, word: &[u8]) -> ProtocolError {
     ProtocolError::new(Code::Invalid, text)
 }
 
-/// Decimal digits as nsqd reads them: no sign, no digits are zero, too many wrap around.
+/// Parses decimal digits as nsqd does: a sign is refused, an empty string is 0, overflow wraps.
 pub(crate) fn decimal(digits: &[u8]) -> Option<u64> {
     digits.iter().try_fold(0_u64, |value, digit| {
         digit.is_ascii_digit().then(|| {

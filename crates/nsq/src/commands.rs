@@ -20,7 +20,7 @@ use crate::session::{AuthWait, Authorized, Flow, Request, Session};
 use crate::stats_clients::ClientAuth;
 
 impl Session {
-    /// Executes one command. `input_bytes` are left of this read, the command's own included.
+    /// Executes one command. `input_bytes`: bytes of this read from this command on.
     #[inline]
     pub(crate) fn execute(
         &mut self,
@@ -85,8 +85,8 @@ impl Session {
         Ok(Flow::Next)
     }
 
-    /// The error of a command that could not be parsed, if it is not to be sent now whatever its
-    /// parameters are: nsqd looks at the state first.
+    /// The state error for a command that failed to parse, if the command is illegal in this state
+    /// whatever its parameters: nsqd checks the state before it parses the parameters.
     pub(crate) fn wrong_now(&self, input: &[u8]) -> Option<ProtocolError> {
         let word = command_word(input);
         if self.lacks_tls() && word != b"IDENTIFY" {
@@ -108,7 +108,9 @@ impl Session {
         self.options.tls_required && !self.tls
     }
 
-    /// Whether the client may publish now; if not, the command has to be shown again.
+    /// Whether a publish can go on now: it is authorized, and the broker's budget of unwritten
+    /// bytes is not used up. `false`: the command is shown again once the authorization is renewed
+    /// or bytes were written (backpressure).
     #[inline]
     fn may_publish(&mut self, command: &str, topic: &str, now: Now) -> Result<bool, ProtocolError> {
         if !self.may(command, Operation::Publish, (topic, ""), now)? {

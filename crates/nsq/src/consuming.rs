@@ -32,28 +32,29 @@ pub(crate) struct Consuming {
     ready: u32,
     /// Messages that were sent and not settled.
     with_client: u32,
-    /// Deadlines that have passed, as far as the probe knows.
+    /// Leases that timed out, as last reported to the probe: what it is told is the difference.
     timed_out: u64,
     last_delivery_us: u64,
     /// Deliveries are held back until [`Consuming::due_us`].
     holds: bool,
     closing: bool,
-    /// Whether messages waited for a consumer when that was looked at last.
+    /// Whether the channel had depth (messages ready for a consumer) at the last look.
     backlog: bool,
     /// When to look again.
     backlog_check_us: u64,
 }
 
-/// How long what is known of the backlog is good enough for the telemetry: asking takes the
-/// channel's lock and walks its consumers.
+/// How long telemetry reuses a look at the channel's depth: a new look takes the channel's lock and
+/// walks its consumers.
 const BACKLOG_KNOWN_US: u64 = 10_000;
 
-/// A client with half of its RDY in flight gets what is ready at most this often, so that a FIN
-/// each does not become a packet each. It is what NSQ's `output_buffer_timeout` is for; nsqd's own
-/// is 250 ms, and its least 25 ms. A client with less in flight gets everything at once.
+/// While a client has at least half of its RDY in flight, deliveries to it are coalesced: one write
+/// per this interval, lest each FIN cause a packet of its own. NSQ's `output_buffer_timeout` serves
+/// the same purpose (nsqd: 250 ms by default, 25 ms at least), but here it only switches
+/// coalescing on or off (-1). A client with less in flight gets everything at once.
 const HOLD_US: u64 = 1_000;
 
-/// With a smaller RDY than this every message counts.
+/// Below this RDY deliveries are never held back: with so few in flight the client would run dry.
 const HOLD_READY_MIN: u32 = 32;
 
 /// The outcome of one round of deliveries.
@@ -129,7 +130,7 @@ impl Consuming {
                     partition: run.partition,
                     offset,
                 };
-                // Not in flight any more is what it is to become.
+                // An error means that its lease has ended already, which is all that is wanted.
                 let _ = self.consumer.nack(id, 0);
             }
         }
@@ -147,8 +148,9 @@ impl Consuming {
         }
     }
 
-    /// Settles the FINs so far. Returns those that are not in flight, for the caller to refuse: a
-    /// refusal publishes first, and that must not happen under the subscription's lock.
+    /// Settles the FINs so far. Returns an error for each message that is not in flight, for the
+    /// caller to answer: answers keep the order of the commands, so the open batch is published
+    /// before an error, which must not happen under the subscription's lock.
     pub(crate) fn settle_fins(
         &mut self,
         now: Now,

@@ -59,7 +59,7 @@ impl NsqdHttp {
             msg_bytes_max: self.options.msg_bytes_max as usize,
             body_bytes_max: self.options.body_bytes_max as usize,
         };
-        // nsqd takes every value that it does not know for true.
+        // As in nsqd, any value that is not a known boolean counts as true.
         let binary = query.get("binary").is_some() && query.get_bool("binary") != Some(false);
         let messages = if binary {
             http_mpub::decode_binary(&body, limits)?
@@ -90,7 +90,8 @@ impl NsqdHttp {
         }))
     }
 
-    /// Waits until the disk has taken enough of what was accepted before.
+    /// Backpressure: waits until the bytes that were accepted and not yet written are within their
+    /// bound. Fails when the broker is shutting down.
     async fn may_publish(&self) -> Result<(), HttpError> {
         poll_fn(|context| self.realm.room().poll_free(context)).await;
         if self.surroundings.is_exiting() {

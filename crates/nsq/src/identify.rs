@@ -262,7 +262,7 @@ struct Answer {
 }
 
 fn default_heartbeat_interval_ms(options: &SessionOptions) -> u64 {
-    // Never 0, which would be always.
+    // Never 0: a heartbeat would be due at all times.
     (options.client_timeout_ms / 2).max(1)
 }
 

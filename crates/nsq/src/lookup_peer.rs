@@ -1,11 +1,11 @@
-//! Our side of one connection to an nsqlookupd process, without the connection.
+//! Our side of the protocol to one nsqlookupd, sans I/O: a state machine without the socket.
 //!
 //! The owner of the socket says when it is connected, hands in the bytes that arrive and sends
 //! those that [`LookupPeer::take_output`] gives. The peer keeps one promise: as long as the
 //! connection lasts, what nsqlookupd has been told converges to the set of names that
 //! [`LookupPeer::set_wanted`] was given last. So there is one path for the first registration, for
-//! the one after a reconnect and for every change, and a missed notification cannot leave
-//! nsqlookupd with a wrong picture for longer than until the next one.
+//! the one after a reconnect and for every change; a change that was missed is repaired by the
+//! next call of [`LookupPeer::set_wanted`] or the next reconnect.
 //!
 //! nsqd sends one command and waits for its answer; we keep up to [`OUTSTANDING_MAX`] on the way,
 //! because a broker with thousands of channels would otherwise need thousands of round trips.
@@ -30,7 +30,7 @@ pub const ANSWER_BYTES_MAX: usize = 64 * 1024;
 /// Why the connection must be given up.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PeerError {
-    /// The stream is not what it should be.
+    /// It announces an answer that is longer than [`ANSWER_BYTES_MAX`].
     #[error(transparent)]
     TooLarge(#[from] AnswerTooLarge),
     /// nsqlookupd refused a command.
@@ -66,7 +66,8 @@ impl Sent {
     }
 }
 
-/// One nsqlookupd as a partner in conversation.
+/// The registrations at one nsqlookupd: what it was told, what it must still be told, and which
+/// commands it has not answered yet.
 #[derive(Debug)]
 pub struct LookupPeer {
     decoder: AnswerDecoder,

@@ -39,8 +39,8 @@ pub fn encode_id(partition: u32, offset: u64) -> [u8; ID_BYTES] {
     id
 }
 
-/// The message that an id names; `None` if it is not an id that we ever gave out. Always inlined:
-/// a FIN is little more than this.
+/// The message that an id names; `None` if it is not 16 lower-case hexadecimal digits.
+/// Whether it was ever given out is not checked. Always inlined: a FIN is little more than this.
 #[inline(always)]
 pub fn decode_id(id: &[u8; ID_BYTES]) -> Option<MessageId> {
     let mut value = 0_u64;

@@ -154,7 +154,7 @@ impl Publishing {
         if !fits {
             self.flush(context.realm, context.answers, context.meter);
         }
-        // A second test of the option, because the borrow checker wants it in one place.
+        // Tested once more, because the borrow checker does not let `fits` keep its borrow.
         match &mut self.open {
             Some(_) => {}
             None => {

@@ -52,8 +52,8 @@ pub trait Session {
     /// Whether further bytes should be read and shown.
     fn wants_input(&self) -> bool;
 
-    /// Whether it has left work for its next turn, so that others have theirs: then
-    /// [`Session::poll`] is to be called again, though nothing has happened.
+    /// Whether the session stopped to let other connections of its core have their turn and has
+    /// work left: then the driver calls [`Session::poll`] again though no event has come.
     fn wants_turn(&self) -> bool {
         false
     }
@@ -64,14 +64,15 @@ pub trait Session {
     /// Why the connection ends, if the client is to blame. For one line in the log.
     fn take_failure(&mut self) -> Option<String>;
 
-    /// Takes commands from the start of `input`. Bytes that it has taken out of the input
-    /// ([`Input::take`]), and those beside them, count as consumed.
+    /// Takes commands from the start of `input`. If it takes the input's buffer
+    /// ([`Input::take`]), all of the buffer counts as consumed.
     fn receive(&mut self, input: Input<'_>, now: Now) -> Received;
 
     /// The peer sends no more; `rest` is what was not consumed.
     fn end_of_input(&mut self, rest: &[u8], now: Now);
 
-    /// Reads and delivers nothing further; what is owed is still answered. For the server's end.
+    /// The server is shutting down: reads and delivers nothing further, still sends the answers
+    /// that are owed.
     fn drain(&mut self);
 
     /// Appends to `out` what is to be written now: call it again once that is written, until it
@@ -92,11 +93,12 @@ pub trait Session {
         self.meter().read(bytes, now);
     }
 
-    /// Backpressure: the peer is not read from at this time, for want of memory: it is not silent.
+    /// Backpressure: the driver does not read from the peer now, for lack of memory, so the peer's
+    /// silence must not count against its idle or heartbeat timeout.
     fn is_not_read(&mut self, _now: Now) {}
 
-    /// A read ended inside a command, of which more bytes are missing. The session itself may have
-    /// seen none of it yet: a TLS record is shown when it is whole.
+    /// A read ended inside a command: its rest has not arrived. The session may not even have seen
+    /// its beginning, because a TLS record is decrypted only when it is complete.
     #[inline]
     fn read_ended_inside_frame(&mut self, now: Now) {
         self.meter().ended_inside_frame(now);

@@ -61,7 +61,8 @@ impl FileRange {
     }
 }
 
-/// A part of the output that was not made for this connection but is shared with others.
+/// A part of the output: bytes in memory or a range of a file. Neither is copied when it is queued
+/// or advanced.
 #[derive(Clone, Debug)]
 pub enum Piece {
     /// Bytes in memory.
@@ -104,7 +105,7 @@ pub struct Output {
     has_files: bool,
 }
 
-/// A shared piece, and before which of our own bytes it goes.
+/// A shared piece, and its place: it goes before the byte of index `at` of [`Output::bytes`].
 #[derive(Debug)]
 struct Shared {
     at: usize,
@@ -178,8 +179,8 @@ impl Output {
         self.has_files = false;
     }
 
-    /// Moves all but the first `skip_bytes` behind what is in `queue`: what was shared stays so,
-    /// our own bytes are copied, once. Nothing is left here.
+    /// Appends all but the first `skip_bytes` to `queue` and clears this output. Shared pieces stay
+    /// shared, our own bytes are copied once.
     pub fn drain_from(&mut self, skip_bytes: usize, queue: &mut VecDeque<Piece>) {
         if self.is_plain() {
             let rest = self.bytes.get(skip_bytes..).unwrap_or_default();

@@ -21,7 +21,7 @@ const SLOT_BITS: u32 = 17;
 /// Pieces that pass in a time slot: about 180 a second, more than a picture can show of one lane.
 const PIECES_PER_SLOT: u64 = 24;
 
-/// Bits for how many have passed, beside the number of the slot.
+/// Low bits of [`Pace::passed`] that count the pieces; the slot's number is above them.
 const PASSED_BITS: u32 = 8;
 
 /// Pieces of a lane that is full: about 23 seconds at the greatest rate, and an hour of work with
@@ -70,8 +70,8 @@ impl LaneMemory {
     }
 }
 
-/// How many pieces pass in a time slot. One thread at a time asks it; any may read what it left
-/// out.
+/// A rate limit: a few pieces pass per time slot, the messages of the others are only counted.
+/// One thread at a time uses it; any may read [`Pace::left_out`].
 #[derive(Debug, Default)]
 pub struct Pace {
     /// A slot's number, and in the last bits how many pieces have passed in it.

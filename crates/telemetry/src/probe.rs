@@ -67,14 +67,17 @@ pub struct Recorder {
     pub(crate) last_answer_us: Cell,
     pub(crate) rounds: Rounds,
     last_ack_us: Cell,
-    /// Small, because connections are many.
+    /// From the first message held after none to the acknowledgement that followed, the last time
+    /// that was seen. 32 bits, because connections are many.
     first_ack_us: AtomicU32,
     no_credit_since_us: Cell,
     holding_since_us: Cell,
-    /// Answers up to and with that of the request whose service is measured; 0 when none is.
+    /// How many more answers until the request whose service time is being measured is answered,
+    /// its own included; 0: none is being measured.
     pub(crate) timed_answers: Cell,
     pub(crate) timed_since_us: Cell,
-    /// One more than the requests that had come when a read last ended inside a frame; 0: none did.
+    /// Number of the request of which only a part had arrived when a read last ended inside a frame
+    /// (requests received by then, plus 1); 0: no read has.
     inside_after: Cell,
     pub(crate) requests_in_flight: Cell,
     pub(crate) requests_in_flight_max: Cell,
@@ -96,7 +99,7 @@ pub struct Recorder {
     overdue_ack_us: OnceLock<Box<Histogram>>,
     /// The latest requests and answers, for the timeline.
     pub(crate) exchanges: Exchanges,
-    /// The answer for which the oldest of them waits; 0: none does.
+    /// The number of the answer that ends the oldest unanswered exchange; 0: none is unanswered.
     pub(crate) awaited_answer: Cell,
     /// Since when the client has asked for messages without getting any; 0: it does not ask.
     pub(crate) fetching_since_us: Cell,
@@ -176,8 +179,9 @@ impl Recorder {
         self.about.lock().attach(descriptor);
     }
 
-    /// The kernel's round trip right after the connection was made, for those that are often closed
-    /// before anybody looks. Remembered with it when it is closed.
+    /// Notes the kernel's round-trip time right after the connection was accepted, because a
+    /// short-lived connection is often closed before anybody asks. The registry keeps it after the
+    /// connection is closed.
     pub fn young_round_trip(&self, rtt_us: u32) {
         self.about.lock().young_rtt_us = rtt_us;
     }
@@ -218,8 +222,8 @@ impl Recorder {
         }
     }
 
-    /// The publishing requests of a socket read came this long after the time that the first
-    /// record of the first of them bears; negative when that time is still to come.
+    /// The age of a socket read's first published record: the time of arrival minus the timestamp
+    /// that the record bears; negative if that lies in the future.
     #[inline]
     pub fn record_age(&self, age_us: i64) {
         if !ENABLED {
@@ -235,8 +239,8 @@ impl Recorder {
         }
     }
 
-    /// So many batches of records came; their first and last records bear times that are so far
-    /// apart, all together.
+    /// `count` record batches arrived. `spans_us`: the sum over them of the time between the
+    /// timestamps of a batch's first and last record.
     #[inline]
     pub fn batches(&self, count: u64, spans_us: u64) {
         if ENABLED {
@@ -245,7 +249,8 @@ impl Recorder {
         }
     }
 
-    /// Some of the published bytes were compressed, to see how well that goes.
+    /// A sample of the published bytes was compressed, to estimate the ratio that compression would
+    /// give.
     pub fn sampled(&self, bytes: u64, compressed: u64) {
         if ENABLED {
             self.counters.sampled_bytes.add(bytes);
@@ -324,8 +329,8 @@ impl Recorder {
         }
     }
 
-    /// A late acknowledgement shows that the work on a delivery, whose deadline had passed, took so
-    /// long.
+    /// An acknowledgement came after its lease had timed out: the client held the message for
+    /// `held_us`, which is how long its work really takes.
     pub fn overdue_ack(&self, held_us: u64) {
         if ENABLED {
             let histogram = self.overdue_ack_us.get_or_init(Box::default);
@@ -409,8 +414,8 @@ impl Recorder {
         self.about.lock().identity.clone()
     }
 
-    /// A copy of everything. `tcp_info` fetches the kernel's view of the named descriptor, which
-    /// stays this connection's for the length of the call.
+    /// A copy of everything. `tcp_info` fetches the kernel's view of the socket by its descriptor,
+    /// which is not closed, and so not reused by another connection, during the call.
     pub fn snapshot(&self, tcp_info: impl FnOnce(i32) -> Option<TcpInfo>) -> ConnectionSnapshot {
         let (identity, tcp) = {
             let about = self.about.lock();

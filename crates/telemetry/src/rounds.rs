@@ -6,11 +6,11 @@
 //!                       ◄────────── round ────────────►
 //! ```
 //!
-//! Of a connection with more than a thousand rounds in a second only some are watched, four in a
-//! row of about 64, chosen by chance. Those that were passed over are made up for by the weight of
-//! the watched ones: how many there were, and the sum of their times, stays exact. A pause of a
-//! millisecond is never passed over, and nothing is for longer than an eighth of a second, so that
-//! whoever waits for anything is seen in full.
+//! On a busy connection, with more than a thousand rounds a second, only a sample is watched: runs
+//! of four consecutive rounds in about every 64, at random distances. The weight of the watched
+//! rounds makes up for those that were passed over, so that the number of rounds and the sum of
+//! their times stay exact. A gap of a millisecond or more is always watched, and no connection goes
+//! unwatched for more than an eighth of a second: a client that waits is seen in full.
 
 use std::sync::OnceLock;
 
@@ -20,15 +20,15 @@ use crate::histogram::Histogram;
 /// log2 of the time in microseconds in which rounds are counted: 1.05 s.
 const SLOT_BITS: u32 = 20;
 
-/// So many rounds in this time make a connection busy: on the mean they are shorter than what the
-/// doctor has anything to say about, a wait of a millisecond.
+/// Rounds per slot from which a connection is busy: they then average less than a millisecond, the
+/// shortest wait on which the doctor has a finding.
 pub(crate) const BUSY_ROUNDS: u64 = 1100;
 
 /// A gap of this length is always watched.
 pub(crate) const PAUSE_US: u64 = 1_000;
 
-/// For how long rounds are passed over at most: those of a connection that still is busy come
-/// sooner.
+/// For how long rounds are passed over at most. A connection that still is busy resumes earlier,
+/// because it has run through the rounds to pass over by then.
 pub(crate) const PASSING_US_MAX: u64 = 1 << 17;
 
 /// Rounds that are watched in a row: it takes three to see one differ from the next.
@@ -39,16 +39,17 @@ const WATCHED: u64 = 4;
 const PASSED_MIN: u64 = 28;
 const PASSED_BITS: u32 = 6;
 
-/// Rounds that differ by more than this are not compared square by square: a few of them would
-/// outweigh all others. No sum of squares overflows within years.
+/// Differences above this are left out of the sums of squares: a few outliers would outweigh all
+/// others. It also keeps those sums from overflowing for years.
 const CHANGE_US_MAX: u64 = 1 << 13;
 
 /// Which rounds are watched, and what was seen of them. Written by one thread.
 #[derive(Debug, Default)]
 pub(crate) struct Rounds {
-    /// Twice the rounds that may still be passed over, and one more while the present one is.
+    /// Rounds that may still be passed over, shifted left by one; bit 0: the current one is passed
+    /// over.
     passing: Cell,
-    /// Of a client that has had an answer and sent on.
+    /// Allocated with the first round: when the client, after an answer, sends its next request.
     watched: OnceLock<Box<Watched>>,
 }
 
@@ -59,13 +60,13 @@ impl Rounds {
         self.passing.get() & 1 > 0
     }
 
-    /// For how many like it the present request counts, of which something is noted.
+    /// The sampling weight of the current request, which is watched: how many it stands for.
     pub(crate) fn weight(&self) -> u64 {
         self.watched.get().map_or(1, |it| it.weight.get())
     }
 
-    /// Whether the round that begins behind this gap is one that nothing is noted of. The last that
-    /// something was noted of began `since_us` ago.
+    /// Whether the round that begins after this gap is passed over; if so, counts it. The last
+    /// watched one began `since_us` ago.
     #[inline]
     pub(crate) fn passes_over(&self, gap_us: u64, since_us: u64) -> bool {
         let passing = self.passing.get();
@@ -76,8 +77,8 @@ impl Rounds {
         true
     }
 
-    /// Whether a request that is in no round, because others are on their way, is to be noted
-    /// again: the last of which something was noted came so long ago.
+    /// For a pipelined request, which is in no round because others are in flight: whether watching
+    /// resumes with it, because the last watched request came too long (`since_us`) ago.
     pub(crate) fn ends_passing(&self, since_us: u64) -> bool {
         if since_us < PASSING_US_MAX {
             return false;
@@ -107,19 +108,21 @@ impl Rounds {
 
 #[derive(Debug)]
 struct Watched {
-    /// How many were to be passed over after the last that was watched.
+    /// Rounds to be passed over, as decided at the last watched round; 0: none.
     to_pass: Cell,
     /// Rounds that are still watched before others are passed over.
     to_watch: Cell,
-    /// For how many the present one counts; and each that is no pause.
+    /// Weight of the current round.
     weight: Cell,
+    /// Weight of each watched round whose gap is no pause; a pause has weight 1.
     usual_weight: Cell,
-    /// Gaps, and changes from round to round, that watched ones have to make up for.
+    /// Gaps, and changes from round to round, that were passed over and for which no watched round
+    /// has been given extra weight yet.
     owed_gaps: Cell,
     owed_changes: Cell,
     is_busy: Cell,
     slot: Cell,
-    /// Rounds of before the slot.
+    /// The total of rounds when the current slot began.
     slot_rounds: Cell,
     chance: Cell,
     /// When the last one began that was watched.
@@ -164,8 +167,8 @@ impl Watched {
         watched
     }
 
-    /// A round begins, `left` of those that were to be passed over have not come. Returns how many
-    /// are to be passed over now.
+    /// A watched round begins, while `left` of the rounds to be passed over have not come. Returns
+    /// how many to pass over next.
     fn round(
         &self,
         left: u64,
@@ -224,7 +227,7 @@ impl Watched {
         chance ^= chance >> 7;
         chance ^= chance << 17;
         self.chance.set(chance);
-        // The bit more makes the mean a whole number.
+        // One random bit more makes the mean a whole number, 60: 28 + 31.5 + 0.5.
         let few = (chance >> 20) & ((1 << PASSED_BITS) - 1);
         PASSED_MIN + few + ((chance >> 40) & 1)
     }
@@ -250,13 +253,13 @@ impl Watched {
         let made_up = owed / self.to_watch.get();
         self.owed_changes.set(owed - made_up);
         let change_us = length_us.abs_diff(before_us);
-        // Where a pause begins or ends, that is no wavering.
+        // A change of more than half a round is a pause that begins or ends, not jitter.
         if change_us <= length_us / 2 {
             counters.round_changes_us.add(change_us * (1 + made_up));
         }
         if change_us <= CHANGE_US_MAX && self.in_a_row.get() >= 2 {
             let gap_change_us = gap_us.abs_diff(gap_before_us);
-            // The rest of a round is its request's, until the answer.
+            // A round less its gap is its service time: from the request to the answer.
             let served_us = length_us.saturating_sub(gap_us);
             let served_before_us = before_us.saturating_sub(gap_before_us);
             let served_change_us = served_us.abs_diff(served_before_us);
@@ -270,7 +273,7 @@ impl Watched {
         }
     }
 
-    /// How much so many rounds differed from those before them was not seen.
+    /// Notes that `rounds` changes from one round to the next were not observed.
     fn owe_changes(&self, rounds: u64) {
         self.owed_changes.add(rounds);
         self.length_us.set(0);

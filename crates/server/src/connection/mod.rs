@@ -33,7 +33,7 @@ const TURN_BYTES: usize = 256 * 1024;
 /// before the peer has read it.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// How long a peer that closes first has time for that.
+/// How long we wait for the peer to close the socket, where its protocol has it close first.
 const FAREWELL: Duration = Duration::from_secs(10);
 
 thread_local! {
@@ -41,7 +41,7 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
 }
 
-/// The parts of a protocol's connections that the driver needs beside a session.
+/// What the driver needs from a protocol for one connection, in addition to its session.
 pub(crate) trait Link {
     /// The protocol's session.
     type Session: Session;
@@ -57,10 +57,11 @@ pub(crate) trait Link {
         None
     }
 
-    /// Takes what it waits for. Called in each step.
+    /// Polls the futures that the link awaits for the session (an auth service's answer, say) and
+    /// hands it their results. Called in each step.
     fn poll(&mut self, _session: &mut Self::Session, _cx: &mut Context<'_>, _now: Now) {}
 
-    /// Counts the connections that ended in an error, for their log line.
+    /// The log throttle for connections that ended in an error: one line stands for many.
     fn noise(&self) -> &Mutex<LogThrottle>;
 
     /// Whether the session has ended in a way in which the peer closes the socket first.
@@ -128,7 +129,8 @@ pub(crate) enum Ending {
     NoHandshake,
     /// Nothing was said for long.
     Idle,
-    /// A command was begun that takes memory, and the rest did not come.
+    /// A large command was half received, and its rest did not arrive in time, or other connections
+    /// needed its memory.
     Begun,
 }
 
@@ -163,7 +165,7 @@ struct Connection<L: Link> {
     silent_until_us: Option<u64>,
     /// When a byte moved last.
     active_us: u64,
-    /// When it is looked next whether nothing has moved for too long.
+    /// When the idle timeout is checked next.
     idle_check_us: u64,
 }
 
@@ -343,7 +345,7 @@ impl<L: Link> Connection<L> {
         }
         if self.context.clock.is_driven() {
             self.context.sleepers.push(cx);
-            // It may have been moved before it knew of this sleeper.
+            // The driven clock may have advanced before this sleeper was registered.
             return if self.context.now_us() >= due_us {
                 Poll::Ready(())
             } else {
@@ -401,7 +403,7 @@ impl<L: Link> Connection<L> {
             let mut receiver = context.draining();
             tokio::select! {
                 _ = timeout(FAREWELL, io.linger()) => {}
-                // It has waited long enough when the broker ends.
+                // A broker that shuts down does not wait for the peer.
                 _ = receiver.wait_for(|draining| *draining) => {}
             }
         }
@@ -413,9 +415,9 @@ impl<L: Link> Connection<L> {
     }
 }
 
-/// Ends a turn after which there is more to do: others have theirs first, those too whose sockets
-/// the core has not looked at meanwhile. Woken at once, a connection would have 61 turns before the
-/// runtime does that.
+/// Ends a turn with work left: other connections go first, also those whose sockets became ready
+/// meanwhile. Waking the task directly would give it up to 61 more turns, because tokio polls for
+/// I/O only every 61st task poll.
 fn give_way<T>(cx: &mut Context<'_>) -> Poll<T> {
     match pin!(tokio::task::yield_now()).poll(cx) {
         Poll::Pending => {}

@@ -155,7 +155,7 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-/// Counts the connection out whatever ends it.
+/// Takes the connection off its core's load when dropped: also after a panic or a cancellation.
 struct Release(Arc<CoreLoad>);
 
 impl Drop for Release {

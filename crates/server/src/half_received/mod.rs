@@ -1,14 +1,14 @@
 //! Memory for commands and requests of which only a part has come: one bound for all connections.
 //!
-//! A connection holds up to [`FREE_BYTES`] of a command for nothing and without asking: that is its
-//! own share. Beyond, it takes memory from the budget before it reads, and gives back at once what
-//! did not come: so what is charged is what is held. Each protocol has a budget of its own for
+//! Up to [`FREE_BYTES`] of a command are not charged to a connection. For more, it reserves memory
+//! from the budget before it reads, and releases at once what the read did not fill: so the bytes
+//! charged are the bytes held. Each protocol has a budget of its own for
 //! commands of usual size ([`USUAL_BYTES_MAX`]); the rest is for all (`budget.rs`).
 //! `docs/decisions/008` says why.
 //!
 //! A connection that finds no memory free is not read from, and waits in order. A peer that does
-//! not send the rest in time loses its connection; while others wait, so do those that have been
-//! silent longest.
+//! not send the rest in time is disconnected; while others wait for memory, the connections that
+//! have been silent longest are closed early, to free theirs.
 
 pub(crate) mod budget;
 
@@ -84,7 +84,7 @@ pub(crate) struct HeldMemory {
     ticket: Option<u64>,
     /// Bytes that are charged to it.
     bytes: u64,
-    /// When it has to be asked again, while it waits.
+    /// While it waits: when to call [`HeldMemory::poll_grow`] again, if it has not been woken.
     again_us: Option<u64>,
 }
 
@@ -93,7 +93,7 @@ impl HeldMemory {
         HeldMemory {
             of,
             protocol,
-            // One client may be seen by both of an address's forms.
+            // A client may appear as IPv4 and as IPv4-mapped IPv6: both are one address.
             address: address.to_canonical(),
             ticket: None,
             bytes: 0,
@@ -108,8 +108,8 @@ impl HeldMemory {
         }
     }
 
-    /// Whether more than [`FREE_BYTES`] should not be read at once, where it is not known yet of
-    /// how large a command.
+    /// Whether memory is short: then no more than [`FREE_BYTES`] are read of a command whose size
+    /// is not known yet.
     #[inline]
     pub(crate) fn is_tight(&self) -> bool {
         self.of.is_tight.load(Relaxed)
@@ -140,8 +140,9 @@ impl HeldMemory {
         })
     }
 
-    /// The same where as much has come and is to be read. If no memory is free the waker will be
-    /// woken; then ask again, or [`HeldMemory::pause`], or [`HeldMemory::expect`].
+    /// As [`HeldMemory::try_grow`], for bytes that wait in the socket already: if no memory is
+    /// free, the connection is queued, and the waker woken when some is. Then call this again, or
+    /// leave the queue by [`HeldMemory::pause`] or [`HeldMemory::expect`].
     pub(crate) fn poll_grow(
         &mut self,
         needed_bytes: usize,
@@ -186,7 +187,8 @@ impl HeldMemory {
         }
     }
 
-    /// It would be read from, but nothing has come: the peer is waited for, not memory.
+    /// The socket has nothing to read: it is the peer that is waited for, not memory, so the peer's
+    /// time limit runs.
     pub(crate) fn expect(&mut self, now_us: u64) {
         if let Some(ticket) = self.ticket {
             self.again_us = None;
@@ -197,9 +199,9 @@ impl HeldMemory {
         }
     }
 
-    /// It holds so many bytes now, for `came_bytes` of a command of `needed_bytes`. They were read
-    /// already, so there is no asking; the waker is woken where others need the memory. `is_next`:
-    /// of another command than before.
+    /// Charges the connection for a buffer of `bytes`, which holds `came_bytes` of a command of
+    /// `needed_bytes`. Never refuses, because they were read already; the waker is woken if others
+    /// need the memory. `is_next`: the command is another one than at the last call.
     #[inline]
     pub(crate) fn settle(
         &mut self,
@@ -231,7 +233,7 @@ impl HeldMemory {
         });
     }
 
-    /// When [`HeldMemory::is_over`] has to be asked again, or memory.
+    /// When to call [`HeldMemory::is_over`] again, or, while it waits, [`HeldMemory::poll_grow`].
     #[inline]
     pub(crate) fn due_us(&self) -> Option<u64> {
         let ticket = self.ticket?;
