@@ -7,17 +7,48 @@ use crate::feed::Message;
 /// Gaps that answers in another order may leave before old messages are moved out of their way.
 const GAPS_MAX: usize = 1_024;
 
+/// As much of a message as its answer needs. One is written and read for each message that is sent:
+/// it is half as large as a [`Message`].
+#[derive(Debug, Clone, Copy)]
+struct Sent {
+    intended_ns: u64,
+    sent_ns: u64,
+    is_measured: bool,
+}
+
+impl Sent {
+    #[inline]
+    fn of(message: &Message) -> Sent {
+        Sent {
+            intended_ns: message.intended_ns,
+            sent_ns: message.sent_ns,
+            is_measured: message.is_measured,
+        }
+    }
+
+    #[inline]
+    fn message(self, sequence: u64) -> Message {
+        Message {
+            sequence,
+            intended_ns: self.intended_ns,
+            sent_ns: self.sent_ns,
+            key: None,
+            is_measured: self.is_measured,
+        }
+    }
+}
+
 /// Messages by their sequence, which counts on from one to the next. A few that the broker leaves
 /// unanswered, such as those of a partition without a leader, cost no memory for all that were
 /// answered after them.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
     /// In the order in which they were sent; `None`: it was answered before an earlier one.
-    recent: VecDeque<Option<Message>>,
+    recent: VecDeque<Option<Sent>>,
     /// The sequence of the first of these.
     first: u64,
     /// Messages from before these.
-    stragglers: BTreeMap<u64, Message>,
+    stragglers: BTreeMap<u64, Sent>,
     count: usize,
 }
 
@@ -34,29 +65,30 @@ impl InFlight {
         self.count == 0
     }
 
-    /// A message was sent. Those that were not sent are missing in the sequence.
+    /// A message was sent. Those that were not sent are missing in the sequence; keys
+    /// are not kept.
     #[inline]
-    pub(crate) fn push(&mut self, message: Message) {
+    pub(crate) fn push(&mut self, message: &Message) {
         if self.recent.is_empty() {
             self.first = message.sequence;
         }
         while self.first + (self.recent.len() as u64) < message.sequence {
             self.recent.push_back(None);
         }
-        self.recent.push_back(Some(message));
+        self.recent.push_back(Some(Sent::of(message)));
         self.count += 1;
         while self.recent.len() > 2 * self.count + GAPS_MAX {
-            let straggler = self.recent.pop_front().flatten();
+            if let Some(sent) = self.recent.pop_front().flatten() {
+                self.stragglers.insert(self.first, sent);
+            }
             self.first += 1;
-            self.stragglers
-                .extend(straggler.map(|message| (message.sequence, message)));
         }
     }
 
     /// The message with this sequence was answered; `None`: it is not in flight.
     #[inline]
     pub(crate) fn take(&mut self, sequence: u64) -> Option<Message> {
-        let message = match sequence.checked_sub(self.first) {
+        let sent = match sequence.checked_sub(self.first) {
             Some(place) => self.recent.get_mut(usize::try_from(place).ok()?)?.take()?,
             None => self.stragglers.remove(&sequence)?,
         };
@@ -65,23 +97,24 @@ impl InFlight {
             self.recent.pop_front();
             self.first += 1;
         }
-        Some(message)
+        Some(sent.message(sequence))
     }
 
     /// Takes the oldest message, if its sequence is not above `last`.
     #[inline]
     pub(crate) fn take_first_to(&mut self, last: u64) -> Option<Message> {
         if let Some(oldest) = self.stragglers.first_entry() {
-            let message = (*oldest.key() <= last).then(|| oldest.remove());
-            self.count -= usize::from(message.is_some());
-            return message;
+            let sequence = *oldest.key();
+            let sent = (sequence <= last).then(|| oldest.remove())?;
+            self.count -= 1;
+            return Some(sent.message(sequence));
         }
         while self.first <= last {
-            let message = self.recent.pop_front()?;
+            let (sequence, sent) = (self.first, self.recent.pop_front()?);
             self.first += 1;
-            if message.is_some() {
+            if let Some(sent) = sent {
                 self.count -= 1;
-                return message;
+                return Some(sent.message(sequence));
             }
         }
         None
@@ -89,10 +122,10 @@ impl InFlight {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
 
-    pub(crate) fn message(sequence: u64) -> Message {
+    fn message(sequence: u64) -> Message {
         Message {
             sequence,
             intended_ns: 0,
@@ -106,7 +139,7 @@ pub(crate) mod tests {
         let mut in_flight = InFlight::default();
         sequences
             .into_iter()
-            .for_each(|sequence| in_flight.push(message(sequence)));
+            .for_each(|sequence| in_flight.push(&message(sequence)));
         in_flight
     }
 
@@ -122,7 +155,7 @@ pub(crate) mod tests {
         assert_eq!((in_flight.len(), in_flight.is_empty()), (2, false));
         assert_eq!(in_flight.take(1), Some(message(1)));
         assert_eq!((in_flight.take(1), in_flight.take(99)), (None, None));
-        in_flight.push(message(3));
+        in_flight.push(&message(3));
         assert_eq!(in_flight.take(3), Some(message(3)));
         assert_eq!(take_to(&mut in_flight, u64::MAX), [2]);
         assert!(in_flight.is_empty());
@@ -154,12 +187,12 @@ pub(crate) mod tests {
     fn a_message_without_an_answer_holds_no_memory_for_later_ones() {
         let mut in_flight = sent([0, 1]);
         for sequence in 2..100_000 {
-            in_flight.push(message(sequence));
+            in_flight.push(&message(sequence));
             assert_eq!(in_flight.take(sequence), Some(message(sequence)));
         }
         assert!(in_flight.recent.len() <= 2 * 2 + GAPS_MAX);
         assert_eq!(in_flight.len(), 2);
-        in_flight.push(message(100_000));
+        in_flight.push(&message(100_000));
         assert_eq!(in_flight.take(1), Some(message(1)));
         assert_eq!(take_to(&mut in_flight, 99_999), [0]);
         assert_eq!(take_to(&mut in_flight, u64::MAX), [100_000]);

@@ -325,7 +325,7 @@ impl<P: PublishPort> Run<'_, P> {
         self.book.sent(&message, waited);
         match taken {
             Err(NotTaken::Refused(words)) => self.book.failed(&message, &words, message.sent_ns),
-            _ => self.in_flight.push(message),
+            _ => self.in_flight.push(&message),
         }
         Ok(())
     }

@@ -212,7 +212,7 @@ fn answers_belong_to_requests_in_their_order() {
     let mut book = Book::new(clock, 1, 0, 0, Live::default());
     let mut in_flight = InFlight::default();
     for (sequence, intended_ns) in [(0, 1), (1, 1), (2, 1_000_000), (3, 1_000_000)] {
-        in_flight.push(Message {
+        in_flight.push(&Message {
             sequence,
             intended_ns,
             sent_ns: 5_000_000,
