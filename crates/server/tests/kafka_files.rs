@@ -4,7 +4,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use crate::certificates::{Authority, save};
-use crate::kafka_support::{Broker, Client, FETCH, Fields, connect, eventually, start, string};
+use crate::kafka_support::{Broker, Client, FETCH, Fields, connect, eventually, string};
+use crate::support::start_all_cached;
 use bytes::Bytes;
 use cloverleaf_log::Batch;
 use rustls::StreamOwned;
@@ -23,7 +24,7 @@ fn body(number: u32) -> Vec<u8> {
 
 /// A broker that keeps nearly nothing in memory, and a topic "t" of one message per batch.
 fn start_with_messages(change: impl FnOnce(&mut cloverleaf_server::Config)) -> Broker {
-    let broker = start(|config| {
+    let broker = start_all_cached(|config| {
         config.general.tail_bytes_max.0 = 100_000;
         config.general.segment_bytes.0 = 2_000_000;
         change(config);

@@ -27,6 +27,8 @@ pub struct Faults {
     pub read_only: bool,
     /// Reads that must not block do as if nothing were cached.
     pub uncached: bool,
+    /// Everything counts as being in memory, whatever the kernel has taken back of it.
+    pub all_cached: bool,
     /// Reads fail with an I/O error.
     pub broken_reads: bool,
     /// Reads of files whose path contains this text, and that may block, wait until it is taken
@@ -255,8 +257,12 @@ impl DiskFile for FaultyFile {
         if faults.broken_reads && self.path.contains(&faults.only) {
             return Err(io::Error::other("injected read failure"));
         }
+        let all_cached = faults.all_cached;
         drop(faults);
-        self.inner.read_at_nowait(buffer, position)
+        match all_cached {
+            true => self.inner.read_at(buffer, position),
+            false => self.inner.read_at_nowait(buffer, position),
+        }
     }
 
     fn allocate(&self, len: u64) -> io::Result<()> {
@@ -302,7 +308,8 @@ impl DiskFile for FaultyFile {
         if fails && self.path.contains(&faults.only) {
             return false;
         }
+        let all_cached = faults.all_cached;
         drop(faults);
-        self.inner.is_in_memory(position, bytes)
+        all_cached || self.inner.is_in_memory(position, bytes)
     }
 }

@@ -2,13 +2,15 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, dead_code, unreachable_pub)]
 
 use std::net::TcpStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use cloverleaf_broker::ManualClock;
+use cloverleaf_log::{Disk, FaultyDisk, RealDisk};
 use cloverleaf_server::config_value::ListenAddress;
-use cloverleaf_server::{Config, Server};
+use cloverleaf_server::{Config, Server, SystemClock};
 use tempfile::TempDir;
 
 use crate::kafka_support::Client;
@@ -50,6 +52,24 @@ pub fn start(change: impl FnOnce(&mut Config)) -> Broker {
     change(&mut config);
     Broker {
         server: Server::start(config).unwrap(),
+        _folder: folder,
+    }
+}
+
+/// As [`start`], on a disk whose files the kernel has in memory, as far as the broker can see: a
+/// kernel that is short of memory, or is told to, takes it back at any time.
+pub fn start_all_cached(change: impl FnOnce(&mut Config)) -> Broker {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(&folder);
+    change(&mut config);
+    let open = |folder: &Path| {
+        let disk = FaultyDisk::new(RealDisk::open(folder)?);
+        disk.set(|faults| faults.all_cached = true);
+        Ok(disk as Arc<dyn Disk>)
+    };
+    let clock = Arc::new(SystemClock::default());
+    Broker {
+        server: Server::start_on(open, config, clock, None).unwrap(),
         _folder: folder,
     }
 }
