@@ -22,7 +22,7 @@ impl SyncQueue {
         let before = self.waiters.last();
         invariant!(
             before.is_none_or(|(before, _)| *before <= end),
-            "who waits for a sync stands in the wrong place"
+            "the waiters for syncs are not in order of offset"
         );
         self.waiters.push((end, waiter));
     }
