@@ -114,7 +114,11 @@ def a_tombstone_is_seen_and_then_goes():
             states.append(now)
         return now == []
 
-    wait_for(is_gone, "the tombstone is gone")
+    try:
+        wait_for(is_gone, "the tombstone is gone")
+    except AssertionError as fault:
+        fault.add_note(f"seen of its key (True: a tombstone): {states}, after {fillers} fillings")
+        raise
     # False: the value, True: its tombstone. The value never comes without the tombstone.
     same([s for s in states if s not in ([False, True], [True], [])], [], "other states")
     same(states[-2:], [[True], []], "the tombstone alone, then nothing")
