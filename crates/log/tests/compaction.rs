@@ -104,6 +104,38 @@ fn the_newest_record_of_each_key_stays_at_its_offset() {
     assert_eq!(partition.compaction_status(), after);
 }
 
+/// A reader that comes back after a restart, or with many others, has no hint where its offset lies:
+/// it reads up to the segment's end and finds no record there.
+#[test]
+fn an_offset_whose_records_were_removed_up_to_the_segments_end_is_no_damage() {
+    let disk = SimDisk::new();
+    let (log, _) = open(&disk);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    put(&partition, batch("a=1").finish());
+    put(&partition, batch("b=1 c=1").finish());
+    partition.seal_active();
+    // So large that it is not merged with the segment before it.
+    let large = format!("b={} c=2", "x".repeat(900));
+    put(&partition, batch(&large).finish());
+    seal(&log, &partition);
+    assert_eq!(compact_all(&partition, &options(0)), 2);
+    let expected = show(&partition);
+    drop((partition, log));
+    disk.kill();
+    let (log, _) = open(&disk);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    for removed in [1, 2] {
+        let found = partition.read_waiting(removed, 4_000).unwrap();
+        assert_eq!(found[0].base_offset(), 3);
+    }
+    assert_eq!(log.metrics().corrupt_regions, 0);
+    assert_eq!(show(&partition), expected);
+    // A segment with damage would keep its tombstones: compaction still rewrites this one.
+    put(&partition, batch("a=2").finish());
+    seal(&log, &partition);
+    assert_eq!(compact_all(&partition, &options(0)), 2);
+}
+
 #[test]
 fn compressed_batches_stay_compressed() {
     let (log, _) = open(&SimDisk::new());

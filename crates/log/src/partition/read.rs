@@ -373,10 +373,12 @@ fn read_segment(
                     return ReadFound::Batches(split.batches);
                 }
                 after = split.after.or(after);
+                let bytes_left = segment.len().saturating_sub(position);
                 match split.end {
                     SplitEnd::Invalid(reason) => Fault::NoBatch(reason),
+                    // Compaction has removed all records from `from` to the segment's end.
+                    SplitEnd::Wants(_) if bytes_left == 0 => return ReadFound::Nothing,
                     SplitEnd::Wants(bytes) => {
-                        let bytes_left = segment.len().saturating_sub(position);
                         if bytes as u64 > bytes_left.min(shared.options.batch_bytes_max) {
                             Fault::NoBatch("impossible length".to_owned())
                         } else if chunk.len() == wanted {
