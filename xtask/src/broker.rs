@@ -17,6 +17,10 @@ use crate::wait;
 /// How far the first ports of processes are apart whose numbers follow each other.
 const PORTS_OF_PROCESS: u32 = 101;
 
+/// At most this many lines of a broker's log are printed at its end: a full disk is the reason for
+/// many.
+const LOGGED_ERRORS_MAX: usize = 10;
+
 /// Which program is under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -200,6 +204,18 @@ impl Options {
 pub(crate) struct Broker {
     process: Process,
     options: Options,
+}
+
+impl Drop for Broker {
+    /// Prints the errors that the broker has logged, beside the checks that they may explain: its
+    /// log goes with the folder of its group.
+    fn drop(&mut self) {
+        let log = self.process.log();
+        let errors = log.lines().filter(|line| line.contains(" ERROR "));
+        for line in errors.take(LOGGED_ERRORS_MAX) {
+            println!("        the broker logged: {line}");
+        }
+    }
 }
 
 impl Broker {

@@ -172,10 +172,18 @@ pub(super) fn compaction(context: &Context, report: &mut Report) -> Result<()> {
         Kind::Kafka => "log.cleaner.backoff.ms=200".into(),
         Kind::Cloverleaf | Kind::Nsqd | Kind::RabbitMq => "--compaction-interval=200ms".into(),
     });
-    let broker = options.start()?;
+    let mut broker = options.start()?;
     let mut command = Command::new(context.clients.kafka_python_program());
     command.arg(source(context, "python").join("compaction_test.py"));
-    report.program(&mut context.with_addresses(command, &broker))
+    report.program(&mut context.with_addresses(command, &broker))?;
+    report.check("nothing is taken for damaged", || {
+        let log = broker.process().log();
+        match log.lines().find(|line| line.contains("corrupt region")) {
+            Some(line) => bail!("{line}"),
+            None => Ok(()),
+        }
+    });
+    Ok(())
 }
 
 pub(super) fn disk(context: &Context, report: &mut Report) -> Result<()> {
