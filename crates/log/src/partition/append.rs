@@ -1,12 +1,13 @@
-//! The way of a batch into the log.
+//! Appending batches.
 //!
-//! The caller's thread gives the batch its offsets under the partition's lock. If nobody else
-//! writes to this partition and the disk is not slow, the same thread hands all that is pending to
-//! the kernel with one vectored write (and what others added meanwhile, a few times). Otherwise the
-//! append only registers, and the thread that writes completes it: so appends of many threads
-//! combine into few writes, and no thread waits for another. While the disk throttles writers, the
-//! thread "log-writer" writes and no caller does. A partition's first file is made by "log-opener",
-//! because folders and files take far longer to make than a batch takes to write.
+//! The caller's thread assigns offsets to the batch under the partition's lock. If no other thread
+//! writes to this partition and the disk is not slow, the same thread writes all pending batches to
+//! the kernel with one vectored write, and then, for a few rounds, the batches that other threads
+//! have added meanwhile. Otherwise the batch stays pending, and the thread that writes completes
+//! the append. So appends of many threads are combined into few writes, and no thread waits for
+//! another one. While the disk throttles writers, only the thread "log-writer" writes. The thread
+//! "log-opener" creates a partition's first file, because creating folders and files takes far
+//! longer than writing a batch.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -25,27 +26,28 @@ use crate::partition::{PartitionLog, PartitionState, WriteWaiter, tail_weight};
 use crate::producers::{Claim, Verdict};
 use crate::shared::Shared;
 
-/// Rounds that a thread writes for others. Then a caller's thread hands the rest to "log-writer",
-/// and that one turns to the next partition: the rest waits at the end of its queue.
+/// Maximum rounds of writing in a row. After these a caller's thread leaves the rest to
+/// "log-writer", and "log-writer" puts the partition at the end of its queue.
 const ROUNDS_MAX: u32 = 4;
 
-/// A round with more bytes than this enters the tail cache in steps of about this size, because the
-/// cache evicts whole steps.
+/// The batches of one round enter the tail cache in entries of about this many bytes, because the
+/// cache evicts whole entries.
 const TAIL_STEP_BYTES: u64 = 1 << 20;
 
 impl PartitionLog {
-    /// Appends a batch: it gets the next offsets, in the order of the calls.
+    /// Appends a batch. Batches get their offsets in the order of the calls.
     ///
-    /// The result is ready (as a future) when the batch is as durable as `class` says; with
-    /// [`Durability::None`] at once, and with [`Durability::Kernel`] nearly always. It never blocks
-    /// longer than a write to the page cache takes.
+    /// The result is a future, ready when the batch is as durable as `class` asks: with
+    /// [`Durability::None`] at once, with [`Durability::Kernel`] nearly always at once. The call
+    /// blocks no longer than a write to the page cache takes.
     ///
-    /// A batch of an idempotent producer that is there already is not appended again: the result
-    /// has its old offsets, and is ready when that one is as durable as `class` says.
+    /// A duplicate batch of an idempotent producer is not appended again: the result has the
+    /// offsets of the stored batch, and is ready when the stored batch is as durable as `class`
+    /// asks.
     ///
     /// # Errors
-    /// Refused at once: too large, disk full, closed, an idempotent producer's batch that does not
-    /// continue its last one, or the write on this thread has failed.
+    /// The batch is too large, the disk is full, the log is closed, an idempotent producer's
+    /// sequence number is out of order, or the write on this thread has failed.
     pub fn append(
         self: &Arc<Self>,
         batch: Batch,
@@ -61,8 +63,8 @@ impl PartitionLog {
         self.append_at(batch, class, now)
     }
 
-    /// As [`PartitionLog::append`], but may use the reserve of free space: for the broker's own
-    /// messages (dead letters), which must have room when producers are refused.
+    /// As [`PartitionLog::append`], but may use the reserved free space: for the broker's own
+    /// messages (dead letters), which must be stored even while producers are refused.
     ///
     /// # Errors
     /// As [`PartitionLog::append`].
@@ -89,8 +91,8 @@ impl PartitionLog {
         if class == Durability::Disk
             && let Some(failure) = shared.journal.failure()
         {
-            // The journal has failed: definitions that this batch may need are not durable, so that
-            // no batch may be acknowledged as durable.
+            // The journal has failed, so definitions that this batch may need are not durable. No
+            // batch may be acknowledged as durable.
             return Err(AppendError::Failed(failure));
         }
         let claim = Claim::of(&batch);
@@ -139,7 +141,8 @@ impl PartitionLog {
         })
     }
 
-    /// Puts the partition into the queue of "log-writer", or of "log-opener" before its first file.
+    /// Puts the partition into the queue of "log-writer", or into that of "log-opener" if it has no
+    /// file yet.
     pub(crate) fn queue_write(self: &Arc<Self>) {
         let queues = &self.shared.queues;
         let queue = match self.state.lock().segments.is_empty() {
@@ -147,23 +150,26 @@ impl PartitionLog {
             false => &queues.writes,
         };
         if queue.push(self.clone()).is_err() {
-            // The log was stopped meanwhile: nobody will write, so everybody is told.
+            // The log was stopped meanwhile, so the pending batches will not be written: fail all
+            // waiters.
             self.close_now();
         }
     }
 
-    /// "log-writer" and "log-opener": writes the pending batches, unless another thread is at it.
-    /// Batches that came meanwhile, beyond a few rounds, are queued again.
+    /// Called by "log-writer" and "log-opener": writes the pending batches, unless another thread
+    /// does. After [`ROUNDS_MAX`] rounds, queues the partition again for the batches that came
+    /// meanwhile.
     pub(crate) fn write_pending(self: &Arc<Self>) {
         let batches = self.state.lock().writes.begin_queued();
         if let Some(batches) = batches {
-            // Waiters are told by the rounds themselves.
+            // The rounds report errors to the waiters.
             let _ = self.write_rounds(batches, None);
         }
     }
 
-    /// Writes `batches`, then what was added meanwhile. Gives the outcome of the first round.
-    /// `inline_since` is when a caller's own thread began; `None` on "log-writer".
+    /// Writes `batches`, then the batches that were added meanwhile. Returns the outcome of the
+    /// first round. `inline_since` is the time at which a caller's own thread began; `None` on
+    /// "log-writer".
     fn write_rounds(
         self: &Arc<Self>,
         mut batches: Vec<Batch>,
@@ -174,8 +180,8 @@ impl PartitionLog {
         let mut began = inline_since;
         loop {
             rounds += 1;
-            // A panic here would leave `is_writing` set, and nobody could write to the partition
-            // again: it is marked as the engine's fault, which ends the process.
+            // A panic here would leave `is_writing` set, and no thread could write to the partition
+            // again. From here to `end_write` a panic therefore ends the process.
             begin_write();
             let mut writer = self.writer.lock();
             let written = writer.write(self, &batches);
@@ -206,7 +212,8 @@ impl PartitionLog {
         }
     }
 
-    /// Makes the written batches visible, and sorts out who waits for what.
+    /// Makes the written batches visible to readers. Collects the waiters that are done, and moves
+    /// those of the class *disk* to the sync queue.
     fn make_visible(
         self: &Arc<Self>,
         state: &mut PartitionState,
@@ -266,7 +273,7 @@ impl PartitionLog {
         round
     }
 
-    /// The rest of a round, done once the locks are released.
+    /// The part of a round that runs after the locks are released.
     fn after_round(self: &Arc<Self>, round: &Round, told: Completions) {
         let shared = &self.shared;
         told.tell();
@@ -297,7 +304,7 @@ impl PartitionLog {
         }
     }
 
-    /// Refuses appends from now on and tells everyone who waits that the log is closed.
+    /// Refuses appends from now on and fails all waiters with [`AppendError::Closed`].
     pub(crate) fn close_now(&self) {
         let mut told = Completions::default();
         let mut state = self.state.lock();
@@ -313,15 +320,15 @@ impl PartitionLog {
     }
 }
 
-/// The changes that one round of writing has made.
+/// The result of one round of writing.
 #[derive(Default)]
 struct Round {
-    /// Offset after the last written batch; 0 if none was.
+    /// Offset after the last batch that was written; 0 if there is none.
     end: u64,
     bytes: u64,
-    /// Weight of the batches after the last of `steps`.
+    /// Weight in the tail cache, in bytes, of the batches after the last of `steps`.
     weight: u64,
-    /// Ends and weights of parts of a long round.
+    /// End offset and weight of each part of a round that is larger than [`TAIL_STEP_BYTES`].
     steps: Vec<(u64, u64)>,
     has_failed: bool,
     note_dirty: bool,
@@ -330,7 +337,7 @@ struct Round {
 }
 
 impl PartitionState {
-    /// Whether a caller's thread may write: the disk is fast, and there is a file to write to.
+    /// Whether a caller's thread may write: the disk is fast, and the partition has a file.
     fn may_write_inline(&self, shared: &Shared, now: Instant) -> bool {
         let has_file = !self.segments.is_empty() || shared.options.manual;
         has_file && shared.writes_inline(now)

@@ -1,4 +1,4 @@
-//! The promise of an append, and how its caller hears that the promise is kept.
+//! The result of an append: the offsets, and a future for the durability that was asked for.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,10 +13,10 @@ use parking_lot::Mutex;
 use crate::batch::Offset;
 use crate::error::AppendError;
 
-/// One place to wait for the end of a write or a sync.
+/// The shared state of a [`Pending`]: completed by the thread that writes or syncs.
 #[derive(Debug, Default)]
 pub(crate) struct Waiter {
-    /// The kernel has the batch, and a sync is waited for.
+    /// The batch is written, and only the sync is missing.
     is_written: AtomicBool,
     state: Mutex<WaiterState>,
 }
@@ -28,7 +28,8 @@ struct WaiterState {
 }
 
 impl Waiter {
-    /// Tells the outcome; only the first one counts. Call it with no lock held.
+    /// Sets the outcome and wakes the task; later calls have no effect. The caller must hold no
+    /// lock.
     pub(crate) fn complete(&self, outcome: Result<(), AppendError>) {
         let mut state = self.state.lock();
         if state.outcome.is_some() {
@@ -63,8 +64,8 @@ impl Waiter {
     }
 }
 
-/// A future that is ready once the promise of a durability class holds, with an error if it cannot
-/// be kept. The work goes on whether or not anybody polls or keeps it.
+/// A future that is ready once the batch is as durable as its class asks, or with an error if it
+/// cannot be. The write and the sync go on even if the future is dropped.
 #[derive(Debug)]
 #[must_use = "an append is acknowledged only when this is ready"]
 pub struct Pending {
@@ -82,12 +83,12 @@ impl Pending {
         }
     }
 
-    /// Whether polling would give the outcome at once.
+    /// Whether the outcome is known, so that a poll returns it.
     pub fn is_ready(&self) -> bool {
         self.waiter.as_ref().is_none_or(|waiter| waiter.is_ready())
     }
 
-    /// While it waits for a sync: whether the kernel has what is to be synced.
+    /// In the class *disk*: whether the batch is written, even if it is not synced yet.
     pub fn is_written(&self) -> bool {
         let waiter = self.waiter.as_ref();
         waiter.is_none_or(|waiter| waiter.is_written.load(Acquire))
@@ -96,7 +97,7 @@ impl Pending {
     /// Blocks this thread until the outcome is known. For programs without a runtime.
     ///
     /// # Errors
-    /// The promise cannot be kept.
+    /// The batch could not be written or synced.
     pub fn wait(mut self) -> Result<(), AppendError> {
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         let mut context = Context::from_waker(&waker);
@@ -128,7 +129,8 @@ impl Wake for Unpark {
     }
 }
 
-/// A batch that has its offsets. Ready (as a future) once it is as durable as was asked.
+/// An append whose offsets are assigned. As a future, it is ready once the batch is as durable as
+/// was asked.
 #[derive(Debug)]
 #[must_use = "an append is acknowledged only when this is ready"]
 pub struct Appended {
@@ -136,16 +138,16 @@ pub struct Appended {
     pub base: Offset,
     /// Offset after the last record.
     pub end: Offset,
-    /// Whether the batch had been stored before (an idempotent producer has sent it again): the
-    /// offsets are those of then, and nothing was appended.
+    /// Whether the batch is a duplicate, which an idempotent producer has sent again: the offsets
+    /// are those of the stored batch, and nothing was appended.
     pub is_duplicate: bool,
-    /// Highest timestamp of the batch as it is stored, in milliseconds since 1970.
+    /// Highest timestamp of the stored batch, in milliseconds since 1970.
     pub timestamp_ms: i64,
     pub(crate) pending: Pending,
 }
 
 impl Appended {
-    /// Whether polling would give the outcome at once.
+    /// Whether the outcome is known, so that a poll returns it.
     pub fn is_ready(&self) -> bool {
         self.pending.is_ready()
     }
@@ -172,7 +174,7 @@ impl Future for Appended {
     }
 }
 
-/// Outcomes that are told once all locks are released.
+/// Waiters with their outcomes, to be completed once all locks are released.
 #[derive(Default)]
 pub(crate) struct Completions {
     list: Vec<(Arc<Waiter>, Result<(), AppendError>)>,

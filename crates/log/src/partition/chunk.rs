@@ -1,5 +1,5 @@
-//! Memory for large reads of segments, used again: the buffer used last is in the processor's
-//! cache still, and nobody has to fill it with zeros or ask the system for its pages.
+//! A pool of buffers for large reads of segments. The buffer that was used last is still in the
+//! processor's cache, and a pooled buffer costs neither zeroing nor page faults.
 
 use std::sync::Arc;
 
@@ -8,20 +8,21 @@ use parking_lot::Mutex;
 
 use crate::partition::read::CHUNK_BYTES_MAX;
 
-/// Smaller chunks are not worth a lock and a buffer of the full size.
+/// Smaller chunks, in bytes, are not pooled: they are not worth a lock and a buffer of the full
+/// size.
 const KEPT_CHUNK_BYTES_MIN: usize = CHUNK_BYTES_MAX / 4;
-/// Buffers that wait to be used again. Each has [`CHUNK_BYTES_MAX`] bytes.
+/// Maximum number of free buffers in the pool. Each has [`CHUNK_BYTES_MAX`] bytes.
 const KEPT_BUFFERS_MAX: usize = 4;
 
-/// The buffers that no batch needs any more.
+/// The pool of free buffers.
 #[derive(Default)]
 pub(crate) struct ChunkBuffers {
     free: Arc<Mutex<Vec<Box<[u8]>>>>,
 }
 
 impl ChunkBuffers {
-    /// A chunk of up to `bytes` bytes: as many as `fill` says that it has written. Its memory comes
-    /// back here with the last of the batches that are cut from it.
+    /// Reads a chunk of up to `bytes` bytes. `fill` returns the number of bytes that it has
+    /// written. The buffer returns to the pool when the last batch that shares it is dropped.
     pub(crate) fn read(
         &self,
         bytes: usize,
@@ -44,7 +45,7 @@ impl ChunkBuffers {
     }
 }
 
-/// A buffer in use. Behind `count` bytes it holds what was read into it before.
+/// A buffer in use. The bytes after the first `count` are left over from earlier reads.
 struct Chunk {
     bytes: Box<[u8]>,
     count: usize,

@@ -1,9 +1,9 @@
-//! Group commit: one sync for all who wait for one.
+//! Group commit: one sync for all its waiters.
 //!
-//! There is no timer: whatever asks for the disk while a sync runs is the next group. A group syncs
+//! There is no timer: the requests that arrive while a sync runs are the next group. A group syncs
 //! the state journal first (definitions must be durable before messages that need them), then each
-//! dirty file once, then the folders with new names, and only then tells everyone. Many dirty files
-//! are cheaper to sync with one `syncfs`.
+//! dirty file once, then the folders with new names. Only then does it complete the waiters. Many
+//! dirty files are cheaper to sync with one `syncfs`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,25 +17,25 @@ use crate::partition::appended::Completions;
 use crate::segment::{Segment, Stage};
 use crate::shared::Shared;
 
-/// With more dirty files than this in a group, one `syncfs` replaces their syncs, if little else is
-/// dirty. Measured in `docs/decisions/002-inline-writes-and-group-commit.md`.
+/// A group with more dirty files than this is synced with one `syncfs`, if the file system has few
+/// other dirty bytes. Measured in `docs/decisions/002-inline-writes-and-group-commit.md`.
 const SYNCFS_MIN: usize = 2;
-/// A `syncfs` also writes dirty bytes that this group need not sync. So many of them cost as much
-/// as one more `fdatasync` (100 µs at 500 MB/s).
+/// A `syncfs` also writes dirty bytes of files outside the group. This many bytes cost as much as
+/// one more `fdatasync` (100 µs at 500 MB/s).
 const SYNCFS_BYTES_PER_FILE: u64 = 50 << 10;
 
-/// Somebody waits for a sync.
+/// A request for a sync.
 pub(crate) enum SyncRequest {
-    /// Of this partition.
+    /// Sync this partition.
     Partition(Arc<PartitionLog>),
-    /// Of the state journal.
+    /// Sync the state journal.
     Journal,
 }
 
-/// The data that a sync of a partition will cover.
+/// The offsets, files and folders that a sync of a partition covers.
 struct SyncPlan {
     partition: Arc<PartitionLog>,
-    /// Everything before this offset was handed to the kernel before the sync begins.
+    /// All records before this offset were written before the sync begins.
     target: Offset,
     segments: Vec<(Arc<Segment>, u64)>,
     dirs: Vec<(String, u64)>,
@@ -58,12 +58,12 @@ pub(crate) fn commit_group(shared: &Shared, requests: Vec<SyncRequest>) {
     }
 }
 
-/// Syncs the journal and these partitions and tells everyone who waited. Says how many that were.
+/// Syncs the journal and these partitions and completes the waiters. Returns the number of waiters.
 pub(crate) fn sync_partitions(shared: &Shared, partitions: &[Arc<PartitionLog>]) -> u64 {
     try_sync_partitions(shared, partitions).0
 }
 
-/// As [`sync_partitions`], for those who do not wait for an append: gives the first failure, too.
+/// As [`sync_partitions`], but returns the first failure, too: for callers that are not waiters.
 pub(crate) fn try_sync_partitions(
     shared: &Shared,
     partitions: &[Arc<PartitionLog>],
@@ -83,8 +83,8 @@ pub(crate) fn try_sync_partitions(
     (told, outcome)
 }
 
-/// Syncs the files and folders of all plans. A file that fails is poisoned and the others go on;
-/// a failure that concerns all is returned.
+/// Syncs the files and folders of all plans. A file whose sync fails is poisoned, and the others
+/// are still synced. Only a failure that concerns all files is returned.
 fn sync_plans(shared: &Shared, plans: &[SyncPlan]) -> Result<(), IoFailure> {
     let files: usize = plans.iter().map(|plan| plan.segments.len()).sum();
     let dirs: BTreeSet<&str> = plans
@@ -108,12 +108,12 @@ fn sync_plans(shared: &Shared, plans: &[SyncPlan]) -> Result<(), IoFailure> {
         return outcome;
     }
     for (segment, len) in plans.iter().flat_map(|plan| &plan.segments) {
-        // The waiters of this segment learn of a failure by the poison.
+        // A failure poisons the segment, and `finish_sync` fails the waiters of a poisoned segment.
         let _ = sync_segment(shared, segment, *len);
     }
     for dir in dirs {
         count(&shared.counters.syncs, 1);
-        // A topic that was deleted meanwhile has no names left to sync.
+        // The folder of a topic that was deleted meanwhile does not exist any more.
         if let Err(error) = shared.sync_name(dir)
             && error.kind() != std::io::ErrorKind::NotFound
         {
@@ -141,7 +141,7 @@ fn prefers_syncfs(shared: &Shared, plans: &[SyncPlan], files: usize) -> bool {
     files as u64 > SYNCFS_MIN as u64 + dearer
 }
 
-/// Syncs one file up to `len`, at least.
+/// Syncs one file, at least its first `len` bytes.
 pub(crate) fn sync_segment(
     shared: &Shared,
     segment: &Arc<Segment>,
@@ -171,8 +171,8 @@ pub(crate) fn sync_segment(
     }
 }
 
-/// After a failed sync nobody knows what of the file is on the disk, and a second sync would not
-/// say so: the file takes no more appends, and what waits for it fails.
+/// Poisons a segment whose sync has failed: which of its bytes are durable is unknown, and a second
+/// sync would report success all the same. The segment takes no more appends, and its waiters fail.
 fn poison(shared: &Shared, segment: &Segment, failure: &IoFailure) {
     if segment.is_poisoned() {
         return;
@@ -207,7 +207,7 @@ impl PartitionLog {
         }
     }
 
-    /// Tells who waited for this sync; says how many.
+    /// Completes the waiters for this sync; returns their number.
     fn finish_sync(&self, plan: &SyncPlan, outcome: &Result<(), IoFailure>) -> u64 {
         let mut told = Completions::default();
         let mut state = self.state.lock();
@@ -226,7 +226,7 @@ impl PartitionLog {
             );
         }
         drop(state);
-        // Counted first, so that a waiter that was told finds itself in the count.
+        // Counted before completion, so that a completed waiter is always in the count.
         count(&self.shared.counters.group_waiters, due);
         told.tell();
         due

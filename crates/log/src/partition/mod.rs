@@ -1,9 +1,9 @@
 //! One partition: its segments, its newest batches in memory, and the waiters for its writes and
 //! syncs.
 //!
-//! `append.rs` is the way in, `writer.rs` the file side of it, `group_commit.rs` the sync,
-//! `read.rs` the way out, `retention.rs` the end. The parts that they share lie in `state.rs`,
-//! `write_queue.rs` and `sync_queue.rs`, and each keeps its fields to itself.
+//! `append.rs` appends batches, `writer.rs` writes them to files, `group_commit.rs` syncs,
+//! `read.rs` reads, `retention.rs` removes segments. The state that these share is in `state.rs`,
+//! `write_queue.rs` and `sync_queue.rs`, each with private fields.
 
 pub(crate) mod append;
 pub(crate) mod appended;
@@ -43,42 +43,42 @@ use self::sync_queue::SyncQueue;
 use self::write_queue::WriteQueue;
 pub(crate) use self::write_queue::WriteWaiter;
 
-/// Called with the new end when batches have become readable.
+/// Called with the new written end when batches have become readable.
 pub type WrittenListener = Box<dyn Fn(Offset) + Send + Sync>;
 
-/// Bytes that a batch costs in memory beside its own, about.
+/// Estimated overhead of a batch in memory, in bytes, in addition to the batch's own bytes.
 const BATCH_OVERHEAD_BYTES: u64 = 128;
 
 /// The log of one partition.
 ///
-/// Files and folders appear with the first append.
+/// Its files and folders are created by the first append.
 pub struct PartitionLog {
     pub(crate) shared: Arc<Shared>,
     topic: Uuid,
     number: u32,
-    /// Its folder, below the data folder.
+    /// Folder of the partition, relative to the data folder.
     pub(crate) dir: Arc<str>,
     segment_bytes: AtomicU64,
-    /// `u64::MAX`: age does not matter.
+    /// In milliseconds, as Kafka's `segment.ms`; `u64::MAX`: no limit.
     segment_ms: AtomicU64,
-    /// Copies of the state's fields, to be read without its lock.
+    /// Kept outside of the state, so that readers need not take its lock.
     written_end: AtomicU64,
     synced_end: AtomicU64,
     pub(crate) state: Mutex<PartitionState>,
-    /// Belongs to whoever has taken it from the [`WriteQueue`]; take it before the state's lock,
-    /// never after.
+    /// Used only by the thread to which the [`WriteQueue`] has granted it. Lock it before the
+    /// state, never after.
     pub(crate) writer: Mutex<Writer>,
-    /// Held while the snapshot of the producers is written; take it before all others.
+    /// Locked while the snapshot of the producers is written. Lock it before all others.
     pub(crate) snapshot_lock: Mutex<()>,
-    /// Held while segments are removed or replaced; take it before the state's lock.
+    /// Locked while segments are removed or replaced. Lock it before the state.
     pub(crate) files_lock: Mutex<Option<Replacement>>,
-    /// Held while `next.prepared` is made or removed; take it before the state's lock.
+    /// Locked while `next.prepared` is created or removed. Lock it before the state.
     pub(crate) prepared_lock: Mutex<()>,
-    /// Held during a call of [`PartitionLog::compact`]; take it before all others.
+    /// Locked during a call of [`PartitionLog::compact`]. Lock it before all others.
     pub(crate) compaction: Mutex<Compaction>,
     listener: OnceLock<WrittenListener>,
-    /// The losses that recovery found, reported when the partition is first opened. A topic whose
-    /// deletion a crash interrupted is never opened: nobody misses its messages.
+    /// The losses that recovery found. They are reported when the partition is first opened, so
+    /// those of a topic whose deletion a crash interrupted are never reported.
     losses: Mutex<Vec<Loss>>,
 }
 
@@ -98,8 +98,8 @@ impl PartitionLog {
             raise_to: _,
             losses,
         } = recovered;
-        // An empty segment whose base lies above the last record sets the next offset, not the
-        // written end.
+        // The written end comes from the last segment with records. An empty segment after it, with
+        // a higher base, only raises the next offset.
         let full = segments
             .iter()
             .rfind(|segment| segment.end() > segment.base);
@@ -142,7 +142,7 @@ impl PartitionLog {
         })
     }
 
-    /// Changes the options from the next append on.
+    /// Sets options, which apply from the next append on.
     pub fn set_options(self: &Arc<Self>, options: &PartitionOptions) {
         let segment_bytes = options.segment_bytes.max(1);
         let before = self.segment_bytes.swap(segment_bytes, Ordering::Relaxed);
@@ -153,7 +153,7 @@ impl PartitionLog {
             .store(options.segment_ms.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Age in milliseconds from which a segment takes no more appends; `u64::MAX` for never.
+    /// Age in milliseconds from which on a segment takes no more appends; `u64::MAX`: no limit.
     pub(crate) fn segment_ms(&self) -> u64 {
         self.segment_ms.load(Ordering::Relaxed)
     }
@@ -172,8 +172,9 @@ impl PartitionLog {
         self.number
     }
 
-    /// Offset of the first record that is still there, or [`PartitionLog::written_end`] if none is:
-    /// never above a record that is still to be written.
+    /// The log start offset: that of the first record that is still there, or
+    /// [`PartitionLog::written_end`] if there is none. It is never above the offset of a record
+    /// that is yet to be written.
     pub fn start_offset(&self) -> Offset {
         let state = self.state.lock();
         let first = state
@@ -184,21 +185,21 @@ impl PartitionLog {
         first.max(state.offsets.logical_start())
     }
 
-    /// Offset after the last record that readers can see: everything before was handed to the
-    /// kernel. The next record may get a higher one ([`PartitionLog::next_offset`]), and nothing
-    /// will ever lie between.
+    /// Offset after the last record that readers can see: all records before it were handed to the
+    /// kernel. The next record may get a higher offset ([`PartitionLog::next_offset`]); the offsets
+    /// between the two are never used.
     pub fn written_end(&self) -> Offset {
         self.written_end.load(Ordering::Acquire)
     }
 
     /// Every record below this offset is synced, except those in a segment whose sync has failed:
-    /// they stay in doubt, and their waiters were told.
+    /// whether those are durable is unknown, and their waiters got an error.
     pub fn synced_end(&self) -> Offset {
         self.synced_end.load(Ordering::Acquire)
     }
 
-    /// Offset after the last record that was accepted and is not refused: what lies between
-    /// [`PartitionLog::written_end`] and it is being written, or will be.
+    /// Offset after the last record that was accepted and whose write has not failed. Records
+    /// between [`PartitionLog::written_end`] and this offset are being written or will be.
     pub fn accepted_end(&self) -> Offset {
         self.state
             .lock()
@@ -207,8 +208,9 @@ impl PartitionLog {
             .max(self.written_end())
     }
 
-    /// [`PartitionLog::written_end`], and how many offsets that were accepted at that moment are
-    /// not written yet. A hole that a raise has left does not count: no record will fill it.
+    /// [`PartitionLog::written_end`], and the number of accepted records that are not written yet,
+    /// both read at once. The offsets that a raise has skipped are not counted, because no record
+    /// will get them.
     pub fn written_and_unwritten(&self) -> (Offset, u64) {
         let state = self.state.lock();
         let (written, accepted) = (self.written_end(), state.writes.accepted_end());
@@ -222,16 +224,18 @@ impl PartitionLog {
         self.state.lock().offsets.next()
     }
 
-    /// Makes sure that no record gets an offset below `at_least`. For the start: durable cursors
-    /// may name offsets that a power loss took from the log, and those must not come back with
-    /// other content. The hole that this leaves is legal, and lies between two segments. Until the
-    /// next record is there, the end stays where it is: readers can reach it.
+    /// Makes sure that no record gets an offset below `at_least`. The start calls it: durable
+    /// committed offsets may be above the end of a log that lost records in a power loss, and the
+    /// lost offsets must not be assigned to other records. The offsets that are skipped become a
+    /// hole between two segments. [`PartitionLog::written_end`] stays where it is until the next
+    /// record is written, so that readers can reach it.
     pub fn raise_next_offset(&self, at_least: Offset) {
         self.state.lock().offsets.raise(at_least);
     }
 
-    /// The holes in the offsets: those between segments, and that of the last raise if it lies
-    /// before the first segment or after the last record. They hold no records and never will.
+    /// The ranges of offsets without records: those between segments, and that of the last raise if
+    /// it is before the first segment or after the last record. No record will ever get one of
+    /// these offsets.
     pub fn holes(&self) -> Vec<Range<Offset>> {
         let state = self.state.lock();
         let first = state.segments.first().map_or(0, |segment| segment.base);
@@ -244,15 +248,16 @@ impl PartitionLog {
         all.filter(|hole| !hole.is_empty()).collect()
     }
 
-    /// Moves a reader's offset out of a hole, so that its lag does not count the hole: to the first
-    /// record after the hole, or to the written end if there is none. Any other offset is returned
-    /// unchanged, and so is each in a partition without segments.
+    /// Moves a reader's offset out of a hole, so that the reader's lag does not count the hole: to
+    /// the first record after the hole, or to the written end if there is none. Returns all other
+    /// offsets unchanged, and every offset if the partition has no segments.
     pub fn same_place(&self, offset: Offset) -> Offset {
         if self.state.lock().segments.is_empty() {
             return offset;
         }
         let end = self.written_end();
-        // The next offset after a raise is the written end, too: no record lies between.
+        // After a raise the next offset is equivalent to the written end: no record is between
+        // them.
         let holds = |hole: &Range<Offset>| {
             hole.contains(&offset) || (hole.start == end && hole.end == offset)
         };
@@ -263,8 +268,8 @@ impl PartitionLog {
         }
     }
 
-    /// A reader's lag at `from`: how many offsets segments span from there on. Holes between
-    /// segments do not count.
+    /// A reader's lag at offset `from`: the number of offsets from there on that segments span.
+    /// Holes between segments are not counted.
     pub fn held_from(&self, from: Offset) -> u64 {
         let end = self.written_end();
         let state = self.state.lock();
@@ -278,19 +283,19 @@ impl PartitionLog {
         state.segments.iter().map(within).sum()
     }
 
-    /// Sets who is told when batches have become readable, or could not be written; only the
-    /// first call counts. It is called with no lock of the log held, by the thread that wrote: that
-    /// may be the one that is inside [`PartitionLog::append`].
+    /// Sets the listener that is called when batches have become readable or could not be written.
+    /// Later calls have no effect. The thread that wrote calls the listener, without a lock of the
+    /// log; it may be a thread inside [`PartitionLog::append`].
     pub fn on_written(&self, listener: WrittenListener) {
         let _ = self.listener.set(listener);
     }
 
-    /// Whether its topic was deleted, so that there is nothing to keep in order any more.
+    /// Whether the topic was deleted, so that the partition needs no more housekeeping.
     pub(crate) fn is_deleted(&self) -> bool {
         self.state.lock().is_deleted
     }
 
-    /// Tells, once, what recovery found missing.
+    /// Reports the losses that recovery found, once.
     pub(crate) fn tell_losses(&self) {
         for loss in std::mem::take(&mut *self.losses.lock()) {
             loss.tell(&self.shared);
@@ -352,7 +357,7 @@ impl std::fmt::Debug for PartitionLog {
     }
 }
 
-/// The weight of a batch in the tail cache, in bytes.
+/// The bytes that a batch counts for in the tail cache.
 pub(crate) fn tail_weight(batch: &Batch) -> u64 {
     batch.bytes().len() as u64 + BATCH_OVERHEAD_BYTES
 }
@@ -376,12 +381,12 @@ pub(crate) struct RecoveredState {
     pub(crate) producers: Producers,
     /// No record may get an offset below it.
     pub(crate) raise_to: Offset,
-    /// The losses: data that was there and is not any more.
+    /// Data that the files show to have existed and that is gone.
     pub(crate) losses: Vec<Loss>,
 }
 
 impl RecoveredState {
-    /// Of a partition without files.
+    /// The state of a partition without files.
     pub(crate) fn empty(shared: &Shared) -> RecoveredState {
         let options = &shared.options;
         let total = shared.producers_total.clone();
@@ -403,8 +408,8 @@ mod tests {
     use super::*;
     use crate::{BatchBuilder, Durability, Log, LogOptions, SimDisk};
 
-    /// A waiter for accepted appends waits for batches, and not for the offsets of a raise or the
-    /// end of a segment.
+    /// The accepted end counts batches only: neither skipped offsets nor the sealing of a segment
+    /// move it.
     #[test]
     fn nothing_is_accepted_while_a_segment_is_begun_or_ended() {
         let options = LogOptions {

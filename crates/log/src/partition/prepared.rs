@@ -1,15 +1,15 @@
-//! The next segment's file, made before it is needed.
+//! The file of the next segment, created before it is needed.
 //!
-//! A sync of bytes that were appended to space that is only reserved has to convert that space in
-//! the file system's journal as well; where the blocks were written before, it writes the bytes and
-//! nothing else (`docs/decisions/007-segments-written-ahead.md`). So while a partition takes
-//! appends of the disk class and its active segment is more than half full, the thread
-//! "log-preparer" writes the file `next.prepared` full of zeros and syncs it. The writer renames it
-//! when it begins the next segment, and creates an ordinary file if there is none.
+//! A sync of bytes in space that is reserved but unwritten must also update extents in the file
+//! system's journal. A sync of bytes in blocks that were written before writes only the bytes
+//! (`docs/decisions/007-segments-written-ahead.md`). So while a partition takes appends of the
+//! class *disk* and its active segment is more than half full, the thread "log-preparer" fills the
+//! file `next.prepared` with zeros and syncs it. When the writer begins the next segment it renames
+//! this file, or creates an ordinary one if there is none.
 //!
-//! The name alone means nothing: only a file that this run has finished is used ([`Prepared`]), and
-//! recovery removes what it finds, unless it holds messages (`segment/files.rs`). Zeros end a
-//! segment for recovery as reserved space that was never written does. A failure here is harmless.
+//! Only a file that this process has finished is used ([`Prepared`]). Recovery removes the file,
+//! unless it contains messages (`segment/files.rs`). Recovery takes zeros after the last batch for
+//! the end of the segment, as it does with unwritten space. A failure here is harmless.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -22,42 +22,43 @@ use crate::shared::Shared;
 
 /// Name of the file in the partition's folder.
 pub(crate) const PREPARED_NAME: &str = "next.prepared";
-/// Most such files at a time, all partitions together: 4 GiB with segments of 64 MiB.
+/// Maximum number of such files in all partitions together: 4 GiB with segments of 64 MiB.
 const PREPARED_MAX: usize = 64;
 
-/// Where a partition's prepared file is in its life.
+/// The state of a partition's prepared file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Prepared {
-    /// None was asked for.
+    /// No file, and none requested.
     #[default]
     No,
-    /// The preparer will make one, or is at it.
+    /// "log-preparer" will create the file, or is creating it.
     Asked,
-    /// It has this many bytes, synced zeros, and nobody uses it.
+    /// The file is ready: this many zeros, synced.
     Ready(u64),
-    /// It could not or may not be made; not to be asked for again before the next segment.
+    /// The file could not be created, or was removed to free space. It is not requested again
+    /// before the next segment.
     Declined,
 }
 
 /// Work for "log-preparer".
 pub(crate) enum Preparation {
-    /// Make what was asked for; remove what has the wrong size by now.
+    /// Create the file if it was requested, or remove it if the segment size has changed.
     Tend(Arc<PartitionLog>),
-    /// Space runs out: remove all prepared files.
+    /// The disk is nearly full: remove all prepared files.
     GiveBack,
 }
 
-/// The state that all partitions' prepared files share.
+/// Counters for the prepared files of all partitions.
 #[derive(Default)]
 pub(crate) struct PreparedFiles {
-    /// How many are ready.
+    /// Number of files that are ready.
     count: AtomicUsize,
     /// [`Preparation::GiveBack`] is queued.
     give_back: AtomicBool,
 }
 
 impl Shared {
-    /// Lets the preparer do this.
+    /// Does one piece of work, on "log-preparer".
     pub(crate) fn prepare(&self, work: Preparation) {
         match work {
             Preparation::Tend(partition) => partition.tend_prepared(),
@@ -70,7 +71,7 @@ impl Shared {
         }
     }
 
-    /// An append was refused because space runs out: prepared files are space, too.
+    /// Frees the space of all prepared files, after an append was refused because the disk is full.
     pub(crate) fn give_back_prepared(&self) {
         let files = &self.prepared_files;
         if files.count.load(Acquire) > 0 && !files.give_back.swap(true, AcqRel) {
@@ -80,7 +81,7 @@ impl Shared {
 }
 
 impl PreparedFiles {
-    /// One that was ready is so no more.
+    /// Notes that a file that was ready was used or removed.
     fn used_up(&self) {
         let before = self.count.fetch_sub(1, AcqRel);
         invariant!(
@@ -91,7 +92,7 @@ impl PreparedFiles {
 }
 
 impl PartitionState {
-    /// Whether it is time to ask for a prepared file. It counts as asked for then.
+    /// Whether the caller must queue a [`Preparation::Tend`]. If so, marks the file as requested.
     pub(crate) fn ask_to_prepare(&mut self, shared: &Shared, segment_bytes: u64) -> bool {
         let due = shared.options.prepare_segments
             && self.prepared == Prepared::No
@@ -112,13 +113,13 @@ impl PartitionLog {
         format!("{}/{PREPARED_NAME}", self.dir)
     }
 
-    /// Size of the file that the next segment wants, in bytes.
+    /// Size that the prepared file must have, in bytes.
     fn prepared_bytes(&self) -> u64 {
         let bytes = self.segment_bytes();
         bytes.checked_next_multiple_of(BLOCK_BYTES).unwrap_or(bytes)
     }
 
-    /// The options have changed.
+    /// Has a prepared file of the wrong size removed, after the options have changed.
     pub(crate) fn recheck_prepared(self: &Arc<Self>) {
         if matches!(self.state.lock().prepared, Prepared::Ready(_)) {
             let work = Preparation::Tend(self.clone());
@@ -126,7 +127,8 @@ impl PartitionLog {
         }
     }
 
-    /// Makes the file if it was asked for, removes it if it has the wrong size. Blocks on the disk.
+    /// Creates the file if it was requested, removes it if it has the wrong size. Blocks on the
+    /// disk.
     fn tend_prepared(&self) {
         let _file = self.prepared_lock.lock();
         let bytes = self.prepared_bytes();
@@ -149,7 +151,7 @@ impl PartitionLog {
         }
     }
 
-    /// Says whether the file is there now.
+    /// Creates the file; returns whether that succeeded.
     fn make_prepared(&self, bytes: u64) -> bool {
         let shared = &self.shared;
         let reserve = shared.options.disk_free_bytes_min.saturating_mul(2);
@@ -173,8 +175,8 @@ impl PartitionLog {
         made.is_ok()
     }
 
-    /// Removes the file, if there is one, and makes none before the next segment. Waits for the
-    /// preparer if it is at it; blocks on the disk.
+    /// Removes the file, if there is one, and creates none before the next segment. Waits for
+    /// "log-preparer" if it is creating the file. Blocks on the disk.
     pub(crate) fn discard_prepared(&self) {
         let _file = self.prepared_lock.lock();
         self.discard_locked(Prepared::Declined);
@@ -201,14 +203,14 @@ impl PartitionLog {
         }
     }
 
-    /// Cuts the active segment to its length, for the end of the log: the next start would read the
-    /// zeros, which are on the disk. Nothing depends on it.
+    /// Truncates a prepared active segment to its last batch, when the log is stopped: so the next
+    /// start need not read the zeros from the disk. Only saves time.
     pub(crate) fn cut_room(&self) {
         let mut writer = self.writer.lock();
         let Some(segment) = writer.active.clone() else {
             return;
         };
-        // A file without any reserved space looks as if it had lost what was in it.
+        // An empty segment keeps its reserved space: recovery would take it for a truncated one.
         let has_room = writer.position > 0 && writer.reserved > writer.position;
         if writer.fills_blocks && has_room && !segment.is_poisoned() {
             let cut = segment
@@ -220,9 +222,9 @@ impl PartitionLog {
         }
     }
 
-    /// Gives the prepared file the name of a segment that begins; says how many bytes it has. For
-    /// whoever has the writer: nobody asks for another one meanwhile. The new name is as durable as
-    /// that of a created file: not before the folder's sync.
+    /// Renames the prepared file to a new segment's name; returns its bytes. The caller owns the
+    /// writer, so no other file is requested meanwhile. As with a file that is created, the name is
+    /// durable only after the folder's sync.
     pub(crate) fn use_prepared(&self, log_path: &str) -> Option<u64> {
         let wanted = self.segment_bytes();
         let mut state = self.state.lock();

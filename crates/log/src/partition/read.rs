@@ -1,10 +1,10 @@
-//! The way of batches out of the log.
+//! Reading batches.
 //!
-//! A reader names an offset. Recently written batches come from memory; older data is read in
-//! chunks from the page cache on the caller's thread, as long as the kernel has it there; else the
-//! read is [`Read::Cold`] and runs on the thread "log-reader", in turns of [`TURN_BYTES`]: the scan
-//! of a long damaged file must not be head-of-line blocking for other reads. Damaged regions are
-//! told once and stepped over (`damage.rs`): a reader sees a gap.
+//! A reader names an offset. Recently written batches come from memory. Older batches are read in
+//! chunks on the caller's thread while they are in the page cache. Otherwise the read is
+//! [`Read::Cold`] and runs on the thread "log-reader", in turns of [`TURN_BYTES`], so that the scan
+//! of a long damaged file causes no head-of-line blocking for other reads. A damaged region is
+//! reported once and skipped (`damage.rs`): a reader sees a gap in the offsets.
 
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -23,24 +23,24 @@ use crate::segment::Segment;
 use crate::segment::index::position_before;
 use crate::shared::Shared;
 
-/// Smallest chunk of a cold read: two index intervals, so that a batch behind the index entry is
-/// within it.
+/// Bytes of the smallest chunk: two index intervals, so that it contains the wanted batch after the
+/// index entry.
 const CHUNK_BYTES_MIN: usize = 64 << 10;
-/// Largest chunk, in bytes: bounds the memory that one small batch in it keeps alive.
+/// Bytes of the largest chunk: bounds the memory that one small batch in a chunk keeps alive.
 pub(crate) const CHUNK_BYTES_MAX: usize = 1 << 20;
 
-/// Bytes that a cold read looks at before others have their turn.
+/// Bytes that a cold read scans before other cold reads get their turn.
 const TURN_BYTES: u64 = 16 << 20;
 
 /// The result of a read.
 #[derive(Debug)]
 pub enum Read {
-    /// Batches in order of offset, gaps possible. The first one holds the asked offset or follows
-    /// it.
+    /// Batches in order of offset, perhaps with gaps. The first one contains the asked offset, or
+    /// is the first one after it.
     Batches(Vec<Batch>),
-    /// Nothing at or after the asked offset yet.
+    /// There is no record at or after the asked offset yet.
     End,
-    /// The data must come from the disk.
+    /// The data is not in memory and must be read from the disk.
     Cold(ColdRead),
 }
 
@@ -49,19 +49,20 @@ pub enum Read {
 #[must_use = "a cold read happens only when it is run"]
 pub struct ColdRead {
     partition: Arc<PartitionLog>,
-    /// Only this segment is read; `None`: whichever holds `from`.
+    /// The segment to read; `None`: the one that contains `from`.
     segment: Option<Arc<Segment>>,
     from: Offset,
     bytes_max: usize,
-    /// Where its last turn stopped; `None` before the first.
+    /// The position at which the last turn stopped; `None` before the first turn.
     reached: Option<Reached>,
 }
 
 impl ColdRead {
-    /// Runs the read on the log's reader thread (in manual mode: at the next `Log::step`) and calls
-    /// `reader` there with the outcome. If the disk does not answer, `reader` is told so by the
-    /// thread that notices. It is never called on the caller's thread, which may hold locks that
-    /// `reader` takes. After the log was stopped it is dropped without a call.
+    /// Runs the read on the log's reader thread (in manual mode: in the next `Log::step`) and calls
+    /// `reader` there with the outcome. If the disk does not answer, the thread that notices it
+    /// calls `reader` with an error. `reader` is never called on the caller's thread, because the
+    /// caller may hold locks that `reader` takes. If the log was stopped, `reader` is dropped
+    /// without a call.
     pub fn on_ready(self, reader: ColdReader) {
         let queues = self.partition.shared.queues.clone();
         drop(queues.reads.push(ReadJob {
@@ -70,10 +71,11 @@ impl ColdRead {
         }));
     }
 
-    /// Runs the read as [`ColdRead::on_ready`] does (in manual mode: here and now), and waits.
+    /// Runs the read on the log's reader thread (in manual mode: on this one) and waits for the
+    /// outcome.
     ///
     /// # Errors
-    /// A file could not be opened or read, or the disk does not answer, or the log ends.
+    /// A file could not be opened or read, the disk does not answer, or the log is stopped.
     pub fn run(self) -> Result<Vec<Batch>, ReadError> {
         wait_for(&self.partition.shared.clone(), self)
     }
@@ -124,16 +126,17 @@ enum Patience {
     Blocks,
 }
 
-/// How much a read may look at.
+/// The limits of one turn of a read.
 struct ReadBudget {
     patience: Patience,
-    /// Bytes.
+    /// Bytes that the turn may still scan.
     left: u64,
-    /// Where the previous turn stopped; once this one is over, where it did.
+    /// The position at which the previous turn stopped. When this turn ends, the position at which
+    /// it stopped.
     reached: Option<Reached>,
 }
 
-/// Where a turn is over.
+/// A position in a segment's file at which a turn has stopped.
 #[derive(Debug)]
 struct Reached {
     segment: Arc<Segment>,
@@ -160,15 +163,15 @@ impl ReadBudget {
 
 enum ReadFound {
     Batches(Vec<Batch>),
-    /// Nothing readable in what was looked at.
+    /// No readable batch at or after the offset in the segments that were scanned.
     Nothing,
-    /// The turn is over; the next one goes on from here.
+    /// The turn has ended; the next one continues at this offset.
     Later(Offset),
     WouldBlock,
     Failed(IoFailure),
 }
 
-/// Where a read has to look.
+/// The source of a read.
 pub(crate) enum ReadPlace {
     Tail(Vec<Batch>),
     Segment(Arc<Segment>, Offset),
@@ -176,8 +179,8 @@ pub(crate) enum ReadPlace {
 }
 
 impl PartitionLog {
-    /// Reads from `from` on: at least one batch if there is one, and else as many whole batches as
-    /// fit `bytes_max`. Never waits for the disk.
+    /// Reads whole batches from offset `from` on, up to `bytes_max` bytes, but at least one if
+    /// there is one. Never waits for the disk.
     pub fn read(self: &Arc<Self>, from: Offset, bytes_max: usize) -> Read {
         if from >= self.written_end() {
             return Read::End;
@@ -185,14 +188,15 @@ impl PartitionLog {
         match self.read_as(from, bytes_max, &mut ReadBudget::new(Patience::CacheOnly)) {
             ReadFound::Batches(batches) => Read::Batches(batches),
             ReadFound::Nothing => Read::End,
-            // A failed read is tried again where it can be reported.
+            // A failed read is repeated as a cold read, which reports the error.
             ReadFound::WouldBlock | ReadFound::Failed(_) | ReadFound::Later(_) => {
                 Read::Cold(self.cold_read(None, from, bytes_max))
             }
         }
     }
 
-    /// As [`PartitionLog::read`], but waits for the disk; no batch means [`Read::End`].
+    /// As [`PartitionLog::read`], but waits for the disk. Returns no batch where `read` returns
+    /// [`Read::End`].
     ///
     /// # Errors
     /// As [`ColdRead::run`].
@@ -208,8 +212,8 @@ impl PartitionLog {
         }
     }
 
-    /// Reads batches of one segment from `from` on, whatever the tail cache has, and waits for the
-    /// disk; none means that it holds no more.
+    /// Reads batches of one segment's file from `from` on, without the tail cache, and waits for
+    /// the disk. Returns no batch if the segment has none at or after `from`.
     pub(crate) fn read_segment_waiting(
         self: &Arc<Self>,
         segment: &Arc<Segment>,
@@ -241,7 +245,7 @@ impl PartitionLog {
         }
     }
 
-    /// Whether a read from here on is served from memory that is shared, and costs no copy.
+    /// Whether a read from offset `from` on is served from the tail cache, without a copy.
     pub fn is_in_memory(&self, from: Offset) -> bool {
         let first = self.state.lock().recent.first_base();
         first.is_some_and(|first| from >= first)
@@ -266,14 +270,14 @@ impl PartitionLog {
                 found => return found,
             };
             if turn.patience == Patience::Blocks {
-                // A turn reads one file only: a read that hangs is reported by the name of its
-                // file.
+                // A turn reads one file only, so that a read that hangs can be reported with the
+                // file's name.
                 return ReadFound::Later(from);
             }
         }
     }
 
-    /// Whether retention has dropped the segment meanwhile.
+    /// Whether the segment was dropped or replaced meanwhile.
     fn is_gone(&self, segment: &Arc<Segment>) -> bool {
         !self
             .state
@@ -291,8 +295,8 @@ impl PartitionState {
             .segments
             .partition_point(|segment| segment.end() <= from);
         if let Some(first) = self.recent.first_base() {
-            // If retention has dropped the segment of `from`, the next record may already be in the
-            // tail.
+            // If retention has dropped the segment of `from`, the next record may be in the tail
+            // cache.
             let next = self
                 .segments
                 .get(holds)
@@ -312,7 +316,7 @@ impl PartitionState {
     }
 }
 
-/// Reads batches of one segment; `Nothing` when it holds none at or after `from`.
+/// Reads batches of one segment; `Nothing` if it has none at or after `from`.
 fn read_segment(
     shared: &Shared,
     segment: &Arc<Segment>,
@@ -321,7 +325,7 @@ fn read_segment(
     turn: &mut ReadBudget,
 ) -> ReadFound {
     let blocks = turn.patience == Patience::Blocks;
-    // The position counts in this file only: compaction may have replaced the segment since the
+    // The position is valid for this file only: compaction may have replaced the segment since the
     // last turn.
     let reached = turn.reached.take();
     let reached = reached.filter(|it| Arc::ptr_eq(&it.segment, segment));
@@ -342,8 +346,8 @@ fn read_segment(
         Err(failure) => return ReadFound::Failed(failure),
     };
     let mut chunk_bytes = bytes_max.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX);
-    // End offset of the batch before `position`, if this read or (by the hint) another one knows
-    // it.
+    // End offset of the batch before `position`, if known from this read or, by the hint, from an
+    // earlier one.
     let mut after = hint.map(|_| from);
     if position == 0 {
         after = Some(segment.base);
@@ -362,8 +366,8 @@ fn read_segment(
         let fill = |chunk: &mut [u8]| fill_chunk(&*file, position, chunk, turn.patience);
         let fault = match shared.chunks.read(wanted, fill) {
             Ok(chunk) => {
-                // A writer sets the end offset before the length, and the length bounds the chunk:
-                // so no batch in the chunk ends above it.
+                // A writer sets the segment's end offset before its length, and the length bounds
+                // the chunk. So no valid batch in the chunk ends above the segment's end offset.
                 let within = segment.base..segment.end();
                 let split = split_chunk(&chunk, from, &within, after, left, bytes_max);
                 segment.note_checked(position, position + split.used as u64);
@@ -382,14 +386,14 @@ fn read_segment(
                         if bytes as u64 > bytes_left.min(shared.options.batch_bytes_max) {
                             Fault::NoBatch("impossible length".to_owned())
                         } else if chunk.len() == wanted {
-                            // And the header of the following batch, which `is_misplaced` compares
-                            // with.
+                            // Includes the header of the following batch, which `is_misplaced`
+                            // needs.
                             chunk_bytes = chunk_bytes.max(bytes + BATCH_HEADER_BYTES);
                             continue;
                         } else if blocks {
                             Fault::Ends
                         } else {
-                            // The page cache has only the beginning.
+                            // The page cache has only the beginning of the chunk.
                             return ReadFound::WouldBlock;
                         }
                     }
@@ -398,7 +402,7 @@ fn read_segment(
             Err(_) if !blocks => return ReadFound::WouldBlock,
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => Fault::Ends,
             Err(_) if chunk_bytes > CHUNK_BYTES_MIN && careful_at != Some(position) => {
-                // Perhaps only something behind the next batches cannot be read.
+                // The unreadable block may be after the next batches: try a smaller chunk.
                 (chunk_bytes, careful_at) = (CHUNK_BYTES_MIN, Some(position));
                 continue;
             }
@@ -419,7 +423,7 @@ fn read_segment(
     }
 }
 
-/// Fills a chunk from the file and says how many bytes there were: at least one.
+/// Fills a chunk from the file. Returns the number of bytes, at least one.
 fn fill_chunk(
     file: &dyn DiskFile,
     position: u64,
@@ -437,28 +441,28 @@ fn fill_chunk(
     }
 }
 
-/// Whole batches from the beginning of a chunk.
+/// The whole batches at the beginning of a chunk.
 struct Split {
-    /// Those that end after the wanted offset; all share the chunk's memory.
+    /// The batches that end after the wanted offset. They share the chunk's memory.
     batches: Vec<Batch>,
-    /// Bytes up to the end of the last whole batch, wanted or not.
+    /// Bytes up to the end of the last whole batch, including batches before the wanted offset.
     used: usize,
-    /// The offset behind it.
+    /// End offset of the last whole batch.
     after: Option<Offset>,
     end: SplitEnd,
 }
 
 enum SplitEnd {
-    /// The next batch needs this many bytes (at least).
+    /// The next batch needs at least this many bytes.
     Wants(usize),
-    /// The bytes at `used` are no batch.
+    /// The bytes at position `used` are no batch.
     Invalid(String),
 }
 
-/// Splits a chunk into batches. The segment has `left` bytes from the chunk's beginning on. No
-/// checksum covers the base offset, and a disk may write whole batches to the wrong place, so a
-/// batch is invalid if its offsets lie outside `within`, if it begins before `after`, or if it ends
-/// above the base of the batch that follows it.
+/// Splits a chunk into batches. The segment has `left` bytes from the beginning of the chunk on. No
+/// checksum covers the base offset, and a disk may write whole batches to the wrong place. So a
+/// batch is also invalid if its offsets are outside `within`, if its base offset is below `after`,
+/// or if it ends above the base offset of the following batch.
 fn split_chunk(
     chunk: &Bytes,
     from: Offset,
@@ -486,8 +490,8 @@ fn split_chunk(
                 break SplitEnd::Invalid("offsets of another segment".to_owned());
             }
             Ok(batch) => {
-                // A batch that does not begin where the last one ends follows a hole (compaction
-                // leaves such) or is misplaced.
+                // A batch that does not begin where the last one ends follows a hole, as compaction
+                // leaves it, or is misplaced.
                 if after != Some(batch.base_offset()) {
                     let has_next = (used + len + BATCH_HEADER_BYTES) as u64 <= left;
                     let next = rest.get(len..len + BATCH_HEADER_BYTES);
@@ -516,8 +520,8 @@ fn split_chunk(
     }
 }
 
-/// Whether a valid batch lies where another one belongs: behind one that ends at `after`, and
-/// before `next`, the header of what follows it, if there is one.
+/// Whether the offsets of a valid batch do not fit its place in the file: the batch before it ends
+/// at `after`, and `next` is the header of the batch that follows, if there is one.
 pub(crate) fn is_misplaced(batch: &Batch, after: Offset, next: Option<&[u8]>) -> bool {
     let next = next.filter(|header| Batch::peek_len(header).is_ok());
     batch.base_offset() < after

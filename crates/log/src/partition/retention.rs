@@ -1,9 +1,10 @@
-//! Retention: drops segments from the log.
+//! Retention: drops segments.
 //!
-//! The log knows ages, sizes and segments; the layer above knows what was consumed, and is asked
-//! for ranges of offsets. Any sealed segment may go, not only the oldest: the hole is legal.
+//! The log knows the ages and sizes of segments. The layer above knows which offsets were consumed,
+//! and is asked about ranges of them. Any sealed segment may be dropped, not only the oldest, so
+//! retention may leave holes in the offsets.
 //!
-//! Single records are removed by `compaction/mod.rs`.
+//! Single records are removed by compaction (`compaction/mod.rs`).
 
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -16,13 +17,14 @@ use crate::metrics::count;
 use crate::partition::PartitionLog;
 use crate::segment::{Segment, create_index};
 
-/// A fully consumed active segment smaller than this is not worth a new file.
+/// A fully consumed active segment with fewer bytes than this is not sealed: it is not worth a new
+/// file.
 const SEAL_BYTES_MIN: u64 = 1 << 20;
 
 impl PartitionLog {
-    /// Readers no longer see records before `offset` (at most those that they can see now);
-    /// segments that lie wholly before it are dropped. The offset itself is not persisted here: the
-    /// caller persists it and sets it again after a start.
+    /// Raises the log start offset to `offset`, or to the written end if that is lower, and drops
+    /// the segments that are wholly before it. Returns the bytes freed. The log does not persist
+    /// the offset: the caller does, and sets it again after a start.
     ///
     /// # Errors
     /// A file could not be removed. Blocks on the disk.
@@ -41,9 +43,9 @@ impl PartitionLog {
     }
 
     /// Drops old segments: those whose records are all older than `older_than_ms` (milliseconds
-    /// since 1970), and the oldest while all together have more than `bytes_max` bytes. Returns the
-    /// bytes freed. Blocks on the disk. An active segment that is too old is sealed, and goes with
-    /// a later call.
+    /// since 1970), and the oldest ones while all together have more than `bytes_max` bytes.
+    /// Returns the bytes freed. Blocks on the disk. An active segment that is too old is sealed,
+    /// and dropped by a later call.
     ///
     /// # Errors
     /// As [`PartitionLog::drop_segments`].
@@ -73,12 +75,12 @@ impl PartitionLog {
         self.drop_segments(&gone)
     }
 
-    /// Drops the sealed segments, wherever they lie, whose offsets `covers` says are needed no
-    /// more, but none with a record of `kept_since_ms` (milliseconds since 1970) or later. Returns
-    /// the bytes freed. Blocks on the disk. An active segment that is needed no more and is not
-    /// small is sealed, and goes with a later call.
+    /// Drops each sealed segment for whose offsets `covers` returns `true` (nobody needs them any
+    /// more), except those with a record of `kept_since_ms` (milliseconds since 1970) or later.
+    /// Returns the bytes freed. Blocks on the disk. If such a segment is active and not small, it
+    /// is sealed, and dropped by a later call.
     ///
-    /// `covers` is asked only for segments that may go, with no lock of the log held.
+    /// `covers` is called only for segments that may be dropped, without a lock of the log.
     ///
     /// # Errors
     /// As [`PartitionLog::drop_segments`].
@@ -103,19 +105,19 @@ impl PartitionLog {
         self.drop_segments(&gone)
     }
 
-    /// Drops the segments with these base offsets; those that are not sealed, and unknown
-    /// ones, are left alone.
-    /// Returns the bytes freed. Blocks on the disk: for housekeeping, not for a network thread.
+    /// Drops the segments with these base offsets. Ignores unknown ones and those that are not
+    /// sealed. Returns the bytes freed. Blocks on the disk, so it is for the housekeeping thread,
+    /// not for a network thread.
     ///
-    /// The newest segment's name says which offsets were given away, so a fresh active segment is
-    /// begun before the last segment goes, and its name is made durable first. If that fails (a
-    /// full disk), the newest segment stays and the others go all the same. Segments with batches
-    /// of idempotent producers stay as long as one before them is in doubt after a failed sync:
-    /// what they say of producers cannot be written down yet.
+    /// The name of the newest segment's file says which offsets were assigned. So before the last
+    /// segment is dropped, a new active segment is begun and its name is made durable. If that
+    /// fails (disk full), the newest segment stays and the others are dropped all the same.
+    /// Segments with batches of idempotent producers stay while an earlier segment is poisoned by a
+    /// failed sync, because the snapshot of the producers cannot cover them yet.
     ///
     /// # Errors
-    /// A file could not be removed (the others are), a folder not be synced, or nothing was dropped
-    /// because the fresh segment could not be created.
+    /// A file could not be removed (the others are removed all the same), a folder could not be
+    /// synced, or nothing was dropped because the new segment could not be created.
     pub fn drop_segments(self: &Arc<Self>, bases: &[Offset]) -> Result<u64, LogError> {
         if bases.is_empty() {
             return Ok(0);
@@ -124,15 +126,16 @@ impl PartitionLog {
             |segment: &Arc<Segment>| bases.contains(&segment.base) && segment.has_producers();
         let mut covered = Offset::MAX;
         if self.state.lock().segments.iter().any(holds) {
-            // The state of producers in these segments must outlive them.
+            // The next start rebuilds the producers' state from the segments, so a snapshot must
+            // contain it before they are dropped.
             covered = self.snapshot_before_drop(bases)?;
         }
         let name_kept = self.keep_a_name(bases);
         self.sync_names()?;
-        // Compaction replaces no files meanwhile.
+        // Keeps compaction from replacing files meanwhile.
         let mut files = self.files_lock.lock();
-        // The files that compaction has left over hold records that are to go, and would be found
-        // by the next start.
+        // Files that compaction has not removed yet contain records of these segments, and the next
+        // start would find them.
         self.finish_replacement(&mut files)?;
         let mut state = self.state.lock();
         let kept_name = state.segments.last().map_or(0, |segment| segment.base);
@@ -145,7 +148,7 @@ impl PartitionLog {
             .segments
             .extract_if(.., |segment| goes(segment))
             .collect();
-        // The order of the tail cache forgets them when their turn comes.
+        // The entries in the tail cache's order are removed later, when their turn comes.
         state.recent.forget(&gone);
         drop(state);
         if let Err(error) = name_kept {
@@ -157,9 +160,10 @@ impl PartitionLog {
         let mut freed = 0;
         let mut outcome = Ok(());
         for segment in gone {
-            // No sync of the file may be under way while it goes.
+            // No sync of the file may be running while it is removed.
             let _one_at_a_time = segment.sync_lock.lock();
-            // An index without a log says that messages are lost.
+            // The index is removed first: recovery takes an index without a segment for lost
+            // messages.
             let removed = remove(self, &segment.index_path())
                 .and_then(|()| remove(self, &segment.log_path()));
             match removed {
@@ -170,29 +174,30 @@ impl PartitionLog {
         outcome.map(|()| freed)
     }
 
-    /// Begins a new segment if all there are would go.
+    /// Begins a new segment if the newest one is to be dropped, so that a file name still says
+    /// which offsets were assigned.
     fn keep_a_name(self: &Arc<Self>, bases: &[Offset]) -> Result<(), LogError> {
         let mut state = self.state.lock();
         let newest_goes = state
             .segments
             .last()
             .is_some_and(|segment| segment.is_droppable() && bases.contains(&segment.base));
-        // While somebody writes, a segment comes with the write.
+        // A thread that writes now begins a new segment itself, because the newest one is sealed.
         if !newest_goes || state.writes.is_writing() {
             return Ok(());
         }
         state.writes.take_writer();
         drop(state);
         begin_write();
-        // Pending batches go into the fresh segment, or behind it. Where offsets were raised it
-        // begins at the end all the same: readers who stand there have reached it after the next
-        // start, too.
+        // Pending batches are written to the new segment or to later ones. It begins at the written
+        // end even if offsets were raised: so the written end is the same after the next start, and
+        // readers at the end are still at the end.
         let next = self.written_end();
         let mut writer = self.writer.lock();
         let mut begun = None;
         if writer.active.is_none() {
-            // With reserved space: a file without any looks as if it had lost what was in it. A
-            // full disk has none, and does without.
+            // Space is reserved because recovery takes a segment with an index but without space
+            // for a truncated one. On a full disk the segment gets neither space nor an index.
             match writer.begin(self, next) {
                 Ok(segment) => {
                     if writer.reserve(self, &segment, 1).is_ok() {
@@ -210,7 +215,7 @@ impl PartitionLog {
         Ok(())
     }
 
-    /// Makes the names of the remaining segments durable before others go.
+    /// Makes the names of the remaining segments durable before others are removed.
     fn sync_names(&self) -> Result<(), LogError> {
         let dirs = self.state.lock().unsynced_folders.list();
         for (dir, _) in &dirs {
@@ -223,8 +228,8 @@ impl PartitionLog {
     }
 
     /// Ends the active segment if it is older than [`crate::PartitionOptions::segment_ms`] at
-    /// `now_ms` (milliseconds since 1970): for partitions that nobody appends to. Its age counts
-    /// from the timestamps of its first batch, but not from before it was begun.
+    /// `now_ms` (milliseconds since 1970): for partitions without appends. The age counts from the
+    /// timestamp of the first batch, or from the creation of the segment if that is later.
     pub fn roll_aged(self: &Arc<Self>, now_ms: i64) {
         let segment_ms = self.segment_ms();
         if segment_ms == u64::MAX {
@@ -241,13 +246,13 @@ impl PartitionLog {
         }
     }
 
-    /// Forgets idempotent producers that were silent for too long at `now_ms` (milliseconds since
-    /// 1970), for partitions that nobody appends to.
+    /// Forgets idempotent producers that have expired at `now_ms` (milliseconds since 1970): for
+    /// partitions without appends.
     pub fn forget_silent_producers(&self, now_ms: i64) {
         self.state.lock().producers.expire(now_ms);
     }
 
-    /// Ends the active segment, so that it can be dropped. An empty one stays.
+    /// Ends the active segment, so that it can be dropped, unless it is empty.
     pub fn seal_active(self: &Arc<Self>) {
         let mut state = self.state.lock();
         if state.active().is_none_or(|segment| segment.len() == 0) {
@@ -263,7 +268,7 @@ impl PartitionLog {
         self.release_writer();
     }
 
-    /// Gives the writer back and lets "log-writer" write what came meanwhile.
+    /// Releases the writer and lets "log-writer" write the batches that came meanwhile.
     fn release_writer(self: &Arc<Self>) {
         let mut state = self.state.lock();
         state.writes.release_writer();

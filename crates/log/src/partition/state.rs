@@ -1,5 +1,5 @@
-//! The parts of a partition that its lock protects, each with its own fields: a file of the
-//! partition touches a part by its methods, and only this module its inside.
+//! The state that a partition's lock protects, in parts with private fields: other files of the
+//! partition use the methods of a part.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -18,9 +18,9 @@ pub(crate) struct PartitionState {
     pub(crate) offsets: Offsets,
     /// The idempotent producers.
     pub(crate) producers: Producers,
-    /// The batches that are to be written, and who waits for them.
+    /// The batches that are to be written, and the waiters for them.
     pub(crate) writes: WriteQueue,
-    /// Who waits for a sync.
+    /// The waiters for a sync.
     pub(crate) syncs: SyncQueue,
     /// In order of base offset; only the last one may be active.
     pub(crate) segments: Vec<Arc<Segment>>,
@@ -30,7 +30,7 @@ pub(crate) struct PartitionState {
     pub(crate) prepared: Prepared,
     pub(crate) unsynced_folders: UnsyncedFolders,
     pub(crate) is_closed: bool,
-    /// Closed, and its files are gone or going.
+    /// The topic was deleted: the partition is closed, and its files are removed or being removed.
     pub(crate) is_deleted: bool,
 }
 
@@ -42,24 +42,23 @@ impl PartitionState {
             .filter(|segment| segment.stage() == Stage::Active)
     }
 
-    /// The segment with the record before this offset.
+    /// The segment that contains the record before this offset.
     pub(crate) fn segment_that_ends_with(&self, end: Offset) -> Option<&Arc<Segment>> {
         let holds = |segment: &&Arc<Segment>| segment.base < end && end <= segment.end();
         self.segments.iter().rev().find(holds)
     }
 }
 
-/// The offsets that were given away, and the first that readers see.
+/// The next offset to assign, the last hole, and the log start offset.
 pub(crate) struct Offsets {
     next: Offset,
-    /// Where the offsets before the last raise ended, and where they went on. The same number
-    /// twice if there was none.
+    /// The offsets that the last raise skipped; empty if there was none.
     raised: Range<Offset>,
     logical_start: Offset,
 }
 
 impl Offsets {
-    /// Of a partition whose last record ends at `end`.
+    /// Offsets of a partition whose last record ends at `end`.
     pub(crate) fn new(end: Offset, next: Offset) -> Offsets {
         Offsets {
             next,
@@ -68,17 +67,17 @@ impl Offsets {
         }
     }
 
-    /// The next batch gets this base offset.
+    /// The base offset of the next batch.
     pub(crate) fn next(&self) -> Offset {
         self.next
     }
 
-    /// A batch has got the offsets from the next one to `end`.
+    /// Notes that a batch has got the offsets from the next one up to `end`.
     pub(crate) fn assign_up_to(&mut self, end: Offset) {
         self.next = end;
     }
 
-    /// Gives no offset below `at_least` to a record from now on.
+    /// From now on, assigns no offset below `at_least`.
     pub(crate) fn raise(&mut self, at_least: Offset) {
         if at_least > self.next {
             if self.raised.end != self.next {
@@ -89,23 +88,23 @@ impl Offsets {
         }
     }
 
-    /// The hole that the last raise has left.
+    /// The offsets that the last raise skipped.
     pub(crate) fn raised(&self) -> Range<Offset> {
         self.raised.clone()
     }
 
-    /// Readers start here even if older segments are still there.
+    /// The log start offset that was set; older segments may still exist.
     pub(crate) fn logical_start(&self) -> Offset {
         self.logical_start
     }
 
-    /// Readers start at this offset, or where they did.
+    /// Raises the log start offset to `offset`; never lowers it.
     pub(crate) fn start_at(&mut self, offset: Offset) {
         self.logical_start = self.logical_start.max(offset);
     }
 }
 
-/// The newest batches, in order of offset. How many there are is bounded over all partitions
+/// The newest batches, in order of offset. Their bytes are bounded over all partitions together
 /// (`tail.rs`).
 #[derive(Default)]
 pub(crate) struct RecentBatches(VecDeque<Batch>);
@@ -125,7 +124,7 @@ impl RecentBatches {
         self.0.front().map(Batch::base_offset)
     }
 
-    /// As many batches from `from` on as fit `bytes_max`, and at least one if there is one.
+    /// Batches from offset `from` on, up to `bytes_max` bytes, but at least one if there is one.
     pub(crate) fn read(&self, from: Offset, bytes_max: usize) -> Vec<Batch> {
         let first = self.0.partition_point(|batch| batch.end_offset() <= from);
         let mut bytes = 0;
@@ -140,7 +139,7 @@ impl RecentBatches {
         batches
     }
 
-    /// Lets the batches up to offset `end` go.
+    /// Drops the batches up to offset `end`.
     pub(crate) fn evict(&mut self, end: Offset) {
         while let Some(batch) = self.0.front() {
             if batch.end_offset() > end {
@@ -153,7 +152,7 @@ impl RecentBatches {
         }
     }
 
-    /// Lets the batches of these segments go.
+    /// Drops the batches of these segments.
     pub(crate) fn forget(&mut self, segments: &[Arc<Segment>]) {
         let lies_in = |offset: Offset| {
             segments
@@ -164,11 +163,11 @@ impl RecentBatches {
     }
 }
 
-/// Folders with names that are not durable yet, each with the time of its last change.
+/// Folders with names of files that are not durable yet, each with the number of its last change.
 #[derive(Default)]
 pub(crate) struct UnsyncedFolders {
     folders: Vec<(String, u64)>,
-    /// Counts changes of folders.
+    /// Number of the last change; counts up.
     changes: u64,
 }
 
@@ -183,12 +182,12 @@ impl UnsyncedFolders {
         }
     }
 
-    /// What a sync that begins now will make durable.
+    /// The folders that a sync which begins now makes durable.
     pub(crate) fn list(&self) -> Vec<(String, u64)> {
         self.folders.clone()
     }
 
-    /// These were synced as they were when they were listed: those that changed since are not.
+    /// Removes folders that were synced, except those that have changed since they were listed.
     pub(crate) fn note_synced(&mut self, synced: &[(String, u64)]) {
         self.folders.retain(|folder| !synced.contains(folder));
     }

@@ -1,8 +1,8 @@
-//! Batches that are sent from the file in which they lie, without coming through our memory.
+//! Zero-copy reads: batches that are sent from the segment's file to the socket (`sendfile`).
 //!
-//! The batches are not looked at on the way, so they must have been looked at before: a segment
-//! remembers up to where this process has written it, or has read it and found its checksums right.
-//! Where that was and the kernel has dropped pages since, they count as never looked at.
+//! The checksums of these batches are not verified while they are sent, so they must have been
+//! verified before: a segment remembers the bytes that this process has written or verified. Bytes
+//! that the kernel has dropped from the page cache since then count as not verified.
 
 use crate::batch::{BATCH_HEADER_BYTES, Batch, Offset};
 use crate::disk::{Descriptor, DiskFile};
@@ -11,14 +11,14 @@ use crate::partition::PartitionLog;
 use crate::partition::read::ReadPlace;
 use crate::segment::Segment;
 
-/// A range that is smaller is not worth a system call of its own.
+/// A smaller range, in bytes, is not worth a system call of its own.
 const STORED_BYTES_MIN: usize = 64 << 10;
-/// A range that is larger is not worth more, and takes long to look at.
+/// A larger range, in bytes, saves nothing more and takes long to check.
 const STORED_BYTES_MAX: usize = 4 << 20;
-/// Batches that are smaller on average cost more to look at, one by one, than to copy.
+/// If the average batch has fewer bytes, reading the headers costs more than copying the batches.
 const AVERAGE_BYTES_MIN: usize = 4 << 10;
 
-/// Whole batches in a file, back to back.
+/// A range of a file that consists of whole batches.
 #[derive(Clone)]
 pub struct StoredBatches {
     file: Descriptor,
@@ -44,31 +44,32 @@ impl StoredBatches {
         &self.file
     }
 
-    /// Where the first one begins, in bytes from the start of the file.
+    /// Position of the first batch, in bytes from the start of the file.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// Bytes of all of them.
+    /// Bytes of all batches.
     pub fn len_bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Their records.
+    /// Number of records in all batches.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The offset behind the last of them.
+    /// Offset after the last record.
     pub fn end_offset(&self) -> Offset {
         self.end
     }
 }
 
 impl PartitionLog {
-    /// As many whole batches from `from` on as fit `bytes_max` and can be sent as they lie: the
-    /// kernel has them in memory, and they were found valid before. `None` when they are few, or
-    /// must be read with [`PartitionLog::read`] for any other reason. Never waits for the disk.
+    /// Whole batches from offset `from` on, up to `bytes_max` bytes, that can be sent from the
+    /// file: they are in the page cache, and their checksums were verified before. `None` if they
+    /// are too few, or if they must be read with [`PartitionLog::read`] for another reason. Never
+    /// waits for the disk.
     pub fn read_stored(&self, from: Offset, bytes_max: usize) -> Option<StoredBatches> {
         if bytes_max < STORED_BYTES_MIN {
             return None;
@@ -77,7 +78,7 @@ impl PartitionLog {
         let ReadPlace::Segment(segment, from) = place else {
             return None;
         };
-        // The kernel's copy of a file whose sync has failed is not believed.
+        // After a failed sync the page cache may differ from the disk.
         if segment.is_poisoned() {
             return None;
         }
@@ -97,7 +98,7 @@ impl PartitionLog {
     }
 }
 
-/// Walks the headers of the batches from the one that holds `from` on.
+/// Walks the headers of the batches, from the one that contains offset `from` on.
 fn walk(
     segment: &Segment,
     file: &dyn DiskFile,

@@ -1,4 +1,4 @@
-//! Who waits for a sync of a partition, and which thread of the log knows that one is due.
+//! The waiters for a sync of a partition, and which threads of the log know that a sync is due.
 
 use std::sync::Arc;
 
@@ -8,16 +8,16 @@ use crate::partition::appended::Waiter;
 /// The waiters for a sync.
 #[derive(Default)]
 pub(crate) struct SyncQueue {
-    /// Each with the offset up to which everything is to be synced, in order of it.
+    /// Each with the end offset of the records that are to be synced, in order of offset.
     waiters: Vec<(Offset, Arc<Waiter>)>,
-    /// The partition stands in the queue of "log-sync".
+    /// The partition is in the queue of "log-sync".
     is_queued: bool,
-    /// The housekeeper knows that there is something to sync.
+    /// The housekeeper was told that there are unsynced bytes.
     is_noted_dirty: bool,
 }
 
 impl SyncQueue {
-    /// Waits for what was written last, up to offset `end`.
+    /// Adds a waiter for the batches that were written last, which end at offset `end`.
     pub(crate) fn wait_for_newest(&mut self, end: Offset, waiter: Arc<Waiter>) {
         let before = self.waiters.last();
         invariant!(
@@ -27,30 +27,30 @@ impl SyncQueue {
         self.waiters.push((end, waiter));
     }
 
-    /// Waits for what is written, up to offset `end`.
+    /// Adds a waiter for written batches up to offset `end`.
     pub(crate) fn wait_for(&mut self, end: Offset, waiter: Arc<Waiter>) {
         let place = self.waiters.partition_point(|(other, _)| *other <= end);
         self.waiters.insert(place, (end, waiter));
     }
 
-    /// Whether somebody waits.
     pub(crate) fn is_waited_for(&self) -> bool {
         !self.waiters.is_empty()
     }
 
-    /// Whether the partition has to be put into the queue of "log-sync", where it stands then.
+    /// Whether the caller must push the partition to the queue of "log-sync". If so, marks it as
+    /// queued.
     pub(crate) fn ask(&mut self) -> bool {
         let is_due = self.is_waited_for() && !self.is_queued;
         self.is_queued |= is_due;
         is_due
     }
 
-    /// The partition has left the queue of "log-sync".
+    /// Notes that the partition has left the queue of "log-sync".
     pub(crate) fn leave_queue(&mut self) {
         self.is_queued = false;
     }
 
-    /// Takes those out who wait for a sync up to offset `end`, or to one before it.
+    /// Removes and returns the waiters for a sync up to offset `end` or less.
     pub(crate) fn take_waiters(
         &mut self,
         end: Offset,
@@ -59,12 +59,12 @@ impl SyncQueue {
         self.waiters.drain(..due)
     }
 
-    /// Notes that there is something to sync; whether the housekeeper has to be told.
+    /// Notes that there are unsynced bytes. Returns whether the caller must notify the housekeeper.
     pub(crate) fn note_dirty(&mut self) -> bool {
         !std::mem::replace(&mut self.is_noted_dirty, true)
     }
 
-    /// The housekeeper begins to sync: what is written from here on has to be noted anew.
+    /// The housekeeper begins to sync: it must be notified again of later writes.
     pub(crate) fn take_dirty(&mut self) {
         self.is_noted_dirty = false;
     }

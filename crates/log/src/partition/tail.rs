@@ -1,11 +1,11 @@
-//! The bound of the tail cache: recently written batches, shared with their readers.
+//! The bound of the tail cache, which keeps recently written batches in memory for readers.
 //!
-//! The batches themselves lie in their partitions, in order of offset. Here is the order in which
-//! they came, over all partitions, so that the oldest go first and an idle partition does not keep
-//! its memory.
+//! The batches are in their partitions ([`RecentBatches`](super::RecentBatches)). This module has
+//! the order in which they were written, over all partitions, so that the oldest are evicted first
+//! and an idle partition does not keep its memory.
 //!
-//! Retention takes batches out of a partition without asking here: they count until their turn
-//! comes. So the count is never below what is in memory, and this list is bounded as the cache is.
+//! Retention drops batches from a partition without updating this order: they are counted until
+//! their turn comes. So the count is never below the bytes in memory, and bounds this list, too.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -17,19 +17,19 @@ use uuid::Uuid;
 use crate::batch::Offset;
 use crate::partition::PartitionLog;
 
-/// Counts the bytes of the tail cache and knows whose turn it is to go.
+/// The byte count of the tail cache, and the order of eviction.
 pub(crate) struct TailCache {
     bytes_max: u64,
-    /// Sum of the weights in `order`; changes only under its lock.
+    /// Sum of the weights in `order`; changed only while `order` is locked.
     bytes: AtomicU64,
     order: Mutex<VecDeque<TailEntry>>,
 }
 
-/// Batches of one write.
+/// Batches of one write, evicted together.
 struct TailEntry {
     partition: Weak<PartitionLog>,
     topic: Uuid,
-    /// Offset after the last of them.
+    /// Offset after the last batch.
     end: Offset,
     weight: u64,
 }
@@ -43,13 +43,13 @@ impl TailCache {
         }
     }
 
-    /// Bytes in the cache, at most.
+    /// Bytes in the cache; an upper bound.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Relaxed)
     }
 
-    /// Notes batches of one write of a partition, up to offset `end`, and evicts others for them.
-    /// Call it with no lock of a partition held.
+    /// Adds batches of one write of a partition, up to offset `end`, and evicts older batches if
+    /// the cache is full. The caller must hold no partition's lock.
     pub(crate) fn admit(&self, partition: &Arc<PartitionLog>, end: Offset, weight: u64) {
         if weight == 0 {
             return;
@@ -67,7 +67,7 @@ impl TailCache {
                 break;
             };
             self.take(oldest.weight);
-            // The partition's lock is taken without ours: a writer may want both.
+            // A partition's lock must not be taken while `order` is locked.
             drop(order);
             if let Some(partition) = oldest.partition.upgrade() {
                 partition.evict_tail(oldest.end);
@@ -77,7 +77,7 @@ impl TailCache {
         }
     }
 
-    /// Forgets topics whose partitions have given up their batches.
+    /// Removes the entries of topics whose partitions have dropped their batches.
     pub(crate) fn forget(&self, topics: &BTreeSet<Uuid>) {
         if topics.is_empty() {
             return;
@@ -94,7 +94,7 @@ impl TailCache {
         self.take(freed);
     }
 
-    /// Batches with this weight have left `order`, whose lock the caller holds.
+    /// Subtracts the weight of entries that were removed from `order`, which the caller has locked.
     fn take(&self, weight: u64) {
         let before = self.bytes.fetch_sub(weight, Relaxed);
         invariant!(

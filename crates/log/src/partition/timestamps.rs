@@ -9,14 +9,14 @@ use crate::partition::read::CHUNK_BYTES_MAX;
 use crate::reader::wait_for_small;
 use crate::segment::Segment;
 
-/// A compressed batch that is larger than this when it is inflated, in bytes, counts as a whole:
-/// as much as a producer's largest batch with an ordinary ratio.
+/// Bytes up to which a batch is inflated to look at its records. It is enough for the largest batch
+/// of a producer with an ordinary compression ratio; a larger batch is treated as one record.
 const INFLATED_BYTES_MAX: usize = 64 << 20;
 
 impl PartitionLog {
     /// The first record whose timestamp is at least `timestamp_ms`: its offset and timestamp.
-    /// Blocks on the disk. In a compressed batch that cannot be inflated it is the batch that is
-    /// found.
+    /// Blocks on the disk. If the batch cannot be inflated, the result is the batch's first offset
+    /// and its highest timestamp.
     ///
     /// # Errors
     /// A file could not be opened or read.
@@ -42,8 +42,8 @@ impl PartitionLog {
         }
     }
 
-    /// The record with the highest timestamp, the first of them if there are several: its offset
-    /// and timestamp; `None` when there is no record. Blocks on the disk.
+    /// Offset and timestamp of the record with the highest timestamp, of the first one if there are
+    /// several; `None` if there is no record. Blocks on the disk.
     ///
     /// # Errors
     /// A file could not be opened or read.
@@ -56,7 +56,7 @@ impl PartitionLog {
         if let Some(found) = self.offset_for_timestamp(highest)? {
             return Ok(Some(found));
         }
-        // A batch that was removed since had it: look at all batches that are left.
+        // The batch with the highest timestamp was removed meanwhile: scan all remaining batches.
         let mut from = self.start_offset();
         let mut best: Option<(Offset, i64)> = None;
         loop {
@@ -75,7 +75,8 @@ impl PartitionLog {
         }
     }
 
-    /// An offset before which no record has such a timestamp, as far as the indexes know.
+    /// An offset to scan from, according to the indexes: no record before it has a timestamp of
+    /// `timestamp_ms` or later.
     fn offset_before_timestamp(self: &Arc<Self>, timestamp_ms: i64) -> Result<Offset, ReadError> {
         let state = self.state.lock();
         let holds = |segment: &&Arc<Segment>| segment.max_timestamp_ms() >= timestamp_ms;
@@ -96,7 +97,7 @@ impl PartitionLog {
         Ok(from.unwrap_or(segment.base).max(logical_start))
     }
 
-    /// Brings the index of a segment into memory, and waits for the disk.
+    /// Loads the index of a segment into memory; waits for the disk.
     pub(crate) fn load_index(&self, segment: &Arc<Segment>) -> Result<(), ReadError> {
         if segment.with_index(|_| ()).is_some() {
             return Ok(());
@@ -108,8 +109,8 @@ impl PartitionLog {
     }
 }
 
-/// Calls `each` with the offset and timestamp of each record from offset `from` on, until it says
-/// `false`. Says whether the records could be had.
+/// Calls `each` with the offset and timestamp of each record from offset `from` on, until it
+/// returns `false`. Returns whether the batch could be inflated.
 fn each_record(batch: &Batch, from: Offset, mut each: impl FnMut(Offset, i64) -> bool) -> bool {
     let Ok(inflated) = batch.inflate(INFLATED_BYTES_MAX) else {
         return false;
@@ -123,8 +124,8 @@ fn each_record(batch: &Batch, from: Offset, mut each: impl FnMut(Offset, i64) ->
     true
 }
 
-/// The first record from offset `from` on that is not older, or the batch itself if it cannot be
-/// walked.
+/// The first record from offset `from` on with a timestamp of `timestamp_ms` or later; offset
+/// `from` and the batch's highest timestamp if the batch cannot be inflated.
 fn first_since(batch: &Batch, from: Offset, timestamp_ms: i64) -> Option<(Offset, i64)> {
     let mut found = None;
     let walked = each_record(batch, from, |offset, its_ms| {

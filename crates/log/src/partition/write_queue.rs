@@ -1,5 +1,5 @@
-//! The batches of a partition that have offsets and are to be written, the right to write them,
-//! and who waits until they are.
+//! The batches of a partition that have offsets and are to be written, the right to write them, and
+//! the waiters for these writes.
 
 use std::sync::Arc;
 
@@ -7,26 +7,27 @@ use crate::batch::{Batch, Offset};
 use crate::options::Durability;
 use crate::partition::appended::Waiter;
 
-/// Batches on their way to the kernel. One thread at a time has the writer.
+/// Batches that are to be written. One thread at a time owns the writer
+/// ([`Writer`](super::Writer)).
 #[derive(Default)]
 pub(crate) struct WriteQueue {
     /// Batches with offsets that were not handed to the kernel yet.
     pending: Vec<Batch>,
     /// An empty list to swap with `pending`, so that writing allocates nothing.
     spare: Vec<Batch>,
-    /// Where the batches end that are being handed to the kernel; 0 if there are none.
+    /// End offset of the batches that are being written; 0 if there are none.
     handed_end: Offset,
-    /// Somebody has the writer, to write pending batches or to end a segment.
+    /// A thread owns the writer, to write pending batches or to begin or end a segment.
     is_writing: bool,
-    /// The partition stands in the queue of "log-writer".
+    /// The partition is in the queue of "log-writer".
     is_queued: bool,
-    /// The active segment is to be sealed by whoever writes.
+    /// The thread that owns the writer must seal the active segment.
     is_seal_requested: bool,
     /// In order of offset.
     waiters: Vec<WriteWaiter>,
 }
 
-/// Somebody who waits until a batch is written (and then, maybe, synced).
+/// A waiter for the write of a batch and, in the class *disk*, for its sync after that.
 pub(crate) struct WriteWaiter {
     pub(crate) end: Offset,
     pub(crate) class: Durability,
@@ -38,7 +39,7 @@ impl WriteQueue {
         self.pending.push(batch);
     }
 
-    /// Waits for the newest batch, which ends at `end`.
+    /// Adds a waiter for the newest batch, which ends at `end`.
     pub(crate) fn wait_for_newest(&mut self, end: Offset, class: Durability) -> Arc<Waiter> {
         let before = self.waiters.last();
         invariant!(
@@ -54,14 +55,14 @@ impl WriteQueue {
         waiter
     }
 
-    /// Waits for a batch that is pending or being written.
+    /// Adds a waiter for a batch that is pending or being written and ends at `end`.
     pub(crate) fn wait_for(&mut self, end: Offset, class: Durability, waiter: Arc<Waiter>) {
         let place = self.waiters.partition_point(|other| other.end <= end);
         self.waiters
             .insert(place, WriteWaiter { end, class, waiter });
     }
 
-    /// Whether somebody has the writer.
+    /// Whether a thread owns the writer.
     pub(crate) fn is_writing(&self) -> bool {
         self.is_writing
     }
@@ -72,13 +73,13 @@ impl WriteQueue {
         first.is_some_and(|batch| batch.base_offset() < end)
     }
 
-    /// Offset after the last record that is to be written, or is being; 0 if there is none.
+    /// Offset after the last record that is pending or being written; 0 if there is none.
     pub(crate) fn accepted_end(&self) -> Offset {
         let last = self.pending.last();
         last.map_or(self.handed_end, Batch::end_offset)
     }
 
-    /// Takes the writer and the pending batches. Precondition: nobody has the writer.
+    /// Takes the writer and the pending batches. Precondition: no thread owns the writer.
     pub(crate) fn begin(&mut self) -> Vec<Batch> {
         self.take_writer();
         invariant!(
@@ -91,7 +92,8 @@ impl WriteQueue {
         batches
     }
 
-    /// As [`WriteQueue::begin`], for "log-writer": nothing if there is nothing for it to do.
+    /// As [`WriteQueue::begin`], for "log-writer": `None` if another thread owns the writer or no
+    /// batch is pending.
     pub(crate) fn begin_queued(&mut self) -> Option<Vec<Batch>> {
         self.is_queued = false;
         if self.is_writing || self.pending.is_empty() {
@@ -100,20 +102,20 @@ impl WriteQueue {
         Some(self.begin())
     }
 
-    /// Takes the writer to begin or end a segment. Precondition: nobody has it.
+    /// Takes the writer to begin or end a segment. Precondition: no thread owns it.
     pub(crate) fn take_writer(&mut self) {
         self.is_writing = true;
     }
 
-    /// Whether the caller has to push the partition to the queue of "log-writer". If so, marks it
-    /// as queued.
+    /// Whether the caller must push the partition to the queue of "log-writer". If so, marks it as
+    /// queued.
     pub(crate) fn ask(&mut self) -> bool {
         let is_due = !self.is_writing && !self.pending.is_empty() && !self.is_queued;
         self.is_queued |= is_due;
         is_due
     }
 
-    /// A round is over: the kernel has its batches or has refused them.
+    /// Ends a round: its batches were written, or the write has failed.
     pub(crate) fn end_round(&mut self) {
         invariant!(
             self.is_writing,
@@ -122,8 +124,9 @@ impl WriteQueue {
         self.handed_end = 0;
     }
 
-    /// Begins the next round: swaps `batches`, drained by the last round, for those that arrived
-    /// meanwhile. If none did, or `goes_on` is false, releases the writer and returns `false`.
+    /// Begins the next round: puts the batches that arrived meanwhile into `batches`, which the
+    /// last round has drained. If none arrived, or `goes_on` is false, releases the writer and
+    /// returns `false`.
     pub(crate) fn next_round(&mut self, batches: &mut Vec<Batch>, goes_on: bool) -> bool {
         if goes_on && !self.pending.is_empty() {
             std::mem::swap(&mut self.pending, batches);
@@ -135,29 +138,30 @@ impl WriteQueue {
         false
     }
 
-    /// Gives back a writer that wrote no batches.
+    /// Releases a writer that has written no batches.
     pub(crate) fn release_writer(&mut self) {
         self.is_writing = false;
     }
 
-    /// Asks whoever has the writer to seal the active segment; `false` if nobody has it.
+    /// Asks the thread that owns the writer to seal the active segment; `false` if no thread owns
+    /// it.
     pub(crate) fn request_seal(&mut self) -> bool {
         self.is_seal_requested |= self.is_writing;
         self.is_writing
     }
 
-    /// Whether a seal was requested since this was asked last.
+    /// Whether a seal was requested; clears the request.
     pub(crate) fn take_seal_request(&mut self) -> bool {
         std::mem::take(&mut self.is_seal_requested)
     }
 
-    /// Takes those out who wait for batches up to offset `end`.
+    /// Removes and returns the waiters for batches up to offset `end`.
     pub(crate) fn take_waiters(&mut self, end: Offset) -> impl Iterator<Item = WriteWaiter> {
         let due = self.waiters.partition_point(|waiter| waiter.end <= end);
         self.waiters.drain(..due)
     }
 
-    /// Takes pending batches of these producers out, and who waits for each.
+    /// Removes and returns the pending batches of these producers, each with its waiters.
     pub(crate) fn withdraw(&mut self, producers: &[i64]) -> Vec<(Batch, Vec<Arc<Waiter>>)> {
         let is_theirs = |batch: &mut Batch| producers.contains(&batch.producer_id());
         let batches: Vec<Batch> = self.pending.extract_if(.., is_theirs).collect();

@@ -1,4 +1,4 @@
-//! The file side of appending: which segment, how much reserved space, one vectored write.
+//! Writes batches to files: chooses the segment, reserves space, issues the vectored write.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::sync::Arc;
@@ -13,43 +13,42 @@ use crate::partition::{PartitionLog, topic_dir};
 use crate::segment::{Segment, SegmentState, Stage, create_index};
 use crate::topic_files::topic_file;
 
-/// First step of reserving space in a segment, in bytes: small topics stay small.
+/// Bytes of the first reservation in a segment: small, so that small topics use little disk space.
 const RESERVE_BYTES_MIN: u64 = 64 << 10;
-/// Largest step, in bytes. Steps double from the smallest to this one.
+/// Bytes of the largest reservation. Each one doubles the file up to this size.
 const RESERVE_BYTES_MAX: u64 = 16 << 20;
-/// Most batches in one vectored write: as many as Linux takes in one call, less the zeros behind
-/// them.
+/// Maximum number of batches in one vectored write: the buffers that Linux takes in one call
+/// (1024), less one for the padding after the batches.
 const BATCHES_MAX: usize = 1023;
-/// Zeros that fill up the last block of a write.
+/// The source of the padding after the last batch of a write.
 static ZEROS: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
 
 /// Writes to the active segment of a partition.
 #[derive(Default)]
 pub(crate) struct Writer {
     pub(crate) active: Option<Arc<Segment>>,
-    /// Where the next batch goes.
+    /// Position of the next batch in the active file, in bytes.
     pub(crate) position: u64,
-    /// Size of the active file: space up to here is reserved.
+    /// Bytes of the active file for which space is reserved.
     pub(crate) reserved: u64,
-    /// Whether the file's blocks may have been written before (`prepared.rs`). Then a write ends
-    /// at the end of a block, with zeros behind the batches: if it changed a part of a block that
-    /// is not in the page cache, the kernel would have to read the block first, on the thread that
-    /// appends.
+    /// Whether the file's blocks may have been written before (`prepared.rs`). Then each write is
+    /// padded with zeros to the end of a block: if it changed only a part of a block that is not in
+    /// the page cache, the kernel would have to read the block first, on the thread that appends.
     pub(crate) fills_blocks: bool,
-    /// Whether the partition's folder is there.
+    /// Whether the partition's folder exists.
     pub(crate) has_dir: bool,
 }
 
-/// How far a write came.
+/// The outcome of a write.
 pub(crate) struct Written {
-    /// Batches that were handed to the kernel, from the first.
+    /// Number of batches that were written, counted from the first.
     pub(crate) count: usize,
-    /// Why the others were not.
+    /// The error of the first batch that was not written.
     pub(crate) error: Option<AppendError>,
 }
 
 impl Writer {
-    /// Writes batches in order, into as many segments as it takes.
+    /// Writes batches in order, into as many segments as necessary.
     pub(crate) fn write(&mut self, partition: &Arc<PartitionLog>, batches: &[Batch]) -> Written {
         let mut written = 0;
         while written < batches.len() {
@@ -69,7 +68,7 @@ impl Writer {
         }
     }
 
-    /// Writes as many batches as go into one segment with one system call; at least one.
+    /// Writes at least one batch, and up to as many as fit into one segment and one system call.
     fn write_some(
         &mut self,
         partition: &Arc<PartitionLog>,
@@ -126,7 +125,8 @@ impl Writer {
         }
         let bytes = end - self.position;
         count(&shared.counters.written_bytes, bytes);
-        // Before the segment says that it is longer: a sync that sees it takes the bytes off again.
+        // Counted before the segment's length grows: a sync that sees the new length subtracts the
+        // bytes again.
         let before = shared.counters.unsynced_bytes.fetch_add(bytes, Relaxed);
         if before / UNSYNCED_BYTES_MAX != (before + bytes) / UNSYNCED_BYTES_MAX {
             let _ = shared.queues.chores.push(Chore::SyncNow);
@@ -138,7 +138,7 @@ impl Writer {
         Ok(taken)
     }
 
-    /// The zeros between `end` and the end of its block.
+    /// The padding from position `end` to the end of its block; empty if the file needs none.
     fn fill(&self, end: u64) -> &'static [u8] {
         let bytes = end.next_multiple_of(BLOCK_BYTES) - end;
         if self.fills_blocks && end + bytes <= self.reserved {
@@ -148,8 +148,8 @@ impl Writer {
         }
     }
 
-    /// The active segment, or a new one if there is none, it is full, it is poisoned, or the
-    /// offsets were raised: such holes lie between segments.
+    /// The active segment. Begins a new one if there is none, if it is full or poisoned, or if the
+    /// offsets were raised, because such a hole must be between segments.
     fn segment_for(
         &mut self,
         partition: &Arc<PartitionLog>,
@@ -171,7 +171,8 @@ impl Writer {
         }
     }
 
-    /// Whether the timestamps have left the active segment behind, as Kafka counts its age.
+    /// Whether the active segment is older than `segment_ms`: its age is the difference between the
+    /// batch's timestamp and the segment's first one, as in Kafka.
     fn is_aged(&self, partition: &PartitionLog, batch: &Batch) -> bool {
         let segment_ms = partition.segment_ms();
         segment_ms != u64::MAX
@@ -187,7 +188,7 @@ impl Writer {
     pub(crate) fn roll(&mut self, partition: &Arc<PartitionLog>) {
         if let Some(segment) = self.active.take() {
             segment.set_stage(Stage::Full);
-            // After the stop nobody seals; the next start does.
+            // Fails once the log is stopped; the next start seals the segment.
             let _ = partition
                 .shared
                 .queues
@@ -196,9 +197,10 @@ impl Writer {
         }
     }
 
-    /// Creates the file of a new active segment, or takes the one that was prepared. Its index
-    /// comes once space is reserved, before the first batch: so neither an index alone nor a file
-    /// that has one and no reserved space is what a kill leaves (`recovery.rs`).
+    /// Creates the file of a new active segment, or uses the one that was prepared. The index is
+    /// created later, once space is reserved and before the first batch is written. So a kill
+    /// leaves neither an index without a segment nor a segment with an index but without reserved
+    /// space; recovery takes both for signs of loss (`recovery.rs`).
     pub(crate) fn begin(
         &mut self,
         partition: &Arc<PartitionLog>,
@@ -237,8 +239,9 @@ impl Writer {
         Ok(segment)
     }
 
-    /// Reserves space in the file up to `end`, and for a header behind it: a file without is taken
-    /// for one that was cut (`recovery.rs`). A full disk has no such space.
+    /// Reserves space in the file up to position `end` and for one more batch header: recovery
+    /// takes a file without space for a header after its last batch for a truncated one
+    /// (`recovery.rs`). If the disk is too full for the header, reserves up to `end` only.
     pub(crate) fn reserve(
         &mut self,
         partition: &PartitionLog,
@@ -249,7 +252,7 @@ impl Writer {
             return Ok(());
         }
         let shared = &partition.shared;
-        // Near the end of the disk, do not reserve what others could still write.
+        // On a nearly full disk, leave free space to other partitions.
         let above = shared.space.above_reserve() / 8;
         let step = self.reserved.clamp(RESERVE_BYTES_MIN, RESERVE_BYTES_MAX);
         let step = step.min(above.max(RESERVE_BYTES_MIN));
@@ -276,8 +279,8 @@ impl Writer {
         })
     }
 
-    /// After a failed write: nobody appends to this file again. Its earlier content stays; the rest
-    /// is cut off (as far as the disk lets us).
+    /// Ends the active segment after a failed write, so that no batch is appended to it any more.
+    /// Truncates it to the batches that were written before; a failure to do so is ignored.
     fn give_up(
         &mut self,
         partition: &Arc<PartitionLog>,
@@ -301,8 +304,9 @@ impl Writer {
     }
 }
 
-/// Whether the offsets were raised since this segment was written to. (A failed append leaves a
-/// hole, too, but no new segment: else a full disk would fill up with empty files.)
+/// Whether the offsets were raised since the last write to this segment. (A failed append leaves a
+/// hole, too, but begins no new segment: otherwise each failed append to a full disk would create
+/// an empty file.)
 fn leaves_hole(partition: &PartitionLog, segment: &Segment, batch: &Batch) -> bool {
     let base = batch.base_offset();
     base > segment.end() && {
