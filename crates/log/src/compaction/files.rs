@@ -1,19 +1,19 @@
-//! The files of compaction: writing a cleaned segment, putting it in the place of others, and
-//! where compaction stands.
+//! The files of compaction: writes a cleaned segment, replaces others with it, and stores the
+//! checkpoint.
 //!
-//! A run of sealed segments becomes one, named as the first of them. Each step is durable before
-//! the next one, and after each of them recovery finds every record that is to stay:
+//! A run of sealed segments becomes one segment, with the name of the first. Each step is durable
+//! before the next one. A crash after any step loses no record that is to be kept:
 //!
-//! | step | what recovery finds then |
-//! |---|---|
-//! | write and sync `<base>.log.clean` and `<base>.index.clean` | leftovers, which it removes |
-//! | remove the old index, sync the folder | a segment without a footer: scanned |
-//! | rename the log, sync the folder | the new segment, scanned, cut where the next one begins |
-//! | rename the index, sync the folder | it; others that begin within it are left over |
-//! | remove the other segments | the new segment |
+//! | step | recovery finds | and |
+//! |---|---|---|
+//! | write and sync the log and the index as `*.clean` | two unfinished files | removes them |
+//! | remove the old index, sync the folder | the old segment, without a footer | scans it |
+//! | rename the log, sync the folder | the new segment, without a footer | scans it |
+//! | rename the index, sync the folder | the new segment, and others within it | removes the others |
+//! | remove the other segments | the new segment | |
 //!
-//! Where compaction stands is in the file `compaction`, little-endian. It may be lost: then
-//! compaction starts over.
+//! The checkpoint is in the file `compaction`, little-endian. If it is lost, compaction starts
+//! again from the beginning.
 //!
 //! ```text
 //!  byte  0            8            16           24
@@ -23,8 +23,8 @@
 //!       +------------+------------+------------+---------+
 //! ```
 //!
-//! Before `clean end` no key has two records; `horizon` is when the first tombstone there may go
-//! (`i64::MAX`: there is none).
+//! Before `clean end` no key has two records. `horizon` is the earliest delete horizon of a
+//! tombstone before it (`i64::MAX`: there is none).
 
 use std::io::{ErrorKind, IoSlice};
 use std::sync::Arc;
@@ -38,15 +38,15 @@ use crate::segment::index::{INDEX_INTERVAL_BYTES, IndexEntry, IndexItem, encode_
 use crate::segment::{Segment, SegmentState, Stage};
 use crate::shared::Shared;
 
-/// The suffix of unfinished files.
+/// Suffix of the names of unfinished files.
 pub(crate) const CLEAN_SUFFIX: &str = ".clean";
 const STATE_NAME: &str = "compaction";
 const STATE_MAGIC: &[u8; 8] = b"clvcomp1";
 const STATE_BYTES: usize = 28;
-/// Bytes that are written at once.
+/// Bytes that are buffered for one write.
 const WRITE_BYTES: usize = 1 << 20;
 
-/// Where compaction stands.
+/// How far compaction has come, kept across restarts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Standing {
     pub(crate) clean_end: Offset,
@@ -79,7 +79,7 @@ impl Standing {
         format!("{dir}/{STATE_NAME}")
     }
 
-    /// The position that an earlier run has left; the beginning if there is none.
+    /// The stored checkpoint; the beginning of the partition if there is none or it cannot be read.
     pub(crate) fn load(disk: &dyn Disk, dir: &str) -> Standing {
         let path = Standing::path(dir);
         let mut bytes = [0; STATE_BYTES + 1];
@@ -91,7 +91,7 @@ impl Standing {
         standing.unwrap_or_default()
     }
 
-    /// Writes it down, durably.
+    /// Stores the checkpoint durably.
     pub(crate) fn save(self, shared: &Shared, dir: &str) -> Result<(), IoFailure> {
         let path = Standing::path(dir);
         count(&shared.counters.syncs, 1);
@@ -106,11 +106,11 @@ fn sync_dir(shared: &Shared, dir: &str) -> Result<(), IoFailure> {
     sync.map_err(|error| IoFailure::new("sync", dir, &error))
 }
 
-/// The work that is left once a cleaned segment has its name.
+/// The steps that are left once the cleaned segment has its final name.
 pub(crate) struct Replacement {
-    /// Of the new segment; it may still have its temporary name.
+    /// Path of the new segment's index, which may still have its temporary name.
     index_path: String,
-    /// Files of the other segments that it replaces.
+    /// Files of the replaced segments, except the first, whose names the new one has.
     leftovers: Vec<String>,
 }
 
@@ -120,7 +120,7 @@ pub(crate) struct CleanWriter {
     path: String,
     file: Arc<dyn DiskFile>,
     buffer: Vec<u8>,
-    /// Bytes of batches, buffered ones included.
+    /// Bytes of batches so far, including buffered ones.
     pub(crate) len: u64,
     entries: Vec<IndexEntry>,
     last_entry: u64,
@@ -178,7 +178,7 @@ impl CleanWriter {
         written.map_err(|error| IoFailure::new("write to", &self.path, &error))
     }
 
-    /// Makes log and index durable under their temporary names.
+    /// Makes the segment and its index durable under their temporary names.
     fn finish(&mut self, shared: &Shared, index_path: &str, end: Offset) -> Result<(), IoFailure> {
         self.flush()?;
         count(&shared.counters.syncs, 2);
@@ -207,7 +207,7 @@ impl CleanWriter {
         index.sync_data().map_err(fail)
     }
 
-    /// Removes what was written. A leftover is removed by the next start.
+    /// Removes the temporary file. If that fails, the next start removes it.
     pub(crate) fn discard(&self, shared: &Shared) {
         let _ = shared.disk.remove_file(&self.path);
     }
@@ -230,8 +230,8 @@ impl CleanWriter {
 }
 
 impl PartitionLog {
-    /// Puts a cleaned segment in the place of a run of sealed ones. `false`: they are no longer
-    /// what they were, and nothing was changed.
+    /// Replaces a run of sealed segments with a cleaned one. Returns `false`, and changes nothing,
+    /// if the run was dropped or changed meanwhile.
     pub(crate) fn replace_segments(
         &self,
         old: &[Arc<Segment>],
@@ -246,7 +246,7 @@ impl PartitionLog {
             writer.discard(shared);
             return Err(failure);
         }
-        // The lock keeps others from dropping segments meanwhile.
+        // The lock keeps retention from dropping segments meanwhile.
         let mut files = self.files_lock.lock();
         if !self.has_run(old) {
             let _ = shared
@@ -255,24 +255,26 @@ impl PartitionLog {
             writer.discard(shared);
             return Ok(false);
         }
-        // Readers of the old segments keep the open files: their names will mean other files.
+        // Readers of the old segments need the open files, because their names will belong to other
+        // files.
         for segment in old {
             segment.pin(shared)?;
         }
         let log_path = first.log_path();
         let fail = |path: &str, error: &std::io::Error| IoFailure::new("replace", path, error);
         match shared.disk.remove_file(&index_path) {
-            // An earlier attempt has come so far.
+            // An earlier attempt has done this step.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             removed => removed.map_err(|error| fail(&index_path, &error))?,
         }
-        // From here on a failure leaves the old segment as it is, without its index.
+        // From here on a failure leaves the old segment without its index.
         sync_dir(shared, &self.dir)?;
         let renamed = shared.disk.rename(&writer.path, &log_path);
         renamed.map_err(|error| fail(&log_path, &error))?;
-        // The name means the new file, whether or not that is durable.
+        // The name now belongs to the new file, whether or not that is durable.
         self.swap(old, writer.into_segment(&self.dir, end));
-        // An index without a log says that messages are lost.
+        // Each index is removed before its segment: recovery takes an index without a segment for
+        // lost messages.
         let paths = |segment: &Arc<Segment>| [segment.index_path(), segment.log_path()];
         *files = Some(Replacement {
             index_path,
@@ -282,10 +284,9 @@ impl PartitionLog {
         Ok(true)
     }
 
-    /// Does what is left to do once the name of a segment means the cleaned one. After a failure
-    /// the others stay on the disk, because the new name may not be durable. It is tried again
-    /// before the next call of compaction and before segments are dropped, or the next start sorts
-    /// it out.
+    /// Does the steps that are left once the cleaned segment has its final name. After a failure
+    /// the replaced files stay, because the new name may not be durable. The next compaction or the
+    /// next drop of segments tries again; otherwise the next start finishes it.
     pub(crate) fn finish_replacement(
         &self,
         files: &mut Option<Replacement>,
@@ -300,7 +301,7 @@ impl PartitionLog {
             .disk
             .rename(&format!("{index_path}{CLEAN_SUFFIX}"), index_path)
         {
-            // An earlier attempt has come so far.
+            // An earlier attempt has done this step.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             renamed => renamed.map_err(|error| IoFailure::new("replace", index_path, &error))?,
         }
@@ -315,7 +316,7 @@ impl PartitionLog {
         Ok(())
     }
 
-    /// Whether these segments are there, one after the other.
+    /// Whether the partition still has these segments, one after the other.
     fn has_run(&self, run: &[Arc<Segment>]) -> bool {
         let state = self.state.lock();
         let Some(first) = run.first().filter(|_| !state.is_closed) else {
@@ -339,7 +340,8 @@ impl PartitionLog {
         }
         drop(state);
         fresh.admit_index(&self.shared);
-        // From its beginning on: the tail cache has no holes but those of the log.
+        // Evicts all batches up to the segment's end, because a read from the tail cache must not
+        // skip records that were kept.
         self.evict_tail(fresh.end());
     }
 }

@@ -1,11 +1,11 @@
-//! Which records compaction keeps, and the batches that are left. Pure: no file, no clock.
+//! Decides which records compaction keeps, and rebuilds their batches. Uses no file and no clock.
 //!
-//! A batch keeps its envelope: base offset, last offset delta, producer, codec. Kept records are
-//! copied byte for byte. A batch in which a tombstone (a record without a value) is left for the
-//! first time gets its *delete horizon*, as Kafka does it: attribute bit 6 is set and the base
-//! timestamp becomes the time from which the tombstones may go, with the records' deltas counted
-//! from there. So the horizon needs no place of its own, survives everything that the batch
-//! survives, and readers see the same timestamps as before.
+//! A batch keeps its base offset, last offset delta and producer. Kept records are copied byte for
+//! byte. When a pass first keeps a tombstone (a record without a value) of a batch, it sets the
+//! batch's *delete horizon*, as Kafka does: it sets attribute bit 6, stores the time from which on
+//! the tombstones may be removed in the base timestamp, and changes the records' timestamp deltas
+//! accordingly. So the horizon needs no field of its own, is stored in the batch, and readers see
+//! the same timestamps as before.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -17,21 +17,21 @@ use crate::batch::varint::{VARINT_BYTES_MAX, encoded_len, get_i32, get_i64, put,
 use crate::batch::{BATCH_HEADER_BYTES, Batch, CRC_FROM, Codec, Offset};
 use crate::error::BatchError;
 
-/// Bytes that a key costs in the map, about: 24, at a load between 7/16 and 7/8, and the old table
-/// beside the new one while it grows.
+/// Estimated memory of a key in the map, in bytes: 24 for the entry, a load factor between 7/16 and
+/// 7/8, and the old table, which exists beside the new one while the map grows.
 const KEY_BYTES: usize = 72;
 
-/// The newest offset of each key, by two independent hashes with random secrets: 128 bits, so that
-/// neither chance nor intent makes two keys one.
+/// The newest offset of each key. Keys are identified by 128 bits: two independent hashes with
+/// random secrets, so that keys collide neither by chance nor by an attacker's choice.
 pub(crate) struct OffsetMap {
     newest: HashMap<(u64, u64), Offset, Prehashed>,
     secrets: [RandomState; 2],
     keys_max: usize,
-    /// Records below this offset are in the map.
+    /// The keys of records below this offset are in the map.
     pub(crate) end: Offset,
 }
 
-/// Joins the halves of the key, which are hashes already.
+/// A hasher for keys that are hashes already: XORs their halves.
 #[derive(Clone, Copy, Default)]
 struct Prehashed(u64);
 
@@ -56,7 +56,7 @@ impl Hasher for Prehashed {
 }
 
 impl OffsetMap {
-    /// An empty map of at most `bytes_max` bytes, for records from offset `from` on.
+    /// An empty map of at most `bytes_max` bytes, for the keys of records from offset `from` on.
     pub(crate) fn new(bytes_max: usize, from: Offset) -> OffsetMap {
         OffsetMap {
             newest: HashMap::default(),
@@ -66,12 +66,12 @@ impl OffsetMap {
         }
     }
 
-    /// Whether the keys of one more batch may not fit; an empty map takes any batch.
+    /// Whether the keys of this batch may not fit. An empty map takes any batch.
     pub(crate) fn is_full_for(&self, batch: &Batch) -> bool {
         !self.newest.is_empty() && self.newest.len() + batch.count() as usize > self.keys_max
     }
 
-    /// Notes the keys of a batch, uncompressed.
+    /// Adds the keys of an uncompressed batch.
     pub(crate) fn add(&mut self, batch: &Batch) -> Result<(), BatchError> {
         let mut cursor = batch.records();
         while let Some((offset, record)) = cursor.next_record()? {
@@ -82,7 +82,7 @@ impl OffsetMap {
         Ok(())
     }
 
-    /// Whether a later record has this key.
+    /// Whether a record after `offset` has this key.
     fn has_newer(&self, key: &[u8], offset: Offset) -> bool {
         let newest = self.newest.get(&self.hash(key));
         newest.is_some_and(|newest| *newest > offset)
@@ -93,30 +93,31 @@ impl OffsetMap {
     }
 }
 
-/// How batches are filtered.
+/// Filters the records of batches.
 pub(crate) struct Filter<'a> {
     pub(crate) map: &'a OffsetMap,
-    /// Milliseconds since 1970.
+    /// The current time, in milliseconds since 1970.
     pub(crate) now_ms: i64,
     pub(crate) delete_retention_ms: u64,
-    /// Everything older was cleaned. If not, tombstones must go on hiding what is left of it.
+    /// Whether all earlier batches were cleaned. If not, tombstones must stay, because older
+    /// records of their keys may be left.
     pub(crate) drops_tombstones: bool,
 }
 
-/// The records of a batch that stay.
+/// The records of a batch that are kept.
 pub(crate) enum KeptRecords {
-    /// All of it, as it is.
+    /// All of them: the batch does not change.
     All,
-    /// This batch; it may have no record.
+    /// The records of this new batch, which may have none.
     Some(Batch),
 }
 
-/// The observations of a filter over the batches that it was applied to.
+/// Counts over all batches to which a filter was applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) removed: u64,
     pub(crate) without_key: u64,
-    /// The earliest time at which a tombstone that is left may go.
+    /// The earliest delete horizon of the tombstones that are kept, in milliseconds since 1970.
     pub(crate) horizon_ms: Option<i64>,
 }
 
@@ -155,7 +156,8 @@ impl Filter<'_> {
             let retention_ms = i64::try_from(self.delete_retention_ms).unwrap_or(i64::MAX);
             let due = horizon_ms.unwrap_or(self.now_ms.saturating_add(retention_ms));
             fresh_horizon = horizon_ms.is_none().then_some(due);
-            // Those that are due and must stay wait for a pass that has other work.
+            // A tombstone that is due but must stay sets no new due time: it is removed by a pass
+            // that runs for another reason.
             if fresh_horizon.is_some() || due > self.now_ms {
                 seen.horizon_ms = Some(seen.horizon_ms.map_or(due, |other| other.min(due)));
             }
@@ -168,8 +170,8 @@ impl Filter<'_> {
 }
 
 impl Batch {
-    /// The time from which the batch's tombstones may go, in milliseconds since 1970; `None` until
-    /// compaction has set it.
+    /// The time from which on compaction may remove the batch's tombstones, in milliseconds since
+    /// 1970; `None` until compaction has set it.
     pub fn delete_horizon_ms(&self) -> Option<i64> {
         (self.attributes() & HORIZON_BIT != 0).then(|| self.base_timestamp_ms())
     }
@@ -178,7 +180,7 @@ impl Batch {
 /// Attribute bit 6.
 const HORIZON_BIT: u16 = 0x40;
 
-/// The same batch with these records only (their bytes and timestamps), uncompressed.
+/// The same batch with only these records (byte range and timestamp of each), uncompressed.
 fn rebuild(
     batch: &Batch,
     kept: &[(std::ops::Range<usize>, i64)],
@@ -208,7 +210,8 @@ fn rebuild(
         out[21..23].copy_from_slice(&attributes.to_be_bytes());
         out[27..35].copy_from_slice(&horizon_ms.to_be_bytes());
     }
-    // The broker's own time stands in the header alone, and an empty batch keeps what it had.
+    // With append time, the header's maximum is the timestamp of all records. An empty batch keeps
+    // its maximum, too.
     let newest = kept.iter().map(|(_, timestamp_ms)| *timestamp_ms).max();
     if let (Some(newest), false) = (newest, batch.has_append_time()) {
         out[35..43].copy_from_slice(&newest.to_be_bytes());
@@ -216,7 +219,7 @@ fn rebuild(
     out[57..61].copy_from_slice(&(kept.len() as u32).to_be_bytes());
     let crc = crc32c::crc32c(&out[CRC_FROM..]);
     out[17..21].copy_from_slice(&crc.to_be_bytes());
-    // The new batch is checked as it will be when it is read.
+    // Validates the new batch in the same way as a read does.
     Batch::parse_stored(Bytes::from(out))
 }
 
@@ -239,8 +242,7 @@ fn with_delta(record: &[u8], delta: i64, out: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// Compresses a filtered batch with its own codec; `None` if no record is left and nobody needs the
-/// envelope.
+/// Compresses a filtered batch; `None` if it has no record left, unless `keeps_empty`.
 pub(crate) fn pack(kept: Batch, codec: Codec, keeps_empty: bool) -> std::io::Result<Option<Batch>> {
     if kept.count() == 0 {
         return Ok(keeps_empty.then_some(kept));
@@ -248,7 +250,7 @@ pub(crate) fn pack(kept: Batch, codec: Codec, keeps_empty: bool) -> std::io::Res
     kept.compress(codec).map(Some)
 }
 
-/// Checks that a cursor can walk a batch to its end: asserted before a batch is written.
+/// Whether a cursor can walk all records of a batch; asserted before a batch is written.
 pub(crate) fn is_walkable(batch: &Batch) -> bool {
     let mut cursor = RecordCursor::at(batch, BATCH_HEADER_BYTES as u32);
     let mut count = 0;
@@ -264,7 +266,8 @@ mod tests {
     use super::*;
     use crate::batch::builder::BatchBuilder;
 
-    /// A batch at an offset; `-` marks a tombstone, `_` a record without a key.
+    /// A batch with this base offset and a record per word; `-` marks a tombstone, `_` a record
+    /// without a key.
     fn batch(base: Offset, keys: &str) -> Batch {
         let mut builder = BatchBuilder::with_capacity(100, 1_000).with_producer(9, 1, 5);
         for (number, word) in keys.split(' ').enumerate() {

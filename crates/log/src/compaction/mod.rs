@@ -1,15 +1,15 @@
-//! Compaction: of the records with one key the newest stays.
+//! Compaction: keeps the newest record of each key.
 //!
-//! A *pass* has two halves, as in Kafka's log cleaner. First the keys of what is *dirty* (sealed
-//! since the last pass) go into a bounded map, key to newest offset; if the map fills up, the pass
-//! covers only what it has seen, and the next pass goes on from there. Then all sealed segments up
-//! to there are rewritten without the records that the map supersedes, small neighbours merged.
-//! Each call does a bounded part of a pass.
+//! A *pass* has two halves, as in Kafka's log cleaner. First, the keys of the *dirty* segments
+//! (those sealed since the last pass) go into a bounded map from key to newest offset. If the map
+//! fills up, the pass covers only the records in the map, and the next pass continues after them.
+//! Then all sealed segments up to that point are rewritten without the records that the map
+//! supersedes, and small neighbours are merged. Each call does a bounded part of a pass.
 //!
-//! The active segment and the newest sealed one are left alone: the newest segment's end says which
-//! offsets were given away. Offsets, batches' envelopes and the last batch of each idempotent
-//! producer stay (that one without records, if need be). `compaction/filter.rs` says what is kept,
-//! `compaction/files.rs` how the files change.
+//! The active segment is not compacted, nor is the newest one if none is active: its end says which
+//! offsets were assigned. Records keep their offsets, batches keep their headers, and the last
+//! batch of each idempotent producer is kept even if it has no records left. `compaction/filter.rs`
+//! decides which records are kept, `compaction/files.rs` replaces the files.
 
 pub(crate) mod files;
 pub(crate) mod filter;
@@ -26,32 +26,32 @@ use crate::partition::PartitionLog;
 use crate::reader::wait_for_small;
 use crate::segment::{Segment, Stage};
 
-/// Recompressing with another codec may grow a batch up to this size, not beyond: readers take a
-/// batch whole, and by default no more than this at once.
+/// A batch may grow up to this many bytes when it is recompressed with another codec: readers fetch
+/// a batch whole, and by default at most this many bytes at once.
 const GROWN_BYTES_MAX: usize = 1 << 20;
 
-/// How a partition is compacted, and how much of it in one call.
+/// Options of one call of [`PartitionLog::compact`].
 #[derive(Clone, Debug)]
 pub struct CompactionOptions {
-    /// Milliseconds since 1970.
+    /// The current time, in milliseconds since 1970.
     pub now_ms: i64,
-    /// A tombstone stays this many milliseconds after compaction has first seen it (Kafka's
+    /// A tombstone is kept for this many milliseconds after the pass that first finds it (Kafka's
     /// `delete.retention.ms`).
     pub delete_retention_ms: u64,
-    /// Records younger than this many milliseconds, and all behind them, are left alone (Kafka's
-    /// `min.compaction.lag.ms`).
+    /// Segments with records younger than this many milliseconds, and all later segments, are not
+    /// compacted (Kafka's `min.compaction.lag.ms`).
     pub min_lag_ms: u64,
-    /// Memory for the keys of one pass, in bytes; it is held until the pass is done.
+    /// Maximum memory for the keys of one pass, in bytes. It is freed when the pass is done.
     pub map_bytes_max: usize,
-    /// A compressed batch that is larger than this when it is inflated, in bytes, stays as it is.
+    /// A compressed batch that inflates to more bytes than this is kept as it is.
     pub inflated_bytes_max: usize,
-    /// The codec of the batches in segments that are written anew; `None`: each keeps its own. A
-    /// batch that would become large by it stays as it is.
+    /// The codec of the batches in rewritten segments; `None`: each batch keeps its own. A batch
+    /// that would grow too much keeps its own codec.
     pub codec: Option<Codec>,
-    /// A call ends once it has read this many bytes of segments to rewrite, but not before it has
-    /// rewritten one run (segments that are merged into one).
+    /// A call ends once it has processed this many bytes of segments, but not before it has
+    /// finished one run (neighbouring segments that are merged into one).
     pub work_bytes_max: u64,
-    /// Set it to end a call early; what it has begun is done again by the next one.
+    /// Set it to end a call early. The next call repeats the run that was not finished.
     pub stop: Arc<AtomicBool>,
 }
 
@@ -73,61 +73,64 @@ impl Default for CompactionOptions {
 /// The result of a call of [`PartitionLog::compact`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Compacted {
-    /// Bytes of batches that are gone.
+    /// Bytes of batches that were removed.
     pub bytes_freed: u64,
-    /// Records that are gone.
+    /// Number of records that were removed.
     pub records_removed: u64,
-    /// Records without a key that were seen among the new ones; they stay.
+    /// Number of records without a key in the segments that were dirty. They are kept.
     pub records_without_key: u64,
-    /// Batches that stay because they cannot be inflated.
+    /// Number of batches that were kept as they are because they cannot be inflated or filtered.
     pub batches_skipped: u64,
-    /// Whether there is nothing left to do at the moment.
+    /// Whether nothing is left to compact at the moment.
     pub is_done: bool,
-    /// Whether the next call goes on with a pass, whose keys are held in memory until then.
+    /// Whether a pass is unfinished: the next call continues it, and its keys stay in memory until
+    /// then.
     pub holds_pass: bool,
 }
 
-/// How much of a partition compaction has seen.
+/// The clean and the dirty part of a partition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CompactionStatus {
-    /// Bytes of segments in which no key has two records.
+    /// Bytes of segments that were compacted: among them no key has two records.
     pub clean_bytes: u64,
-    /// Bytes of sealed segments that are to be compacted.
+    /// Bytes of sealed segments that were not compacted yet.
     pub dirty_bytes: u64,
-    /// Highest timestamp in the first segment that is to be compacted, if there is one, in
-    /// milliseconds since 1970.
+    /// Highest timestamp in the first dirty segment, in milliseconds since 1970; `None` if there is
+    /// none.
     pub dirty_from_ms: Option<i64>,
-    /// When the first tombstone in the clean part may go, in milliseconds since 1970.
+    /// The earliest delete horizon of a tombstone in the clean part, in milliseconds since 1970;
+    /// `None` if there is none.
     pub horizon_ms: Option<i64>,
 }
 
 /// The compaction state of a partition.
 #[derive(Default)]
 pub(crate) struct Compaction {
-    /// `None` until it was read from the disk.
+    /// `None` until it is read from the disk.
     standing: Option<Standing>,
     pass: Option<Pass>,
 }
 
-/// A pass under way.
+/// An unfinished pass.
 struct Pass {
     map: OffsetMap,
-    /// Where it began: records before were in the map of an earlier pass.
+    /// The pass began here: earlier passes have covered the records before this offset.
     from: Offset,
-    /// Segments before this offset are done.
+    /// Segments before this offset are rewritten.
     done_to: Offset,
-    /// The earliest horizon of tombstones that are left.
+    /// The earliest delete horizon of the tombstones that this pass has kept, in milliseconds since
+    /// 1970.
     horizon_ms: Option<i64>,
-    /// Something before `done_to` could not be read and may hold older records of any key: no
-    /// tombstone behind it may go.
+    /// Some batch before `done_to` could not be read and may contain older records of any key. So
+    /// this pass removes no tombstone after it.
     has_left: bool,
 }
 
-/// Why a call ends before its work is done.
+/// The reason why a call ends early.
 enum Break {
-    /// By whoever called.
+    /// The caller has set [`CompactionOptions::stop`].
     Stopped,
-    /// The log is being closed, though this partition may not be yet.
+    /// The partition is closed, or the log is being closed.
     Closed,
     Failed(IoFailure),
 }
@@ -148,8 +151,8 @@ impl From<IoFailure> for Break {
 }
 
 impl PartitionLog {
-    /// Does a part of a pass of compaction; call it again until it says that it is done. Blocks on
-    /// the disk for as long as [`CompactionOptions::work_bytes_max`] takes.
+    /// Does a part of a compaction pass. Call it again until [`Compacted::is_done`]. Blocks on the
+    /// disk, to process about [`CompactionOptions::work_bytes_max`].
     ///
     /// # Errors
     /// A file could not be read, written or renamed. Nothing is lost, and the next call begins a
@@ -157,8 +160,8 @@ impl PartitionLog {
     pub fn compact(self: &Arc<Self>, options: &CompactionOptions) -> Result<Compacted, LogError> {
         let mut compaction = self.compaction.lock();
         if !self.is_closed() {
-            // A replacement that was left unfinished holds `.clean` files, whose names this call
-            // uses again.
+            // An unfinished replacement still has `.clean` files, and this call creates files with
+            // the same names.
             self.finish_replacement(&mut self.files_lock.lock())?;
         }
         let mut done = Compacted::default();
@@ -176,9 +179,9 @@ impl PartitionLog {
         }
     }
 
-    /// How much there is to compact, for whoever decides whether it is worth it. Waits for a call
-    /// of [`PartitionLog::compact`] that is under way.
-    /// If the disk does not say how far compaction has come, reports that nothing is due.
+    /// The clean and dirty bytes, from which the caller decides whether to compact. Waits while a
+    /// call of [`PartitionLog::compact`] runs. If the checkpoint cannot be read, reports that
+    /// nothing is dirty.
     pub fn compaction_status(self: &Arc<Self>) -> CompactionStatus {
         let Ok(standing) = self.compaction.lock().standing(self) else {
             return CompactionStatus::default();
@@ -199,14 +202,14 @@ impl PartitionLog {
         status
     }
 
-    /// Gives up the pass that calls of [`PartitionLog::compact`] have left unfinished, and the
-    /// memory that it holds. Its finished part stays done. Waits as
-    /// [`PartitionLog::compaction_status`] does.
+    /// Drops the unfinished pass and frees its memory. Segments that it has rewritten stay
+    /// rewritten. Waits while a call of [`PartitionLog::compact`] runs.
     pub fn abandon_compaction(&self) {
         self.compaction.lock().pass = None;
     }
 
-    /// Waits until no call of [`PartitionLog::compact`] is at work. The partition is closed.
+    /// Waits until no call of [`PartitionLog::compact`] runs. Precondition: the partition is
+    /// closed, so that none begins.
     pub(crate) fn wait_for_compaction(&self) {
         drop(self.compaction.lock());
     }
@@ -275,7 +278,7 @@ impl PartitionLog {
         Ok(())
     }
 
-    /// Segments with records that no pass has seen, and that are old enough.
+    /// The segments that no pass has covered and that are older than `min_lag_ms`.
     fn dirty(&self, standing: Standing, options: &CompactionOptions) -> Vec<Arc<Segment>> {
         let lag_ms = i64::try_from(options.min_lag_ms).unwrap_or(i64::MAX);
         let newest_ms = options.now_ms.saturating_sub(lag_ms);
@@ -287,7 +290,7 @@ impl PartitionLog {
         dirty.take_while(is_old).collect()
     }
 
-    /// Collects the keys of what is dirty; `None` when there is nothing to do.
+    /// Collects the keys of the dirty segments; `None` if there is nothing to do.
     fn begin_pass(
         self: &Arc<Self>,
         standing: Standing,
@@ -311,7 +314,8 @@ impl PartitionLog {
                     if map.is_full_for(&batch) {
                         break 'segments;
                     }
-                    // An unreadable batch is left as it is, and says nothing of other records.
+                    // A batch that cannot be inflated is kept as it is, and supersedes no other
+                    // record.
                     if let Ok(inflated) = batch.inflate(options.inflated_bytes_max) {
                         let _ = map.add(&inflated);
                     }
@@ -330,7 +334,7 @@ impl PartitionLog {
         }))
     }
 
-    /// The next run: segments that are merged into one, as many as fit into it.
+    /// The next run: neighbouring segments that together fit into one.
     fn next_run(&self, pass: &Pass) -> Vec<Arc<Segment>> {
         let limit = self.segment_bytes();
         let mut bytes = 0;
@@ -345,7 +349,7 @@ impl PartitionLog {
             .collect()
     }
 
-    /// Writes a run of segments anew, if that changes anything.
+    /// Rewrites a run of segments, if that changes anything.
     fn clean_run(
         self: &Arc<Self>,
         pass: &mut Pass,
@@ -379,7 +383,7 @@ impl PartitionLog {
             is_changed,
             ..
         } = cleaner;
-        // A batch that cannot be read today must not be given up for ever.
+        // A rewrite would lose a batch that cannot be read now and perhaps can be later.
         let is_corrupt = run.iter().any(|segment| !segment.damages.lock().is_empty());
         if outcome.is_err() || is_corrupt || !is_changed {
             writer.discard(&self.shared);
@@ -435,8 +439,8 @@ impl PartitionLog {
         Ok(())
     }
 
-    /// Checks that the disk has room for the old files and the new one together, without its
-    /// reserve.
+    /// Checks that the disk has free space for the new file in addition to the old ones, without
+    /// using its reserve.
     fn check_room(&self, bytes: u64) -> Result<(), IoFailure> {
         let reserve = self.shared.options.disk_free_bytes_min;
         let free = self.shared.disk.free_bytes().unwrap_or(u64::MAX);
@@ -447,7 +451,7 @@ impl PartitionLog {
         Ok(())
     }
 
-    /// Base offsets of the last batch of each idempotent producer.
+    /// The base offset of the last batch of each idempotent producer.
     fn last_of_producers(&self) -> HashMap<i64, Offset> {
         let state = self.state.lock();
         let last = state.producers.iter();
@@ -480,7 +484,7 @@ struct Cleaner<'a> {
 }
 
 impl Cleaner<'_> {
-    /// Cleans a batch, and returns the rest of it.
+    /// Removes superseded records from a batch. Returns the batch to keep, if any.
     fn clean(&mut self, batch: Batch) -> Option<Batch> {
         if batch.is_control() {
             return Some(batch);
