@@ -1,10 +1,10 @@
-//! Opening what an earlier run has left, however it ended.
+//! Recovery: opens the files of an earlier run, whether it was stopped, was killed or lost power.
 //!
-//! A sealed segment costs one small read (its footer) and a look at its size. The others are
-//! scanned from their last index entry, because everything before that was synced; valid batches
-//! behind a corrupt region are kept, and what lies behind the last one is a torn tail, and is cut
-//! off with one line in the log. A file that is gone, or shorter than its index says, is told with
-//! the messages that are lost, and their offsets are not given away again.
+//! Of a sealed segment, only the footer and the file's size are read. The other segments are
+//! scanned from their last index entry, because all bytes before it were synced. Valid batches
+//! after a corrupt region are kept. Bytes after the last valid batch are a torn tail: they are cut
+//! off and logged. If a file is missing, or shorter than its index says, the lost messages are
+//! reported, and their offsets are not assigned again.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -29,27 +29,27 @@ use crate::segment::{Segment, SegmentState, Stage, create_index, read_index};
 use crate::shared::Shared;
 use crate::topic_files::{self, RecoveredTopic, TOPIC_NAME};
 
-/// Maximum of corrupt regions in one segment that are stepped over; at the next one the segment is
-/// truncated. To find the end of a region takes a scan of the rest of the file, which bytes that
-/// were made to look like batches could ask for again and again.
+/// Maximum number of corrupt regions in one segment that are skipped; at the next one the segment
+/// is truncated. Finding the end of a region may scan the rest of the file, and without a limit a
+/// file full of forged batch headers would repeat that scan endlessly.
 const GAPS_MAX: usize = 1_000;
 
-/// The findings at the start.
+/// The result of recovery.
 #[derive(Clone, Debug, Default)]
 pub struct Recovery {
     /// Entries of the state journal, oldest first.
     pub journal: Vec<Vec<u8>>,
-    /// Lower bound of the entries of the state journal that were lost to damage; reported at each
-    /// start until the next snapshot.
+    /// Lower bound of the number of journal entries that were lost to damage. Each start reports it
+    /// until the next snapshot.
     pub lost_entries: u32,
-    /// A file of the state journal has an earlier format: no snapshot was written since the
+    /// Whether a file of the state journal has an earlier format: no snapshot was written since the
     /// upgrade.
     pub is_upgraded: bool,
     /// Topics that have a folder.
     pub topics: Vec<RecoveredTopic>,
     /// Partitions that have files.
     pub partitions: Vec<RecoveredPartition>,
-    /// Lines for the operator.
+    /// Messages for the operator, one a line.
     pub report: Vec<String>,
     /// Whether the last run ended with `Log::close`.
     pub clean: bool,
@@ -57,12 +57,12 @@ pub struct Recovery {
     pub boot_id: String,
 }
 
-/// A partition that was found at the start.
+/// A partition that recovery has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecoveredPartition {
-    /// The topic that it belongs to.
+    /// UUID of the topic.
     pub topic: Uuid,
-    /// Its number within the topic.
+    /// Number of the partition within the topic.
     pub partition: u32,
     /// Offset of the first record.
     pub start_offset: Offset,
@@ -70,15 +70,15 @@ pub struct RecoveredPartition {
     pub next_offset: Offset,
     /// Bytes of batches.
     pub bytes: u64,
-    /// Bytes of a torn tail that were cut off.
+    /// Bytes of torn tails that were cut off.
     pub truncated_bytes: u64,
-    /// The newest file was damaged though no power was lost: messages after the last one found may
-    /// be missing. Their offsets were assigned.
+    /// The newest segment's end is damaged although no power was lost. So messages after the last
+    /// one found may be missing, and their offsets were assigned.
     pub end_in_doubt: bool,
 }
 
-/// Opens all partitions below the folder `topics` and adds them to the log. `same_boot`: the kernel
-/// still has everything that the last run has handed to it.
+/// Opens all partitions below the folder `topics` and adds them to the log. `same_boot`: the
+/// machine was not restarted since the last run, so no write of that run is lost.
 pub(crate) fn recover_partitions(
     shared: &Arc<Shared>,
     recovery: &mut Recovery,
@@ -105,7 +105,7 @@ pub(crate) fn recover_partitions(
     Ok(())
 }
 
-/// Leaves to the housekeeper the work that the last run did not finish.
+/// Queues the work that the last run did not finish for the housekeeper.
 fn note_unfinished(shared: &Shared, partition: &Arc<PartitionLog>) {
     let mut state = partition.state.lock();
     for segment in &state.segments {
@@ -177,38 +177,40 @@ fn recover_partition(
     let dir = partition_dir(topic, number);
     let bases = find_segments(shared, &dir, &mut recovery.report)?;
     if bases.is_empty() {
-        // Not an error: a crash may have come before the first file.
+        // Not an error: the crash may have come before the first segment was created.
         tracing::warn!(folder = %dir, "the folder of a partition has no messages");
     }
     let mut state = RecoveredState::empty(shared);
     state.writer.has_dir = true;
-    // A kill leaves names that the program sees and the disk does not have yet.
+    // After a kill these names exist but may not be durable.
     let names = [topic_dir(topic), topic_files::topic_file(topic)];
     state.unsynced_dirs = vec![dir.to_string(), "topics".to_owned()];
     state.unsynced_dirs.extend(names);
     let mut truncated = 0;
     let mut end_in_doubt = false;
     let mut sealed_end = 0;
-    // Exclusive upper bound of the offsets that are lost, or may be: new records get higher ones.
+    // Exclusive upper bound of the offsets that are lost or may be. New records get this offset or
+    // a higher one.
     let mut lost_end = 0;
     let (mut orphans, mut gaps) = (Vec::new(), Vec::new());
     let mut nexts = bases.keys().skip(1);
     for (base, has_log) in &bases {
         let next_base = nexts.next().copied();
         if *base < sealed_end {
-            // Compaction has put it into the segment before.
+            // Compaction has merged this segment into the one before.
             remove_segment(&*shared.disk, &dir, *base)?;
             continue;
         }
         let is_last = next_base.is_none();
-        // The data behind the last entry of its index is known after an orderly end only.
+        // After a kill the end of the newest segment is unknown: its index need not cover the last
+        // batches.
         let after_kill = is_last && same_boot && !recovery.clean;
         if !has_log {
             end_in_doubt = after_kill;
             let loss = missing(shared, &dir, *base, end_in_doubt);
             state.losses.extend(loss);
             if same_boot || recovery.clean {
-                // Its base offset proves that all lower offsets were assigned.
+                // The file's name proves that all offsets below `base` were assigned.
                 lost_end = *base;
             }
             orphans.push(*base);
@@ -229,8 +231,8 @@ fn recover_partition(
             ));
         }
         truncated += found.truncated_bytes;
-        // A kill leaves reserved space after the last message of the newest file: none means
-        // damage.
+        // A kill always leaves reserved space after the last batch of the newest segment. Without
+        // it, the file is damaged.
         if after_kill {
             end_in_doubt = found.truncated_bytes > 0 || found.is_full;
         }
@@ -251,7 +253,7 @@ fn recover_partition(
         let segment = Segment::new(*base, dir.clone(), found.state);
         if let Some(loss) = found.loss {
             if stage == Stage::Sealed {
-                // Readers need not find it again.
+                // Notes the damage, so that readers do not report it again.
                 segment.note_damage(loss.position, Damage::UpTo(segment.len()));
             }
             state.losses.push(loss);
@@ -265,7 +267,7 @@ fn recover_partition(
                 active: Some(segment.clone()),
                 position: segment.len(),
                 reserved: found.file_len,
-                // It may have been prepared; if not, it does no harm.
+                // The file may have been a prepared one. If it was not, padding does no harm.
                 fills_blocks: true,
                 has_dir: true,
             };
@@ -276,12 +278,13 @@ fn recover_partition(
     let ends = state.losses.iter().flat_map(|loss| &loss.offsets);
     lost_end = ends.fold(lost_end, |end, offsets| end.max(offsets.end));
     if let Err(failure) = begin_behind(shared, &mut state, &dir, lost_end) {
-        // The orphaned index files stay: they tell the next start that these offsets were assigned.
+        // The index files without a segment stay: they tell the next start that these offsets were
+        // assigned.
         tracing::warn!(%failure, "cannot create a segment above the lost offsets");
         state.raise_to = lost_end;
         orphans.clear();
     }
-    // An orphan's index file may now be that of the segment just begun.
+    // The segment that was just begun may have taken over one of these index files.
     let begun = state.writer.active.as_ref().map(|segment| segment.base);
     orphans.retain(|base| Some(*base) != begun);
     for base in orphans {
@@ -293,8 +296,8 @@ fn recover_partition(
     Ok((state, truncated, end_in_doubt))
 }
 
-/// If messages at the end are lost, begins a segment above them: its base offset tells later
-/// starts, too, that the lost offsets were assigned.
+/// If messages at the end are lost, begins a segment with a base offset above theirs, so that later
+/// starts know, too, that the lost offsets were assigned.
 fn begin_behind(
     shared: &Shared,
     state: &mut RecoveredState,
@@ -310,8 +313,7 @@ fn begin_behind(
     let fail = |error| IoFailure::new("create", &path, &error);
     let file = shared.disk.open(&path, OpenMode::OpenOrCreate);
     let file = file.map_err(fail)?;
-    // Reserve space, as a kill would leave it: without any, the next start takes the end for
-    // damaged.
+    // Reserves space as the writer does: without it, the next start would take the end for damaged.
     file.set_len(BATCH_HEADER_BYTES as u64).map_err(fail)?;
     segment.set_file(shared, file);
     create_index(shared, &segment.index_path());
@@ -329,8 +331,9 @@ fn begin_behind(
     Ok(())
 }
 
-/// The loss of a segment of which only the index file is there. If the index has no entry, the
-/// segment was empty, unless `end_in_doubt`: then it may have had messages that were never indexed.
+/// The loss of a segment of which only the index file exists. If the index has no entry, the
+/// segment was empty and nothing is lost, unless `end_in_doubt`: then the segment may have had
+/// messages that were not indexed yet.
 fn missing(shared: &Shared, dir: &str, base: Offset, end_in_doubt: bool) -> Option<Loss> {
     let index = read_index(shared, &format!("{dir}/{base:020}.index"), base);
     let end = index.footer.or(index.entries.last().copied());
@@ -346,8 +349,8 @@ fn missing(shared: &Shared, dir: &str, base: Offset, end_in_doubt: bool) -> Opti
     })
 }
 
-/// The loss of a file that ends at `position` although its index, with `said`, goes further. `from`
-/// is the offset after its last message.
+/// The loss of a file that ends at `position`, before the position of the index entry `said`.
+/// `from` is the offset after the last message that is left.
 fn cut_short(path: &str, position: u64, from: Offset, said: IndexEntry) -> Loss {
     Loss {
         file: path.to_owned(),
@@ -362,17 +365,17 @@ struct RecoveredSegment {
     state: SegmentState,
     file_len: u64,
     truncated_bytes: u64,
-    /// Corrupt regions between batches: the offsets that may have been there, and their length in
+    /// Corrupt regions between batches: the range of offsets that may be lost, and the length in
     /// bytes.
     gaps: Vec<(Range<Offset>, u64)>,
-    /// The data that its index names, and its file has not.
+    /// The bytes that the index covers and that the file does not have.
     loss: Option<Loss>,
-    /// Whether its end may have been cut off: no reserved space follows the last message, and no
+    /// Whether the file may have been truncated: no reserved space follows the last batch, and no
     /// index entry confirms that the file ends there.
     is_full: bool,
 }
 
-/// Opens one segment; the next one, if there is one, begins at `next_base`.
+/// Opens one segment. `next_base` is the base offset of the next one; `None` for the last.
 fn recover_segment(
     shared: &Shared,
     dir: &str,
@@ -428,8 +431,8 @@ fn recover_segment(
     let mut found = scan(&*file, start, below, bytes_max, behind).map_err(fail("read"))?;
     entries.append(&mut found.entries);
     has_producers |= found.has_producers;
-    // If valid batches follow the invalid bytes, these are a corrupt region and no torn tail. The
-    // first batch after them becomes an index entry, by which readers jump over the region.
+    // If valid batches follow the invalid bytes, these are a corrupt region, not a torn tail. The
+    // first batch after the region gets an index entry, which lets readers skip the region.
     let mut gaps = Vec::new();
     let content_end = found.position + found.torn_bytes;
     while found.torn_bytes > 0 && gaps.len() < GAPS_MAX {
@@ -470,12 +473,13 @@ fn recover_segment(
         );
         count(&shared.counters.truncated_bytes, found.torn_bytes);
     }
-    // Writers append without gaps, so what a kill tears begins at `position`: zeros there mean that
-    // the rest is reserved space, and need not be cut. A power loss may have kept later blocks and
-    // lost earlier ones, so then the unread rest is cut, too.
+    // Writers append without gaps, so a write that a kill has interrupted begins at `position`.
+    // Zeros there mean that the rest is reserved space, which need not be cut off. A power loss may
+    // have kept later blocks and lost earlier ones, so after a restart of the machine the unread
+    // rest is cut off, too.
     if found.torn_bytes > 0 || (found.unread_bytes > 0 && !same_boot) {
-        // The cut must be durable before anything is appended: else what it removes could come
-        // back behind new batches.
+        // The truncation must be durable before the next append: otherwise the bytes that it
+        // removes could reappear after new batches.
         file.set_len(found.position).map_err(fail("cut"))?;
         file.sync_data().map_err(fail("sync"))?;
         if let Ok(index) = shared.disk.open(&index_path, OpenMode::Existing) {
@@ -489,12 +493,14 @@ fn recover_segment(
     let mut is_full = !has_room && said.is_none_or(|said| said.position != found.position);
     if next_base.is_none() {
         if !has_room {
-            // Said once: the next kill finds the reserved space that every kill leaves.
+            // Reserves the space that is missing, so that the next start does not report the same
+            // damage again.
             let room = found.position + BATCH_HEADER_BYTES as u64;
             file.set_len(room).map_err(fail("extend"))?;
         }
         let is_begun = !create_index(shared, &index_path);
-        // The index comes with the reserved space: a kill came first.
+        // An empty file without an index is no damage: a kill came before the writer had reserved
+        // space and created the index.
         is_full &= is_begun || file_len > 0;
     }
     let said = said.filter(|said| said.position > found.position && said.offset > found.end);
@@ -523,7 +529,7 @@ fn recover_segment(
     })
 }
 
-/// Where a segment begins.
+/// The start of a segment, as an index entry.
 fn beginning(base: Offset) -> IndexEntry {
     IndexEntry {
         offset: base,
@@ -532,8 +538,8 @@ fn beginning(base: Offset) -> IndexEntry {
     }
 }
 
-/// Whether the file of a sealed segment has all that its footer says. A file that cannot be looked
-/// at is left to readers.
+/// The loss, if the file of a sealed segment is shorter than its footer says. A file that cannot be
+/// opened is reported by the first read.
 fn check_length(shared: &Shared, path: &str, base: Offset, footer: IndexEntry) -> Option<Loss> {
     let file = shared.disk.open(path, OpenMode::Existing).ok()?;
     let file_len = file.len().ok().filter(|len| *len < footer.position)?;
@@ -556,7 +562,7 @@ fn first_timestamp(file: &dyn DiskFile, len: u64) -> std::io::Result<i64> {
     Ok(Batch::peek_max_timestamp(&header))
 }
 
-/// The footer of a sealed segment: the last item of its index, and whether the segment may hold
+/// The footer of a sealed segment (the last item of its index), and whether the segment may contain
 /// batches of idempotent producers.
 fn read_footer(disk: &dyn Disk, path: &str, base: Offset) -> Option<(IndexEntry, bool)> {
     let file = disk.open(path, OpenMode::Existing).ok()?;

@@ -1,4 +1,4 @@
-//! The files of a partition's segments, as a start finds them.
+//! Lists and cleans up the files of a partition's segments at the start.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use crate::partition::prepared::PREPARED_NAME;
 use crate::segment::scan::find_batch;
 use crate::shared::Shared;
 
-/// Base offsets of the segments of a partition, and whether they have more than an index; removes
-/// what compaction had not finished, and what was prepared for later.
+/// The base offsets of a partition's segments, each with `true` if the log file exists and `false`
+/// if only the index does. Removes unfinished files of compaction and the prepared file.
 pub(crate) fn find_segments(
     shared: &Shared,
     dir: &str,
@@ -48,8 +48,9 @@ pub(crate) fn find_segments(
     Ok(bases)
 }
 
-/// The file of the segment whose messages lie in a prepared file, which holds zeros else, while its
-/// own begins with zeros.
+/// The path of the segment's file whose content was exchanged with that of the prepared file: the
+/// prepared file, which should have only zeros, contains messages, and the segment's file begins
+/// with zeros.
 fn exchanged_with(
     shared: &Shared,
     dir: &str,
@@ -67,8 +68,8 @@ fn exchanged_with(
     (header == [0; BATCH_HEADER_BYTES]).then_some(log)
 }
 
-/// Removes what is left of a segment. The index first: one without a log says that messages are
-/// lost.
+/// Removes the files of a segment. The index is removed first: recovery takes an index without a
+/// log file for lost messages.
 pub(crate) fn remove_segment(disk: &dyn Disk, dir: &str, base: Offset) -> Result<(), IoFailure> {
     remove(disk, &format!("{dir}/{base:020}.index"))?;
     remove(disk, &format!("{dir}/{base:020}.log"))

@@ -1,10 +1,10 @@
-//! The sparse index of a segment, and what it promises.
+//! The sparse index of a segment.
 //!
-//! One entry per 32 KiB of log, in memory and in the file `<base offset>.index`, which comes empty
-//! with the segment's first batch. An entry is written to the file only after the log before its
-//! position was synced: on disk it is a promise, and recovery starts to look for the end of the log
-//! at the last entry. A footer seals the segment: it says where the log ends, so that a sealed
-//! segment is opened by reading 32 bytes.
+//! It has one entry per 32 KiB of log, in memory and in the file `<base offset>.index`, which is
+//! created empty before the segment's first batch is written. An entry is written to the file only
+//! after the log before its position was synced. So recovery searches for the end of the log from
+//! the last entry on. A footer seals the segment: it says where the log ends, so that opening a
+//! sealed segment needs a read of 32 bytes only.
 //!
 //! Every entry, little-endian, 32 bytes:
 //!
@@ -16,17 +16,18 @@
 //!       +----------+-----------+---------------+-----------+-----------+
 //! ```
 //!
-//! Kind 1 (entry): the batch at `position` has a base offset of at least `offset`; everything
-//! before is synced and has timestamps up to the maximum. Kind 2 (footer): the segment is sealed,
-//! `offset` is its end, `position` its length, and the maximum is that of all its records. Kinds 3
-//! and 4 are the same, and say that batches of idempotent producers may lie before `position`. The
-//! CRC-32C covers the segment's base offset (8 bytes, not stored here) and bytes 0 to 27, so that
-//! an entry of another file is no entry of this one. Kinds are stable.
+//! Kind 1 (entry): the batch at `position` has a base offset of at least `offset`; all bytes before
+//! it are synced, and their records have timestamps up to the maximum. Kind 2 (footer): the segment
+//! is sealed, `offset` is its end offset, `position` its length, and the maximum is that of all
+//! records. Kinds 3 and 4 are the same as 1 and 2, and say that there may be batches of idempotent
+//! producers before `position`. The CRC-32C covers the segment's base offset (8 bytes, not stored
+//! here) and bytes 0 to 27, so that an entry of another segment's index is invalid here. The
+//! numbers of the kinds never change.
 
 use crate::batch::{Offset, field};
 
-/// Log bytes between two index entries: small enough to read over, large enough that the index of
-/// 10 GB takes 8 MB of memory.
+/// Log bytes between two index entries: few enough to scan for each read, many enough that the
+/// index of 10 GB takes only 8 MB of memory.
 pub(crate) const INDEX_INTERVAL_BYTES: u64 = 32 << 10;
 /// Size of an entry and of the footer in the index file.
 pub const INDEX_ENTRY_BYTES: usize = 32;
@@ -51,8 +52,8 @@ pub enum IndexItem {
     Footer(IndexEntry),
 }
 
-/// Encodes one item of the index of the segment with this base offset.
-/// `has_producers`: batches of idempotent producers may lie before it.
+/// Encodes one item of the index of the segment with this base offset. `has_producers`: there may
+/// be batches of idempotent producers before its position.
 pub fn encode_index_item(
     base: Offset,
     item: IndexItem,
@@ -77,8 +78,8 @@ fn checksum(base: Offset, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&base.to_le_bytes()), bytes)
 }
 
-/// Decodes one item, and whether batches of idempotent producers may lie before it; `None` when
-/// the bytes are not one of this segment's.
+/// Decodes one item, and whether there may be batches of idempotent producers before its position.
+/// `None` if the bytes are no item of this segment's index.
 pub fn decode_index_item(base: Offset, bytes: &[u8]) -> Option<(IndexItem, bool)> {
     let bytes = bytes.get(..INDEX_ENTRY_BYTES)?;
     if u32::from_le_bytes(field(bytes, 28)) != checksum(base, &bytes[..28]) {
@@ -96,18 +97,19 @@ pub fn decode_index_item(base: Offset, bytes: &[u8]) -> Option<(IndexItem, bool)
     }
 }
 
-/// The valid beginning of an index file.
+/// The valid items at the beginning of an index file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IndexContents {
-    /// Entries with rising positions and offsets that do not fall.
+    /// Entries. Positions increase, and offsets never decrease.
     pub entries: Vec<IndexEntry>,
     /// The footer, if the segment is sealed.
     pub footer: Option<IndexEntry>,
-    /// Whether batches of idempotent producers may lie before the last item.
+    /// Whether there may be batches of idempotent producers before the last item's position.
     pub has_producers: bool,
 }
 
-/// Reads an index file up to its first invalid item. Never fails: a useless index is an empty one.
+/// Decodes an index file up to its first invalid item. Never fails: without a valid item the index
+/// is empty.
 pub fn decode_index(base: Offset, bytes: &[u8]) -> IndexContents {
     let mut contents = IndexContents::default();
     let mut last = IndexEntry {
@@ -139,7 +141,8 @@ pub fn decode_index(base: Offset, bytes: &[u8]) -> IndexContents {
     contents
 }
 
-/// Position to start reading at in order to find `offset`: the last known boundary before it.
+/// The position from which to read in order to find `offset`: the last known batch boundary before
+/// it.
 pub(crate) fn position_before(entries: &[IndexEntry], offset: Offset) -> u64 {
     match entries.partition_point(|entry| entry.offset <= offset) {
         0 => 0,
@@ -147,7 +150,7 @@ pub(crate) fn position_before(entries: &[IndexEntry], offset: Offset) -> u64 {
     }
 }
 
-/// The first known boundary after a position, to go on behind a corrupt region.
+/// The first known batch boundary after a position, from which to continue after a corrupt region.
 pub(crate) fn boundary_after(entries: &[IndexEntry], position: u64) -> Option<u64> {
     let after = entries.partition_point(|entry| entry.position <= position);
     entries.get(after).map(|entry| entry.position)

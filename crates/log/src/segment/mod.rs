@@ -1,8 +1,8 @@
-//! One segment of a partition: a file of batches back to back, and its sparse index.
+//! One segment of a partition: a file of consecutive batches, and its sparse index.
 //!
-//! The file `<base offset, 20 digits>.log` holds batches and nothing else. It is longer than its
-//! content while it is written (space is reserved ahead and reads as zeros), so its length says
-//! nothing: the end is found by checksum, or stands in the footer of the index.
+//! The file `<base offset, 20 digits>.log` contains only batches. While it is active, reserved
+//! space follows the batches and reads as zeros, so the file's length does not say where the
+//! batches end. The end is in the footer of the index, or is found by checksums.
 
 pub(crate) mod files;
 pub(crate) mod index;
@@ -25,10 +25,10 @@ use crate::segment::index::{
 };
 use crate::shared::Shared;
 
-/// Where a segment is in its life.
+/// The stage of a segment's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Appends go here.
+    /// Takes appends.
     Active,
     /// Takes no more appends; its index has no footer yet.
     Full,
@@ -36,21 +36,21 @@ pub(crate) enum Stage {
     Sealed,
 }
 
-/// The state of a segment as seen from outside.
+/// A description of a segment, for other crates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentInfo {
-    /// Base offset; it names the segment.
+    /// Base offset, which identifies the segment.
     pub base: Offset,
-    /// Offset after its last record.
+    /// Offset after the last record.
     pub end: Offset,
-    /// Bytes of its batches.
+    /// Bytes of the batches.
     pub bytes: u64,
-    /// Highest timestamp of its records in milliseconds since 1970; `i64::MIN` when empty.
+    /// Highest timestamp of the records, in milliseconds since 1970; `i64::MIN` if there are none.
     pub max_timestamp_ms: i64,
-    /// Whether appends go to it.
+    /// Whether it takes appends.
     pub active: bool,
-    /// Whether it takes no more appends and may be dropped. A segment that is neither active nor
-    /// sealed is about to be sealed.
+    /// Whether it may be dropped. A segment that is neither active nor sealed is about to be
+    /// sealed.
     pub sealed: bool,
 }
 
@@ -61,39 +61,43 @@ pub(crate) struct Segment {
     end: AtomicU64,
     len: AtomicU64,
     synced: AtomicU64,
-    /// Up to here this process has written the batches, or has found them valid.
+    /// Bytes, from the start of the file, whose batches this process has written or has found
+    /// valid.
     checked: AtomicU64,
     max_timestamp_ms: AtomicI64,
-    /// Highest timestamp of the first batch; `i64::MAX` while there is none.
+    /// Highest timestamp of the first batch, in milliseconds since 1970; `i64::MAX` while there is
+    /// none.
     first_timestamp_ms: AtomicI64,
-    /// When it was begun by this run, in milliseconds since 1970; `i64::MIN` if an earlier one did.
+    /// When this process has created the segment, in milliseconds since 1970; `i64::MIN` if an
+    /// earlier one has.
     begun_ms: i64,
     stage: AtomicU8,
-    /// Whether it may hold batches of idempotent producers.
+    /// Whether it may contain batches of idempotent producers.
     has_producers: AtomicBool,
-    /// A sync of this file has failed: it takes no more appends and no sync of it is believed
-    /// again.
+    /// The failure of a sync. After it the segment takes no more appends, and a later sync that
+    /// succeeds proves nothing.
     poisoned: OnceLock<IoFailure>,
     file: Mutex<Option<Arc<dyn DiskFile>>>,
     file_used: AtomicBool,
-    /// Compaction has given its file names to another segment. Its open file and its index stay in
-    /// memory for readers that still have it: neither can be opened again.
+    /// Compaction has given the names of its files to another segment. For readers that still use
+    /// this one, the file stays open and the index stays in memory, because neither can be opened
+    /// again.
     pinned: AtomicBool,
     index: Mutex<SegmentIndex>,
-    /// Held during a sync of this file: the kernel reports a failed sync only once, and the
-    /// second caller must see that it is poisoned.
+    /// Locked during a sync of this file: the kernel reports a failed sync only once, so a second
+    /// caller must wait and see that the segment is poisoned.
     pub(crate) sync_lock: Mutex<()>,
     /// The damaged regions that readers have found.
     pub(crate) damages: Mutex<Damages>,
-    /// Where recent sequential readers will go on: (offset, position).
+    /// Offset and file position at which recent sequential readers will continue.
     hints: Mutex<[(Offset, u64); 4]>,
 }
 
 #[derive(Default)]
 struct SegmentIndex {
-    /// `None`: on disk only.
+    /// `None`: not in memory.
     entries: Option<Vec<IndexEntry>>,
-    /// How many of the first entries are in the index file.
+    /// Number of entries, from the first, that are in the index file.
     flushed: usize,
     /// Position of the newest entry.
     last_position: u64,
@@ -104,22 +108,24 @@ struct SegmentIndex {
 pub(crate) struct SegmentState {
     pub(crate) end: Offset,
     pub(crate) len: u64,
-    /// Length that is known to be synced.
+    /// Bytes that are known to be synced.
     pub(crate) synced: u64,
     pub(crate) max_timestamp_ms: i64,
-    /// Highest timestamp of the first batch; `i64::MAX` for a segment that is empty or sealed.
+    /// Highest timestamp of the first batch, in milliseconds since 1970; `i64::MAX` for a segment
+    /// that is empty or sealed.
     pub(crate) first_timestamp_ms: i64,
-    /// When this run has begun it, in milliseconds since 1970; `i64::MIN` if it did not.
+    /// When this process has created the segment, in milliseconds since 1970; `i64::MIN` if an
+    /// earlier one has.
     pub(crate) begun_ms: i64,
     pub(crate) stage: Stage,
-    /// Whether it may hold batches of idempotent producers.
+    /// Whether it may contain batches of idempotent producers.
     pub(crate) has_producers: bool,
-    /// Entries in memory and how many of them the index file has; `None` leaves them on disk.
+    /// The index entries, and the number of them that are in the index file; `None`: not in memory.
     pub(crate) entries: Option<(Vec<IndexEntry>, usize)>,
 }
 
 impl SegmentState {
-    /// Of a segment that was just created, at `begun_ms`.
+    /// The state of a segment that is created at `begun_ms`, in milliseconds since 1970.
     pub(crate) fn fresh(base: Offset, begun_ms: i64) -> SegmentState {
         SegmentState {
             end: base,
@@ -184,7 +190,7 @@ impl Segment {
         self.len.load(Ordering::Acquire)
     }
 
-    /// Bytes that are known to be on the disk.
+    /// Bytes that are known to be durable.
     pub(crate) fn synced(&self) -> u64 {
         self.synced.load(Ordering::Acquire)
     }
@@ -193,12 +199,14 @@ impl Segment {
         self.max_timestamp_ms.load(Ordering::Acquire)
     }
 
-    /// Highest timestamp of the first batch; `i64::MAX` when it is not known.
+    /// Highest timestamp of the first batch, in milliseconds since 1970; `i64::MAX` if it is not
+    /// known.
     pub(crate) fn first_timestamp_ms(&self) -> i64 {
         self.first_timestamp_ms.load(Ordering::Acquire)
     }
 
-    /// When this run has begun it, in milliseconds since 1970; `i64::MIN` if it did not.
+    /// When this process has created the segment, in milliseconds since 1970; `i64::MIN` if an
+    /// earlier one has.
     pub(crate) fn begun_ms(&self) -> i64 {
         self.begun_ms
     }
@@ -215,7 +223,7 @@ impl Segment {
         self.stage.store(stage as u8, Ordering::Release);
     }
 
-    /// Whether it may hold batches of idempotent producers.
+    /// Whether it may contain batches of idempotent producers.
     pub(crate) fn has_producers(&self) -> bool {
         self.has_producers.load(Ordering::Acquire)
     }
@@ -224,7 +232,7 @@ impl Segment {
         self.poisoned.get().is_some()
     }
 
-    /// The failed sync, if there was one.
+    /// The failure of a sync, if there was one.
     pub(crate) fn failure(&self) -> Option<&IoFailure> {
         self.poisoned.get()
     }
@@ -238,7 +246,8 @@ impl Segment {
         self.synced() < self.len() && !self.is_poisoned()
     }
 
-    /// Notes that everything before `len` is synced; says how many bytes that is more than before.
+    /// Notes that the first `len` bytes are synced. Returns the number of bytes that were not
+    /// synced before.
     pub(crate) fn note_synced(&self, len: u64) -> u64 {
         invariant!(
             len <= self.len(),
@@ -258,7 +267,7 @@ impl Segment {
         }
     }
 
-    /// Whether retention may drop it: it is sealed, or never will be because a sync has failed.
+    /// Whether retention may drop it: it is sealed, or cannot be sealed because a sync has failed.
     pub(crate) fn is_droppable(&self) -> bool {
         match self.stage() {
             Stage::Active => false,
@@ -267,7 +276,7 @@ impl Segment {
         }
     }
 
-    /// The open file; opens it if it was closed to bound the number of open files.
+    /// The open file. Opens it again if it was closed to bound the number of open files.
     pub(crate) fn file(self: &Arc<Self>, shared: &Shared) -> Result<Arc<dyn DiskFile>, IoFailure> {
         let mut slot = self.file.lock();
         self.file_used.store(true, Ordering::Relaxed);
@@ -283,21 +292,21 @@ impl Segment {
         Ok(file)
     }
 
-    /// Takes over the file that was just created.
+    /// Takes over a file that was just created.
     pub(crate) fn set_file(self: &Arc<Self>, shared: &Shared, file: Arc<dyn DiskFile>) {
         *self.file.lock() = Some(file);
         self.file_used.store(true, Ordering::Relaxed);
         shared.open_files.admit(self, 1, Segment::close_file);
     }
 
-    /// Closes the file, unless it was used since the last call or has unsynced data: the kernel
-    /// reports a failed write-back only to a file that was open when it failed.
+    /// Closes the file, unless it was used since the last call or has unsynced bytes: the kernel
+    /// reports a failed write-back only to descriptors that were open when it failed.
     fn close_file(&self) -> bool {
         let stays = self.is_dirty() || self.pinned.load(Ordering::Acquire);
         if stays || self.file_used.swap(false, Ordering::Relaxed) {
             return false;
         }
-        // A holder of the lock is opening or using it right now.
+        // The thread that has the lock is opening or using the file.
         let Some(mut slot) = self.file.try_lock() else {
             return false;
         };
@@ -308,7 +317,7 @@ impl Segment {
         true
     }
 
-    /// Notes a batch that was handed to the kernel at `position`.
+    /// Notes a batch that was written at `position`.
     pub(crate) fn note_written(&self, batch: &Batch, position: u64) {
         invariant!(
             position == self.len(),
@@ -341,26 +350,27 @@ impl Segment {
         self.note_checked(position, len);
     }
 
-    /// The batches in `[position, end)` are valid.
+    /// Notes that the batches in the bytes `position..end` are valid.
     pub(crate) fn note_checked(&self, position: u64, end: u64) {
-        // `checked` is a single watermark: batches above it do not move it while some below them
-        // are not checked.
+        // `checked` is a single watermark, so it moves only if all bytes before `position` are
+        // checked.
         if position <= self.checked.load(Ordering::Acquire) {
             self.checked.fetch_max(end, Ordering::AcqRel);
         }
     }
 
-    /// Bytes from here on have to be looked at again.
+    /// Notes that the bytes from `position` on must be verified again.
     pub(crate) fn distrust_from(&self, position: u64) {
         self.checked.fetch_min(position, Ordering::AcqRel);
     }
 
-    /// Up to here the batches are known to be valid.
+    /// Bytes, from the start of the file, whose batches are known to be valid.
     pub(crate) fn checked_bytes(&self) -> u64 {
         self.checked.load(Ordering::Acquire)
     }
 
-    /// Where to begin to look for an offset, if that is known without asking the disk.
+    /// The position from which to search for an offset; `None` if the index must be read from the
+    /// disk.
     pub(crate) fn position_of(&self, offset: Offset) -> Option<u64> {
         let by_index = || self.with_index(|entries| position_before(entries, offset));
         self.hint(offset).or_else(by_index)
@@ -373,7 +383,7 @@ impl Segment {
         index.entries.as_deref().map(work)
     }
 
-    /// Brings the index of a sealed segment into memory.
+    /// Loads the index of a sealed segment into memory.
     pub(crate) fn load_index(self: &Arc<Self>, shared: &Shared) {
         if self.with_index(|_| ()).is_some() {
             return;
@@ -392,7 +402,7 @@ impl Segment {
         }
     }
 
-    /// Counts the index of a sealed segment among those that may be dropped from memory.
+    /// Adds the index of a sealed segment to those that may be evicted from memory.
     pub(crate) fn admit_index(self: &Arc<Self>, shared: &Shared) {
         let entries = self.with_index(<[IndexEntry]>::len).unwrap_or(0);
         let weight = (entries * size_of::<IndexEntry>()) as u64 + 64;
@@ -411,16 +421,16 @@ impl Segment {
         true
     }
 
-    /// Keeps file and index in memory from now on, because compaction gives their names to another
-    /// segment.
+    /// Keeps the file open and the index in memory from now on, because compaction gives their
+    /// names to another segment.
     pub(crate) fn pin(self: &Arc<Self>, shared: &Shared) -> Result<(), IoFailure> {
         self.pinned.store(true, Ordering::Release);
         self.load_index(shared);
         self.file(shared).map(drop)
     }
 
-    /// Appends to the index file the entries that may be relied on: those whose position is synced,
-    /// and what `close` adds. Only a footer is synced. Says whether anything was written.
+    /// Appends the entries whose position is synced to the index file, and then the item for
+    /// `close`. Syncs the index file only for a footer. Returns whether anything was written.
     pub(crate) fn flush_index(&self, shared: &Shared, close: Close) -> Result<bool, IoFailure> {
         let mut index = self.index.lock();
         let synced = self.synced();
@@ -438,7 +448,7 @@ impl Segment {
         let due = entries
             .partition_point(|entry| entry.position <= synced)
             .max(flushed);
-        // Read after the length, so that the flag covers each batch that the length covers.
+        // Read after the length, so that the flag takes account of all batches within the length.
         let has_producers = self.has_producers();
         let mut bytes = Vec::with_capacity((due - flushed + 1) * INDEX_ENTRY_BYTES);
         for entry in entries.get(flushed..due).unwrap_or_default() {
@@ -469,7 +479,7 @@ impl Segment {
         Ok(true)
     }
 
-    /// A known position for this offset from a reader that just was there.
+    /// The position of this offset, if a recent reader has left a hint.
     pub(crate) fn hint(&self, offset: Offset) -> Option<u64> {
         let hints = self.hints.lock();
         hints
@@ -478,14 +488,14 @@ impl Segment {
             .map(|(_, position)| *position)
     }
 
-    /// Remembers where the reader that wants `offset` next will find it.
+    /// Remembers the position of `offset` for the next read of a sequential reader.
     pub(crate) fn set_hint(&self, offset: Offset, position: u64) {
         let mut hints = self.hints.lock();
         hints.rotate_right(1);
         hints[0] = (offset, position);
     }
 
-    /// Where readers go on behind damage at this position, if somebody has found out.
+    /// The position after the damaged region at `position`, if it is known.
     pub(crate) fn behind_damage(&self, position: u64) -> Option<u64> {
         match self.damages.lock().range(..=position).next_back() {
             Some((_, Damage::UpTo(next))) if *next > position => Some(*next),
@@ -493,7 +503,7 @@ impl Segment {
         }
     }
 
-    /// Tells, once, that its file is not there.
+    /// Reports, once, that the segment's file is missing.
     pub(crate) fn tell_missing(&self, shared: &Shared) {
         let whole = Damage::UpTo(self.len());
         if self.damages.lock().insert(0, whole) != Some(whole) {
@@ -508,7 +518,7 @@ impl Segment {
         }
     }
 
-    /// Notes what is known of the damage at this position.
+    /// Notes a damaged region that begins at `position`.
     pub(crate) fn note_damage(&self, position: u64, damage: Damage) {
         self.damages.lock().insert(position, damage);
     }
@@ -520,20 +530,20 @@ impl std::fmt::Debug for Segment {
     }
 }
 
-/// The entry that [`Segment::flush_index`] writes beyond those that are due.
+/// The last item that [`Segment::flush_index`] writes, in addition to the entries.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Close {
-    /// Nothing.
+    /// No item.
     No,
-    /// An entry at the very end, so that the next start has nothing to scan.
+    /// An entry at the end of the batches, so that the next start has nothing to scan.
     Promise,
     /// The footer: the segment is sealed.
     Footer,
 }
 
-/// Creates an empty index file, unless there is one; says whether there was none. If the segment's
-/// log file is lost, its index file is the evidence that there was a segment. Nothing else needs it
-/// before the first entry, so a failure is only logged.
+/// Creates an empty index file if there is none. Returns whether it created one. If the segment's
+/// log file is lost, the index file is the evidence that there was a segment. Nothing else needs it
+/// before its first entry, so a failure is only logged.
 pub(crate) fn create_index(shared: &Shared, path: &str) -> bool {
     match shared.disk.open(path, OpenMode::CreateNew) {
         Ok(_) => true,
@@ -545,7 +555,7 @@ pub(crate) fn create_index(shared: &Shared, path: &str) -> bool {
     }
 }
 
-/// Reads an index file; a missing or unreadable one is an empty one.
+/// Reads an index file. A missing or unreadable file counts as empty.
 pub(crate) fn read_index(shared: &Shared, path: &str, base: Offset) -> IndexContents {
     let Ok(file) = shared.disk.open(path, OpenMode::Existing) else {
         return IndexContents::default();
@@ -558,5 +568,5 @@ pub(crate) fn read_index(shared: &Shared, path: &str, base: Offset) -> IndexCont
     }
 }
 
-/// Largest index file that is read: enough for a segment of 64 GiB.
+/// Maximum bytes of an index file that are read: enough for a segment of 64 GiB.
 const INDEX_FILE_BYTES_MAX: u64 = 64 << 20;

@@ -1,4 +1,4 @@
-//! Bounds what sealed and idle segments keep in memory: open files and indexes.
+//! Bounds the open files and the indexes in memory of all segments.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -7,11 +7,12 @@ use parking_lot::Mutex;
 
 use crate::segment::Segment;
 
-/// Most holders that are asked for one that comes, so that a bound that cannot be kept (all have
-/// unsynced data) costs little.
+/// Maximum number of segments that are asked to release the resource for each new one. So a bound
+/// that cannot be kept, because all segments have unsynced bytes, costs little time.
 const CHANCES_MAX: usize = 16;
 
-/// Segments that hold some resource, with its weight, oldest first.
+/// The segments that hold a resource (an open file or an index), each with its weight, oldest
+/// first.
 pub(crate) struct Residents {
     weight_max: u64,
     state: Mutex<ResidentList>,
@@ -31,8 +32,9 @@ impl Residents {
         }
     }
 
-    /// Notes that a segment holds the resource now. While there is too much of it, `evict` is asked
-    /// about the oldest holders; it gives the resource up and says `true`, or keeps it.
+    /// Notes that a segment now holds the resource. While the total weight is above the limit,
+    /// calls `evict` for the oldest holders. `evict` releases the resource and returns `true`, or
+    /// keeps it and returns `false`.
     pub(crate) fn admit(
         &self,
         segment: &Arc<Segment>,

@@ -1,4 +1,4 @@
-//! Finding the end of a segment that was not sealed.
+//! Finds the end of a segment that was not sealed.
 
 use std::io;
 use std::ops::Range;
@@ -10,59 +10,63 @@ use crate::disk::{BLOCK_BYTES, DiskFile, read_full};
 use crate::partition::read::is_misplaced;
 use crate::segment::index::{INDEX_INTERVAL_BYTES, IndexEntry};
 
-/// Bytes read at once; more for a batch that is larger.
+/// Bytes of one read; more for a larger batch.
 const WINDOW_BYTES: usize = 1 << 20;
 
-/// Bytes read first: of most segments only reserved space lies behind the last index entry.
+/// Bytes of the first read, which is smaller because most segments have only reserved space after
+/// the last index entry.
 const FIRST_WINDOW_BYTES: usize = 64 << 10;
 
-/// So many zeros in the place of the next batch are taken for reserved space, see [`Behind::Room`]:
-/// the kernel keeps or loses whole blocks, and the header of a batch is no zeros.
+/// With this many zero bytes in place of the next batch, the rest counts as reserved space, see
+/// [`Behind::Room`]: the kernel keeps or loses whole blocks, and a batch header is never all zeros.
 const LOOK_BYTES: u64 = BLOCK_BYTES;
 
-/// Bytes that look like a batch in a search are checked until this many times the file was read:
-/// bytes that were made to look so everywhere must not hold up the start.
+/// A search verifies candidate batches until it has read this many times the searched bytes, so
+/// that a file full of forged batch headers cannot delay the start.
 const SEARCH_EFFORT: u64 = 4;
 
-/// Farther ahead no batch lies in a segment that was never compacted: refused appends leave holes,
-/// small ones, and larger ones lie between segments. No checksum covers a batch's base offset.
+/// Maximum gap in the offsets within a segment that was never compacted: failed appends leave only
+/// small holes there, because larger ones are between segments. A batch farther ahead is invalid
+/// (no checksum covers its base offset).
 pub(crate) const OFFSETS_AHEAD_MAX: u64 = 1 << 24;
 
-/// A page of reserved space that was not used.
+/// A block of zeros to compare reserved space with.
 static ZEROS: [u8; 4096] = [0; 4096];
 
 /// The result of a scan.
 pub(crate) struct Scan {
-    /// Behind the last valid batch.
+    /// Position after the last valid batch.
     pub(crate) position: u64,
-    /// Offset after its last record.
+    /// Offset after the last record.
     pub(crate) end: Offset,
     pub(crate) max_timestamp_ms: i64,
     /// Whether there were batches of idempotent producers.
     pub(crate) has_producers: bool,
-    /// Index entries for what was scanned.
+    /// Index entries for the batches that were scanned.
     pub(crate) entries: Vec<IndexEntry>,
-    /// Bytes from `position` to the last one that is not zero: a torn tail. Reserved space is zero.
+    /// Length of the torn tail: the bytes from `position` to the last one that is not zero.
     pub(crate) torn_bytes: u64,
-    /// Bytes from `position` on that were taken for reserved space without being read.
+    /// Bytes after `position` that count as reserved space although they were not read.
     pub(crate) unread_bytes: u64,
 }
 
-/// The bytes that may lie behind the last valid batch.
+/// The bytes that may follow the last valid batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Behind {
-    /// Anything: all of it is looked at.
+    /// Any bytes: all of them are read.
     Anything,
-    /// Reserved space, if it begins with zeros: the rest of it is not read. A prepared segment has
-    /// up to a segment of zeros there, on the disk, and a broker thousands of partitions.
+    /// Reserved space, if they begin with zeros: then the rest is not read. The zeros of a prepared
+    /// segment are written to the disk, so reading them in thousands of partitions would delay the
+    /// start.
     Room,
-    /// Zeros, from this position on.
+    /// Any bytes up to this position, only zeros after it.
     ContentUpTo(u64),
 }
 
-/// Reads valid batches from a known boundary on. The end is the first thing that is not a valid
-/// batch, or one whose offset is below those before it (left over from an earlier life of the
-/// file), or that reaches beyond `below`, where the next segment begins.
+/// Reads valid batches from a known boundary on. The scan ends at the first bytes that are no valid
+/// batch, at a batch whose base offset is below the end of the batch before (left over from an
+/// earlier use of the file), or at a batch that ends above `below`, the base offset of the next
+/// segment.
 pub(crate) fn scan(
     file: &dyn DiskFile,
     from: IndexEntry,
@@ -104,7 +108,7 @@ pub(crate) fn scan(
                 window_bytes = wanted.max(WINDOW_BYTES);
                 continue 'windows;
             }
-            // The last segment was never compacted.
+            // `Offset::MAX` means the last segment, which was never compacted.
             let last = match below {
                 Offset::MAX => scan.end.saturating_add(OFFSETS_AHEAD_MAX),
                 _ => below,
@@ -149,11 +153,11 @@ pub(crate) fn scan(
     Ok(scan)
 }
 
-/// Searches the first valid batch that begins in `starts` and has offsets within `offsets`: its
-/// position and base offset.
+/// Searches for the first valid batch that begins at a position in `starts` and whose offsets are
+/// within `offsets`. Returns its position and base offset.
 ///
-/// A message may contain what looks like a batch, and be taken for one. That message came from a
-/// producer who could have published those records as well.
+/// The payload of a message may contain a valid batch, which is then taken for a stored one. That
+/// is harmless: the producer of the message could have published those records as well.
 pub(crate) fn find_batch(
     file: &dyn DiskFile,
     starts: Range<u64>,
@@ -161,7 +165,7 @@ pub(crate) fn find_batch(
     batch_bytes_max: u64,
 ) -> io::Result<Option<(u64, Offset)>> {
     let file_len = file.len()?;
-    // The last header may begin at the end of the range, and then reaches beyond it.
+    // A header that begins at the end of the range extends beyond it.
     let last_header = BATCH_HEADER_BYTES as u64 - 1;
     let end = file_len.min(starts.end.saturating_add(last_header));
     let bytes = end.saturating_sub(starts.start);
@@ -214,7 +218,7 @@ fn torn_bytes(file: &dyn DiskFile, position: u64, file_len: u64) -> io::Result<u
             break;
         }
         for (block, bytes) in window[..count].chunks(ZEROS.len()).enumerate() {
-            // Whole blocks are compared, because nearly all of them are zeros.
+            // Compares whole blocks first, because nearly all are zeros.
             if bytes != &ZEROS[..bytes.len()]
                 && let Some(index) = bytes.iter().rposition(|byte| *byte != 0)
             {
