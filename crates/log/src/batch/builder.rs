@@ -1,4 +1,5 @@
-//! Builds record batches from single messages: the hot path of every protocol but Kafka's.
+//! Builds record batches from single messages. This is on the hot path of all protocols except
+//! Kafka, whose batches arrive complete.
 
 use bytes::Bytes;
 
@@ -8,13 +9,13 @@ use crate::batch::{BATCH_HEADER_BYTES, Batch, CRC_FROM};
 /// A record header: name and value.
 pub type Header<'a> = (&'a [u8], Option<&'a [u8]>);
 
-/// Room for the numbers before a record's key or value: length 5, attributes 1, timestamp delta
-/// 10, offset delta 5, key length 5 to 10, value length 5 to 10, rounded up.
+/// Buffer size for the numbers before a record's key or value, in bytes: length 5, attributes 1,
+/// timestamp delta 10, offset delta 5, key length 5 to 10, value length 5 to 10, rounded up.
 const PREFIX_BYTES: usize = 56;
 
 /// Encodes messages straight into the bytes of an uncompressed batch with producer timestamps.
 ///
-/// One record, as it follows the batch header (all integers zigzag varints):
+/// The layout of one record (all integers are zigzag varints):
 ///
 /// ```text
 /// length | attributes u8 = 0 | timestamp delta | offset delta | key length (-1: none) | key
@@ -22,8 +23,8 @@ const PREFIX_BYTES: usize = 56;
 /// header: name length | name | value length (-1: none) | value
 /// ```
 ///
-/// `push` allocates nothing unless the capacity is used up. A batch that grows beyond
-/// `LogOptions::batch_bytes_max` is refused when it is appended.
+/// `push` allocates only if the capacity is used up. The append refuses a batch that is larger than
+/// `LogOptions::batch_bytes_max`.
 #[derive(Debug)]
 pub struct BatchBuilder {
     bytes: Vec<u8>,
@@ -34,8 +35,8 @@ pub struct BatchBuilder {
 }
 
 impl BatchBuilder {
-    /// An empty batch with room for `bytes` bytes of records; `timestamp_ms` (milliseconds since
-    /// 1970) is the base to which the records' timestamps are relative.
+    /// An empty builder with capacity for `bytes` bytes of records. `timestamp_ms` is the base
+    /// timestamp, in milliseconds since 1970.
     pub fn with_capacity(bytes: usize, timestamp_ms: i64) -> BatchBuilder {
         let mut buffer = Vec::with_capacity(BATCH_HEADER_BYTES + bytes);
         buffer.resize(BATCH_HEADER_BYTES, 0);
@@ -58,7 +59,7 @@ impl BatchBuilder {
         self.encode(0, key, bytes, write, headers);
     }
 
-    /// Adds a record with the base timestamp, whose value lies in several pieces.
+    /// Adds a record with the base timestamp, whose value is in several pieces.
     pub fn push_pieces<'v>(
         &mut self,
         key: Option<&[u8]>,
@@ -134,7 +135,7 @@ impl BatchBuilder {
         self.count += 1;
     }
 
-    /// Apart from `encode`, so that the common case without headers stays small.
+    /// A function of its own, so that the common case without headers stays small.
     #[cold]
     fn encode_headers(&mut self, headers: &[Header<'_>]) {
         let mut number = [0u8; PREFIX_BYTES];
@@ -150,8 +151,8 @@ impl BatchBuilder {
         }
     }
 
-    /// Makes it a batch of an idempotent producer: its id, its epoch, and the sequence number of
-    /// the first record.
+    /// Sets the idempotent producer: its id, its epoch, and the sequence number of the first
+    /// record.
     #[must_use]
     pub fn with_producer(mut self, id: i64, epoch: i16, base_sequence: i32) -> BatchBuilder {
         self.bytes[43..51].copy_from_slice(&id.to_be_bytes());
@@ -160,7 +161,7 @@ impl BatchBuilder {
         self
     }
 
-    /// Records so far.
+    /// Number of records so far.
     pub fn count(&self) -> u32 {
         self.count
     }
@@ -190,11 +191,13 @@ impl BatchBuilder {
         header[57..61].copy_from_slice(&self.count.to_be_bytes());
         let crc = crc32c::crc32c(&self.bytes[CRC_FROM..]);
         self.bytes[17..21].copy_from_slice(&crc.to_be_bytes());
-        // The tail cache counts bytes by length, so a half empty buffer must not hide there.
+        // The tail cache counts the length, not the capacity, so a large spare capacity must be
+        // released.
         if self.bytes.capacity() - self.bytes.len() > self.bytes.len() / 4 + 1024 {
             self.bytes.shrink_to_fit();
         }
-        // An appended batch has less than 2^31 bytes; a larger one is refused.
+        // A larger batch than 2^31 bytes is refused by the append, so the saturated value is never
+        // used.
         let body_bytes = u32::try_from(self.body_bytes).unwrap_or(u32::MAX);
         let bytes = Bytes::from(self.bytes);
         Batch::from_builder(bytes, self.count, self.max_timestamp_ms, body_bytes)

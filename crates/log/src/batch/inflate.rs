@@ -1,11 +1,11 @@
-//! Compressed batches: their records inflated, within bounds, and compressed again.
+//! Inflates the records of compressed batches, within bounds, and compresses records.
 //!
-//! Producers compress; the log stores and serves what they sent. Subscriptions and compaction,
-//! which want the records themselves, inflate a batch here: the bytes came from a network, so
-//! everything is checked, and no more memory is used than was allowed (and, for zstd, the window
-//! that the format allows by default, 128 MiB, of which only what is written to is touched).
+//! Producers compress, and the log stores and serves their batches unchanged. Subscriptions and
+//! compaction need the records, so they inflate batches here. The bytes came from the network, so
+//! all of them are checked, and the memory is bounded by the caller's limit (for zstd also by the
+//! format's default window of 128 MiB, of which only the used pages are touched).
 //!
-//! Only what follows the batch header is compressed. Snappy comes in two forms:
+//! Only the bytes after the batch header are compressed. Snappy has two forms:
 //!
 //! ```text
 //! raw (librdkafka):  one snappy block
@@ -23,59 +23,62 @@ use crate::batch::{BATCH_HEADER_BYTES, Batch, CRC_FROM, Codec};
 use crate::error::BatchError;
 use crate::invariant::contain;
 
-/// Magic of the framed form of snappy.
+/// Magic bytes of snappy's framed form.
 const SNAPPY_MAGIC: &[u8] = b"\x82SNAPPY\0";
-/// Magic, version and compatible version.
+/// Bytes of magic, version and compatible version.
 const SNAPPY_HEADER_BYTES: usize = 16;
 /// The version that snappy-java writes, in both fields.
 const SNAPPY_VERSION: u32 = 1;
-/// Uncompressed bytes in one block of the framed form: what snappy-java writes.
+/// Uncompressed bytes in one block of the framed form, as snappy-java writes it.
 const SNAPPY_BLOCK_BYTES: usize = 32 << 10;
-/// A snappy block holds at most so many times its own bytes: a copy of three bytes gives 64.
+/// Upper bound of the compression ratio of a snappy block: a copy element of three bytes yields up
+/// to 64 bytes.
 const SNAPPY_RATIO_MAX: usize = 64;
 
-/// Zstandard's own default.
+/// Zstandard's default compression level.
 const ZSTD_LEVEL: i32 = 3;
 
-/// Records take about so many times their compressed bytes; to begin with.
+/// The buffer for the inflated records first gets this many times the compressed bytes.
 const RATIO_GUESS: usize = 4;
 
-/// Why the records of a batch cannot be had.
+/// The reason why a batch cannot be inflated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InflateError {
-    /// Inflated, the batch would be larger than allowed. It may be sound.
+    /// The inflated batch would be larger than the limit. It may be valid.
     #[error("the batch has more than {bytes_max} bytes when it is inflated")]
     TooLarge {
         /// The limit, in bytes.
         bytes_max: usize,
     },
-    /// The compressed bytes are not what the codec wants.
+    /// The compressed bytes are invalid for the codec.
     #[error("the batch cannot be inflated ({codec:?}): {reason}")]
     Malformed {
-        /// The codec that the batch names.
+        /// The codec in the batch's header.
         codec: Codec,
         /// The message of the codec's library.
         reason: String,
     },
-    /// The inflated bytes are no records, or not those that the header announces.
+    /// The inflated bytes are malformed records, or their number or offsets do not match the
+    /// header.
     #[error(transparent)]
     Records(#[from] BatchError),
 }
 
-/// The bytes that these take compressed with lz4: shows how well they compress.
+/// The length of `bytes` when compressed with lz4: an estimate of how well they compress.
 pub fn lz4_len(bytes: &[u8]) -> usize {
     lz4_flex::block::compress(bytes).len()
 }
 
 impl Batch {
-    /// The same batch uncompressed: offsets, timestamps, producer and all records as they were.
-    /// `bytes_max` bounds its size, header included. An uncompressed batch is returned as it is.
+    /// The same batch, uncompressed, with the same offsets, timestamps, producer and records.
+    /// `bytes_max` bounds its size, header included. Returns an uncompressed batch as it is,
+    /// unchecked.
     ///
-    /// All records are checked: each is well formed, their offsets rise, and there are as many as
-    /// the header says.
+    /// Checks that all inflated records are well formed, that their offsets increase, and that
+    /// their number is that in the header.
     ///
     /// # Errors
-    /// [`InflateError`]: too large, or the producer wrote nonsense.
+    /// The batch would be larger than `bytes_max`, or its bytes are malformed.
     pub fn inflate(&self, bytes_max: usize) -> Result<Batch, InflateError> {
         let codec = self.codec();
         if codec == Codec::None {
@@ -83,7 +86,7 @@ impl Batch {
         }
         let compressed = &self.bytes()[BATCH_HEADER_BYTES..];
         let too_large = InflateError::TooLarge { bytes_max };
-        // The length in the header has 31 bits.
+        // The length field in the header has 31 bits.
         let records_max = bytes_max
             .min(i32::MAX as usize)
             .checked_sub(BATCH_HEADER_BYTES)
@@ -116,8 +119,8 @@ impl Batch {
         Ok(inflated)
     }
 
-    /// The same batch with its records compressed, for compaction. Snappy is written in the framed
-    /// form, which every client reads.
+    /// The same batch with its records compressed, for compaction. Snappy uses the framed form,
+    /// which all clients read.
     ///
     /// # Errors
     /// The batch is compressed already ([`io::ErrorKind::InvalidInput`]), or the codec's library
@@ -156,8 +159,8 @@ impl Batch {
         Ok(self.with_records(out, codec))
     }
 
-    /// A batch in the same place that holds no record: what a batch that cannot be inflated is to
-    /// those who want records.
+    /// A batch with the same offsets and no records. Subscriptions use it in place of a batch that
+    /// cannot be inflated.
     #[must_use]
     pub fn without_records(&self) -> Batch {
         let mut header = self.bytes()[..BATCH_HEADER_BYTES].to_vec();
@@ -167,24 +170,23 @@ impl Batch {
         empty
     }
 
-    /// This batch with other bytes behind its header: `out` begins with a copy of the header, whose
-    /// length, codec and checksum are set here.
+    /// This batch with other records. `out` begins with a copy of the header, in which this
+    /// function sets length, codec and checksum.
     fn with_records(&self, mut out: Vec<u8>, codec: Codec) -> Batch {
         let length = (out.len() - 12) as u32;
         out[8..12].copy_from_slice(&length.to_be_bytes());
         out[22] = (out[22] & !0x07) | codec as u8;
         let crc = crc32c::crc32c(&out[CRC_FROM..]);
         out[17..21].copy_from_slice(&crc.to_be_bytes());
-        // The spare capacity of a size guessed too large must not hide in caches that count by
-        // length.
+        // Caches count the length, not the capacity, so a large spare capacity must be released.
         if out.capacity() - out.len() > out.len() / 4 + 1024 {
             out.shrink_to_fit();
         }
         self.clone().with_bytes(Bytes::from(out))
     }
 
-    /// Walks all records of an uncompressed batch: well formed, offsets that rise, as many as the
-    /// header says.
+    /// Checks that all records of an uncompressed batch are well formed, that their offsets
+    /// increase, and that their number is that in the header.
     fn check_records(&self) -> Result<(), BatchError> {
         let mut cursor = self.records();
         let mut next = self.base_offset();
@@ -208,7 +210,7 @@ impl Batch {
     }
 }
 
-/// Why bytes cannot be inflated.
+/// The reason why a codec has failed.
 enum Failure {
     TooLarge,
     Malformed(String),
@@ -220,7 +222,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Reads all that there is, unless that is more than `bytes_max`.
+/// Reads to the end; fails if there are more than `bytes_max` bytes.
 fn read_bounded(reader: impl Read, out: &mut Vec<u8>, bytes_max: usize) -> Result<(), Failure> {
     let read = reader.take(bytes_max as u64 + 1).read_to_end(out)?;
     if read > bytes_max {
@@ -237,7 +239,7 @@ fn inflate_snappy(input: &[u8], out: &mut Vec<u8>, bytes_max: usize) -> Result<(
     let mut left = bytes_max;
     let mut rest = input;
     while !rest.is_empty() {
-        // Streams may follow each other, each with its header.
+        // Several streams may follow each other, each with its header.
         if rest.starts_with(SNAPPY_MAGIC) {
             rest = rest.get(SNAPPY_HEADER_BYTES..).ok_or_else(cut_off)?;
             continue;

@@ -1,4 +1,4 @@
-//! The record batch: the one format on disk, in memory and (for Kafka clients) on the wire.
+//! The record batch: the same format on the disk, in memory and, for Kafka clients, on the wire.
 //!
 //! Kafka's message format 2, big-endian:
 //!
@@ -17,12 +17,11 @@
 //!       +-----------+----------+-----------+----------+----------+----------+----------+
 //! ```
 //!
-//! The CRC-32C covers everything from byte 21 on, so base offset and leader epoch can be patched
-//! when the batch gets its place in a partition. Attributes: bits 0-2 compression (0 none, 1 gzip,
-//! 2 snappy, 3 lz4, 4 zstd), bit 3 timestamp type (1 = the broker's append time), bit 4
-//! transactional, bit 5 control, bit 6 delete horizon: the base timestamp is the time from which
-//! compaction may remove the batch's tombstones.
-//! Source: <https://kafka.apache.org/documentation/#recordbatch>.
+//! The CRC-32C covers all bytes from byte 21 on, so base offset and leader epoch can be set when
+//! the batch is appended. Attributes: bits 0-2 compression (0 none, 1 gzip, 2 snappy, 3 lz4, 4
+//! zstd), bit 3 timestamp type (1 = the broker's append time), bit 4 transactional, bit 5 control,
+//! bit 6 delete horizon: the base timestamp is the time from which compaction may remove the
+//! batch's tombstones. Source: <https://kafka.apache.org/documentation/#recordbatch>.
 
 pub(crate) mod builder;
 pub(crate) mod inflate;
@@ -45,11 +44,11 @@ const LENGTH_OVERHEAD: usize = 12;
 /// First byte that the checksum covers.
 pub(crate) const CRC_FROM: usize = 21;
 
-/// How the records of a batch are compressed. The numbers are the format's.
+/// Compression of a batch's records. The numbers are those of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Codec {
-    /// Not at all.
+    /// Uncompressed.
     None = 0,
     /// RFC 1952.
     Gzip = 1,
@@ -77,13 +76,13 @@ pub struct Batch {
 pub(crate) struct PeekedHeader {
     pub(crate) len_bytes: usize,
     pub(crate) base: Offset,
-    /// The offset behind its last record.
+    /// Offset after the last record.
     pub(crate) end: Offset,
-    /// Its records.
+    /// Number of records.
     pub(crate) count: u32,
 }
 
-/// How strict the record count is checked.
+/// The source of a batch, which decides how the record count is checked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
     /// From a producer: offsets are dense.
@@ -93,21 +92,21 @@ enum Origin {
 }
 
 impl Batch {
-    /// Validates one ready-made batch of a producer: lengths, format 2, CRC-32C, codec, and that
-    /// the record count equals the last offset delta + 1. The records themselves are not walked:
-    /// see [`Batch::validate_records`].
+    /// Validates one complete batch of a producer: lengths, format 2, CRC-32C, codec, and that the
+    /// record count equals the last offset delta + 1. Does not walk the records: see
+    /// [`Batch::validate_records`].
     ///
     /// # Errors
-    /// [`BatchError`] says what is wrong; `bytes` must be exactly one batch.
+    /// `bytes` is not exactly one valid batch.
     pub fn parse(bytes: Bytes) -> Result<Batch, BatchError> {
         Batch::parse_as(bytes, Origin::New)
     }
 
-    /// As [`Batch::parse`], for batches from our own files, which may hold fewer records than
-    /// offsets.
+    /// As [`Batch::parse`], for batches from segment files, which may have fewer records than
+    /// offsets after compaction.
     ///
     /// # Errors
-    /// [`BatchError`] says what is wrong; `bytes` must be exactly one batch.
+    /// `bytes` is not exactly one valid batch.
     pub fn parse_stored(bytes: Bytes) -> Result<Batch, BatchError> {
         Batch::parse_as(bytes, Origin::Stored)
     }
@@ -163,7 +162,7 @@ impl Batch {
         })
     }
 
-    /// Total length in bytes that a batch header announces. Checks only length and format.
+    /// Total length of a batch in bytes, according to its header. Checks only length and format.
     ///
     /// # Errors
     /// Fewer bytes than a header, an impossible length, another message format.
@@ -189,7 +188,7 @@ impl Batch {
         Ok(total)
     }
 
-    /// Reads the header of a batch in one of our own files; `None` if it is none.
+    /// Reads the header of a batch in a segment file; `None` if it is invalid.
     pub(crate) fn peek_header(header: &[u8; BATCH_HEADER_BYTES]) -> Option<PeekedHeader> {
         let len_bytes = Batch::peek_len(header).ok()?;
         let base = Batch::peek_base_offset(header);
@@ -202,17 +201,17 @@ impl Batch {
         })
     }
 
-    /// The base offset that a header names. Panics when there are fewer bytes than a header.
+    /// The base offset in a header. Panics if there are fewer bytes than a header.
     pub(crate) fn peek_base_offset(header: &[u8]) -> Offset {
         u64::from_be_bytes(field(header, 0))
     }
 
-    /// The highest timestamp that a header names. Panics when there are fewer bytes than a header.
+    /// The highest timestamp in a header. Panics if there are fewer bytes than a header.
     pub(crate) fn peek_max_timestamp(header: &[u8]) -> i64 {
         i64::from_be_bytes(field(header, 35))
     }
 
-    /// A batch of parts that a builder knows to be valid.
+    /// A batch whose bytes a builder has made, so that they need no validation.
     pub(crate) fn from_builder(
         bytes: Bytes,
         count: u32,
@@ -230,7 +229,7 @@ impl Batch {
         }
     }
 
-    /// Offset of the first record; 0 until the batch was appended.
+    /// Offset of the first record; 0 until the batch is appended.
     pub fn base_offset(&self) -> Offset {
         self.base_offset
     }
@@ -250,12 +249,12 @@ impl Batch {
         self.max_timestamp_ms
     }
 
-    /// The timestamp to which the records' deltas are added, in milliseconds since 1970.
+    /// The timestamp to which the records' deltas are relative, in milliseconds since 1970.
     pub fn base_timestamp_ms(&self) -> i64 {
         i64::from_be_bytes(field(&self.bytes, 27))
     }
 
-    /// From that time to the latest of all records, in milliseconds; 0 if that is earlier.
+    /// Milliseconds from the base timestamp to the highest timestamp; 0 if the highest is lower.
     pub fn span_ms(&self) -> u64 {
         let span_ms = self
             .max_timestamp_ms
@@ -263,7 +262,7 @@ impl Batch {
         u64::try_from(span_ms).unwrap_or_default()
     }
 
-    /// Attribute bits; see the module's layout.
+    /// Attribute bits; see the layout in the module's documentation.
     pub fn attributes(&self) -> u16 {
         u16::from_be_bytes(field(&self.bytes, 21))
     }
@@ -273,19 +272,19 @@ impl Batch {
         self.last_offset_delta
     }
 
-    /// The whole batch as it is stored.
+    /// The whole batch, header included.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// How the records are compressed.
+    /// The compression of the records.
     pub fn codec(&self) -> Codec {
         match self.bytes[22] & 0x07 {
             0 => Codec::None,
             1 => Codec::Gzip,
             2 => Codec::Snappy,
             3 => Codec::Lz4,
-            // No other number passes the parser.
+            // The parser refuses all other numbers.
             _ => Codec::Zstd,
         }
     }
@@ -323,8 +322,8 @@ impl Batch {
     }
 
     /// Gives all records the broker's time (Kafka's `LogAppendTime`), in milliseconds since 1970:
-    /// sets the attribute bit and the maximum timestamp, and computes the checksum anew. Copies
-    /// the bytes only if somebody else holds them too.
+    /// sets the attribute bit, the maximum timestamp and the checksum. Copies the bytes only if
+    /// they are shared.
     #[must_use]
     pub fn stamp_append_time(self, unix_ms: i64) -> Batch {
         let mut bytes = match self.bytes.try_into_mut() {
@@ -347,30 +346,31 @@ impl Batch {
         self.bytes[22] & 0x07 != 0
     }
 
-    /// Bytes of the bodies, before it is appended; 0 if it is not from a [`BatchBuilder`].
+    /// Bytes of all message bodies; 0 once the batch is appended, or if it is not from a
+    /// [`BatchBuilder`].
     ///
     /// [`BatchBuilder`]: crate::BatchBuilder
     pub fn body_bytes(&self) -> u32 {
         self.body_bytes
     }
 
-    /// Walks the records of an uncompressed batch from the first one.
+    /// A cursor at the first record of an uncompressed batch.
     pub fn records(&self) -> RecordCursor<'_> {
         RecordCursor::at(self, BATCH_HEADER_BYTES as u32)
     }
 
-    /// The same batch with other bytes, whose header says the same.
+    /// The same batch with other bytes, whose header has the same values.
     pub(crate) fn with_bytes(self, bytes: Bytes) -> Batch {
         Batch { bytes, ..self }
     }
 
-    /// For whoever has changed the count in the header.
+    /// Sets the record count, after the caller has changed it in the header.
     pub(crate) fn set_count(&mut self, count: u32) {
         self.count = count;
     }
 
-    /// Makes the bytes exclusively ours, copying them only if somebody else holds them too, so
-    /// that [`Unplaced::place`] under the partition's lock is two stores.
+    /// Takes exclusive ownership of the bytes; copies them only if they are shared. So
+    /// [`Unplaced::place`], under the partition's lock, only sets two fields.
     pub(crate) fn into_unplaced(self) -> Unplaced {
         let Batch {
             bytes,
@@ -405,7 +405,7 @@ impl std::fmt::Debug for Batch {
     }
 }
 
-/// A batch whose bytes are ours alone and that has no place in a partition yet.
+/// A batch that has no offsets yet and whose bytes are not shared.
 pub(crate) struct Unplaced {
     bytes: BytesMut,
     max_timestamp_ms: i64,
@@ -414,7 +414,8 @@ pub(crate) struct Unplaced {
 }
 
 impl Unplaced {
-    /// Gives the batch its offsets: patches base offset and leader epoch (always 0: one broker).
+    /// Assigns the batch's offsets: sets the base offset and the leader epoch (always 0: one
+    /// broker).
     pub(crate) fn place(mut self, base_offset: Offset) -> Batch {
         self.bytes[0..8].copy_from_slice(&base_offset.to_be_bytes());
         self.bytes[12..16].copy_from_slice(&[0; 4]);
@@ -429,7 +430,7 @@ impl Unplaced {
     }
 }
 
-/// Copies a fixed-size field; callers have checked that the header is complete.
+/// Copies a field of fixed size. Precondition: `bytes` is long enough.
 #[inline]
 pub(crate) fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];

@@ -1,5 +1,5 @@
-//! Borrowed views of the records inside a batch. Everything here is bounded by the batch's bytes
-//! and answers hostile ones with an error, never with a panic or an allocation.
+//! Borrowed views of the records in a batch. Malformed bytes cause an error, never a panic, an
+//! allocation or a read beyond the batch.
 
 use crate::batch::varint::{get_i32, get_i64};
 use crate::batch::{BATCH_HEADER_BYTES, Batch, Offset, field};
@@ -10,7 +10,7 @@ use crate::error::BatchError;
 pub struct Record<'a> {
     /// Milliseconds since 1970.
     pub timestamp_ms: i64,
-    /// Kafka's key, if it has one.
+    /// The record's key, if it has one.
     pub key: Option<&'a [u8]>,
     /// The message body; `None` is Kafka's tombstone.
     pub value: Option<&'a [u8]>,
@@ -20,7 +20,7 @@ pub struct Record<'a> {
 
 /// The headers of a record, parsed while they are iterated.
 ///
-/// A malformed list ends early; [`Headers::is_well_formed`] tells.
+/// The iterator ends early at a malformed header; [`Headers::is_well_formed`] finds such a list.
 #[derive(Clone, Debug, Default)]
 pub struct Headers<'a> {
     bytes: &'a [u8],
@@ -28,7 +28,7 @@ pub struct Headers<'a> {
 }
 
 impl<'a> Headers<'a> {
-    /// Number of headers that are still to come, as the record announces it.
+    /// Number of headers that are left, according to the record's count.
     pub fn len(&self) -> usize {
         self.left as usize
     }
@@ -38,14 +38,15 @@ impl<'a> Headers<'a> {
         self.left == 0
     }
 
-    /// Value of the first header with this name; the inner option is a header without a value.
+    /// Value of the first header with this name; the inner option is `None` for a header without a
+    /// value.
     pub fn value_of(&self, name: &[u8]) -> Option<Option<&'a [u8]>> {
         self.clone()
             .find(|(candidate, _)| *candidate == name)
             .map(|(_, value)| value)
     }
 
-    /// Whether all announced headers can be parsed and nothing follows them.
+    /// Whether all headers can be parsed and no byte follows them.
     pub fn is_well_formed(&self) -> bool {
         let mut rest = self.clone();
         while rest.left > 0 {
@@ -73,7 +74,7 @@ impl<'a> Iterator for Headers<'a> {
     }
 }
 
-/// Reads a length and that many bytes: outer `None` malformed, inner `None` a null (length -1).
+/// Reads a length and that many bytes. Outer `None`: malformed; inner `None`: null (length -1).
 #[inline]
 fn take<'a>(bytes: &'a [u8], at: &mut usize) -> Option<Option<&'a [u8]>> {
     let len = get_i32(bytes, at)?;
@@ -86,8 +87,8 @@ fn take<'a>(bytes: &'a [u8], at: &mut usize) -> Option<Option<&'a [u8]>> {
     Some(Some(slice))
 }
 
-/// Walks the records of an uncompressed batch. The position can be saved and resumed with
-/// [`RecordCursor::at`], so that a delivery names a run of records by batch and position.
+/// Walks the records of an uncompressed batch. [`RecordCursor::at`] resumes at a saved position, so
+/// that a delivery can refer to a run of records by batch and position.
 #[derive(Clone, Debug)]
 pub struct RecordCursor<'a> {
     bytes: &'a [u8],
@@ -96,18 +97,18 @@ pub struct RecordCursor<'a> {
     last_offset_delta: u32,
 }
 
-/// The part of a record that both walks need.
+/// The beginning of a record, which reading and skipping it both need.
 struct Frame {
     offset: Offset,
     timestamp_delta: i64,
-    /// First byte of the key length.
+    /// Position of the key length.
     body: usize,
-    /// First byte after the record.
+    /// Position after the record.
     end: usize,
 }
 
 impl<'a> RecordCursor<'a> {
-    /// A cursor at a byte position that [`RecordCursor::position`] gave for the same batch.
+    /// A cursor at a position that [`RecordCursor::position`] returned for the same batch.
     pub fn at(batch: &'a Batch, position: u32) -> RecordCursor<'a> {
         RecordCursor {
             bytes: batch.bytes(),
@@ -122,11 +123,10 @@ impl<'a> RecordCursor<'a> {
         self.position as u32
     }
 
-    /// The next record with its offset, or `None` after the last.
+    /// The next record with its offset; `None` after the last one.
     ///
     /// # Errors
-    /// The batch is compressed, or the record does not fit into it. The cursor then stays where
-    /// it is.
+    /// The batch is compressed, or the record is malformed. The cursor stays where it is.
     #[inline]
     pub fn next_record(&mut self) -> Result<Option<(Offset, Record<'a>)>, BatchError> {
         let Some(frame) = self.frame()? else {
@@ -141,7 +141,7 @@ impl<'a> RecordCursor<'a> {
         let value = take(body, &mut at).ok_or(malformed)?;
         let count = get_i32(body, &mut at).ok_or(malformed)?;
         let bytes = &body[at..];
-        // A header takes at least two bytes, so a larger count is a lie.
+        // A header takes at least two bytes, so a larger count is malformed.
         let left = u32::try_from(count).map_err(|_| malformed)?;
         if left as usize > bytes.len() / 2 {
             return Err(malformed);
@@ -157,8 +157,8 @@ impl<'a> RecordCursor<'a> {
         Ok(Some((frame.offset, record)))
     }
 
-    /// Steps over the next record: its offset and its size in bytes, length prefix included.
-    /// Reads only the numbers in front of key and value.
+    /// Skips the next record. Returns its offset and its size in bytes, length prefix included.
+    /// Reads only the numbers before the key.
     ///
     /// # Errors
     /// As [`RecordCursor::next_record`].
@@ -206,7 +206,7 @@ impl<'a> RecordCursor<'a> {
     }
 
     fn timestamp(&self, delta: i64) -> i64 {
-        // Bit 3: the broker's append time stands in the header and replaces the producer's.
+        // Bit 3: the append time in the header replaces the producer's timestamp.
         if self.bytes[22] & 0x08 != 0 {
             return i64::from_be_bytes(field(self.bytes, 35));
         }

@@ -1,31 +1,31 @@
-//! The walk over a producer's records before they are stored: every one, so every nanosecond of it
-//! is paid per message. It says what [`RecordCursor`](crate::RecordCursor) would say, and makes no
-//! record of it.
+//! Validates all records of a producer's batch before it is stored. This is on the hot path, once
+//! per message, so it makes the same checks as [`RecordCursor`](crate::RecordCursor) without
+//! building a record.
 
 use crate::batch::varint::{get_i32, get_i64};
 use crate::batch::{BATCH_HEADER_BYTES, Batch};
 use crate::error::BatchError;
 
-/// The facts about all records of a batch that a topic may put limits on.
+/// Facts about the records of a batch, for the limits of a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordsSummary {
     /// Lowest timestamp of a record, in milliseconds since 1970; `i64::MAX` if there is none.
     pub earliest_ms: i64,
     /// Highest timestamp of a record, in milliseconds since 1970; `i64::MIN` if there is none.
     pub latest_ms: i64,
-    /// Records that have no key.
+    /// Number of records without a key.
     pub without_key: u32,
-    /// Bytes of their bodies.
+    /// Bytes of all message bodies.
     pub body_bytes: u64,
 }
 
 impl Batch {
-    /// Walks all records of an uncompressed batch and checks that each is well formed, that their
-    /// offsets are dense and that there are as many as the header says.
+    /// Checks that all records of an uncompressed batch are well formed, that their offsets are
+    /// consecutive, and that their number is that in the header.
     ///
     /// # Errors
-    /// The position of the first malformed record, or that the batch is compressed: the reader that
-    /// inflates it checks it.
+    /// The position of the first malformed record; or the batch is compressed ([`Batch::inflate`]
+    /// checks its records).
     pub fn validate_records(&self) -> Result<RecordsSummary, BatchError> {
         if self.is_compressed() {
             return Err(BatchError::Compressed);
@@ -41,7 +41,7 @@ impl Batch {
             body_bytes: 0,
         };
         while position < bytes.len() {
-            // A batch's length has 31 bits.
+            // Fits in u32: a batch's length has 31 bits.
             let malformed = BatchError::Record {
                 position: position as u32,
             };
@@ -71,11 +71,11 @@ struct Walked {
     timestamp_delta: i64,
     has_key: bool,
     body_bytes: usize,
-    /// First byte after it.
+    /// Position after the record.
     end: usize,
 }
 
-/// The record at `position`, if it is well formed and has this offset delta.
+/// Walks the record at `position`; `None` if it is malformed or has another offset delta.
 #[inline]
 fn walk_record(bytes: &[u8], position: usize, offset_delta: u32) -> Option<Walked> {
     let mut at = position;
@@ -92,7 +92,7 @@ fn walk_record(bytes: &[u8], position: usize, offset_delta: u32) -> Option<Walke
     let body_bytes = skip_nullable(record, &mut at)?.unwrap_or(0);
     let headers = u32::try_from(get_i32(record, &mut at)?).ok()?;
     for _ in 0..headers {
-        // The name of a header is not null.
+        // The name of a header must not be null.
         skip_nullable(record, &mut at)??;
         skip_nullable(record, &mut at)?;
     }
@@ -104,8 +104,8 @@ fn walk_record(bytes: &[u8], position: usize, offset_delta: u32) -> Option<Walke
     })
 }
 
-/// Steps over a length and that many bytes; says how many there were, and `None` for the length -1,
-/// which is null.
+/// Skips a length and that many bytes. Returns the length, with an inner `None` for null (length
+/// -1). Outer `None`: malformed.
 #[inline]
 fn skip_nullable(bytes: &[u8], at: &mut usize) -> Option<Option<usize>> {
     let length = get_i32(bytes, at)?;

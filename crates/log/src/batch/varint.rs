@@ -1,7 +1,8 @@
-//! Zigzag variable-length integers as Kafka's records use them.
+//! Zigzag variable-length integers, as in Kafka's records.
 //!
-//! Seven bits per byte, lowest first, the top bit says that more follows; signed values are folded
-//! (`0, -1, 1, -2, …` becomes `0, 1, 2, 3, …`) so that small negative numbers stay short.
+//! Each byte has seven bits, the lowest first, and its top bit is set if another byte follows.
+//! Signed values are folded (`0, -1, 1, -2, …` becomes `0, 1, 2, 3, …`), so that small negative
+//! numbers are short.
 
 /// Longest encoding of a 64-bit value, in bytes.
 pub(crate) const VARINT_BYTES_MAX: usize = 10;
@@ -18,7 +19,7 @@ const fn unzigzag(value: u64) -> i64 {
     ((value >> 1) as i64) ^ -((value & 1) as i64)
 }
 
-/// Bytes that the encoding of a folded value takes, 1 to 10.
+/// Encoded length of a folded value in bytes, 1 to 10.
 #[inline]
 pub(crate) const fn encoded_len(folded: u64) -> usize {
     // One byte per started group of seven significant bits.
@@ -27,7 +28,7 @@ pub(crate) const fn encoded_len(folded: u64) -> usize {
 
 /// Writes a folded value at `at` and returns the position after it.
 ///
-/// The caller sees to it that [`VARINT_BYTES_MAX`] bytes are free.
+/// Precondition: `buffer` has [`VARINT_BYTES_MAX`] bytes after `at`.
 #[inline]
 pub(crate) fn put(buffer: &mut [u8], mut at: usize, mut folded: u64) -> usize {
     while folded >= 0x80 {
@@ -39,8 +40,8 @@ pub(crate) fn put(buffer: &mut [u8], mut at: usize, mut folded: u64) -> usize {
     at + 1
 }
 
-/// Reads one signed value of at most 64 bits; `None` when it is cut off or too long. Quick for what
-/// takes one or two bytes, which nearly all numbers of records do.
+/// Reads one signed value of at most 64 bits; `None` if it is truncated or too long. The fast path
+/// is for one or two bytes, which nearly all numbers in records take.
 #[inline(always)]
 pub(crate) fn get_i64(bytes: &[u8], at: &mut usize) -> Option<i64> {
     let first = *bytes.get(*at)?;
@@ -56,7 +57,7 @@ pub(crate) fn get_i64(bytes: &[u8], at: &mut usize) -> Option<i64> {
     get_long_i64(bytes, at)
 }
 
-/// As [`get_i64`], for any number of bytes.
+/// The slow path of [`get_i64`]: any number of bytes.
 fn get_long_i64(bytes: &[u8], at: &mut usize) -> Option<i64> {
     let mut folded = 0;
     for index in 0..VARINT_BYTES_MAX {
@@ -73,7 +74,7 @@ fn get_long_i64(bytes: &[u8], at: &mut usize) -> Option<i64> {
     None
 }
 
-/// Reads one signed value that must fit 32 bits; `None` otherwise.
+/// Reads one signed value that fits in 32 bits; `None` otherwise.
 #[inline(always)]
 pub(crate) fn get_i32(bytes: &[u8], at: &mut usize) -> Option<i32> {
     i32::try_from(get_i64(bytes, at)?).ok()
