@@ -1,4 +1,4 @@
-//! The bytes of the state journal.
+//! The byte layout of the state journal.
 //!
 //! Two files, `state.0` and `state.1`, of which one is current. Little-endian:
 //!
@@ -14,37 +14,38 @@
 //!        +---------+---------+------------+----------------+-------------+------------+---------
 //! ```
 //!
-//! The header stands there twice, each in a sector of its own, so that no write tears it and no
-//! damaged sector takes it away. The tag is a random number of this generation of the file. An
-//! entry is found by it, also behind bytes that are damaged, and no client can put one that passes
-//! for an entry into a payload. Entries of an older generation have another tag. The CRC covers the
-//! entry but itself. Ordinals count the entries of a generation from 0: so it is known how many are
-//! missing. Everything before `synced` sectors of the file was on the disk when the entry was
-//! written: so a hole that lies before it was not left by a power loss.
+//! The header is stored twice, each copy in a sector of its own, so that neither a torn write nor
+//! one damaged sector destroys both. The tag is a random number, chosen for each generation of the
+//! file. Recovery searches for it to find entries after damaged bytes. Because it is random, no
+//! client can put bytes into a payload that pass for an entry, and entries of an older generation
+//! are not taken for current ones. The CRC covers the entry except the CRC field. Ordinals count
+//! the entries of a generation from 0, so the number of missing entries is known. The first
+//! `synced` sectors of the file were durable when the entry was written, so a hole in them was not
+//! left by a power loss.
 //!
-//! An entry whose length has its top bit set is a [`JournalNote`]: the journal's own, not its
-//! owner's.
+//! An entry whose length has its top bit set is a [`JournalNote`], written by the journal itself
+//! and not by its owner.
 
 use crate::batch::field;
 
 /// First bytes of a journal file.
 const MAGIC: &[u8; 8] = b"CLOVERJ2";
-/// The bytes that a disk writes as one.
+/// Bytes that a disk writes atomically.
 pub(crate) const SECTOR_BYTES: usize = 512;
 /// Size of the header, both copies.
 pub(crate) const HEADER_BYTES: usize = 2 * SECTOR_BYTES;
 /// Bytes before an entry's payload.
 pub(crate) const ENTRY_HEADER_BYTES: usize = 24;
 
-/// Set in the length of a mark.
+/// The bit in an entry's length that says that the entry is a [`JournalNote`].
 const MARK: u32 = 1 << 31;
 
-/// The identity in the header: which filling of the file this is.
+/// The identity of a generation of a file, from its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalId {
-    /// Rises with each; the file with the higher one is current.
+    /// Increases with each snapshot; the file with the higher generation is current.
     pub generation: u32,
-    /// A random number that its entries begin with. Its lowest byte is not 0.
+    /// A random number with which each entry begins. Its lowest byte is not 0.
     pub tag: u32,
 }
 
@@ -56,39 +57,38 @@ impl JournalId {
     }
 }
 
-/// An entry that was read.
+/// A decoded entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Decoded<'a> {
     pub(crate) id: JournalId,
     pub(crate) ordinal: u32,
-    /// Bytes of the file that were synced when it was written.
+    /// Bytes of the file that were synced when the entry was written.
     pub(crate) synced: u64,
     is_mark: bool,
     payload: &'a [u8],
 }
 
-/// A note that the journal makes for itself.
+/// An entry that the journal writes for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JournalNote {
-    /// The file has all that was there when it was begun: it may be read without its header. The
-    /// entries before this one stand for those of the generation named that come before the ordinal
-    /// named.
+    /// The snapshot is complete, so the file can be used even if its header is damaged. The entries
+    /// before this note replace those of `generation` with an ordinal below `ordinal`.
     Complete { generation: u32, ordinal: u32 },
-    /// The other file has taken over, with this generation.
+    /// The other file has replaced this one; it has this generation.
     Superseded { generation: u32 },
-    /// So many entries were lost by damage, before this one.
+    /// This many entries before this one were lost to damage.
     Lost { entries: u32 },
-    /// One that this version does not know.
+    /// A note of a kind that this version does not know.
     Unknown,
 }
 
 impl<'a> Decoded<'a> {
-    /// Bytes in the file.
+    /// Bytes of the entry in the file, header included.
     pub(crate) fn size(&self) -> usize {
         ENTRY_HEADER_BYTES + self.payload.len()
     }
 
-    /// The owner's payload; `None` for a mark.
+    /// The owner's payload; `None` for a [`JournalNote`].
     pub(crate) fn payload(&self) -> Option<&'a [u8]> {
         (!self.is_mark).then_some(self.payload)
     }
@@ -128,7 +128,7 @@ pub fn encode_journal_header(id: JournalId) -> [u8; 1024] {
     bytes
 }
 
-/// Decodes one copy of a header; `None` when it is none of ours.
+/// Decodes one copy of a header; `None` if it is invalid.
 pub fn decode_journal_header(bytes: &[u8]) -> Option<JournalId> {
     let bytes = bytes.get(..20)?;
     let valid = &bytes[..8] == MAGIC
@@ -139,7 +139,7 @@ pub fn decode_journal_header(bytes: &[u8]) -> Option<JournalId> {
     })
 }
 
-/// Where the next entry of a file comes.
+/// Identity and ordinal of the next entry of a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EntryPlace {
     pub(crate) id: JournalId,
@@ -147,12 +147,13 @@ pub(crate) struct EntryPlace {
 }
 
 impl EntryPlace {
-    /// Appends an entry to `out` and moves on. So many bytes of the file are synced.
+    /// Appends an encoded entry to `out` and increments the ordinal. `synced`: bytes of the file
+    /// that are synced.
     pub(crate) fn encode(&mut self, payload: &[u8], synced: u64, out: &mut Vec<u8>) {
         self.encode_as(payload.len() as u32, payload, synced, out);
     }
 
-    /// Appends a mark to `out` and moves on.
+    /// Appends an encoded note to `out` and increments the ordinal.
     pub(crate) fn encode_mark(&mut self, mark: JournalNote, synced: u64, out: &mut Vec<u8>) {
         let (kind, numbers) = match mark {
             JournalNote::Complete {
@@ -191,7 +192,7 @@ fn checksum(header: &[u8], payload: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c_append(crc, &header[12..]), payload)
 }
 
-/// The entry at the start of `bytes`, of whichever file it is.
+/// Decodes the entry at the start of `bytes`, of any file and generation; `None` if there is none.
 pub(crate) fn decode_entry(bytes: &[u8]) -> Option<Decoded<'_>> {
     let (header, rest) = bytes.split_first_chunk::<ENTRY_HEADER_BYTES>()?;
     let len = u32::from_le_bytes(field(header, 4));

@@ -1,5 +1,5 @@
-//! The bytes of the state journal as format 1 of the data folder has them. They are read, once, and
-//! never written.
+//! The byte layout of the state journal in format 1 of the data folder. This version reads it once,
+//! to upgrade, and never writes it.
 //!
 //! ```text
 //!  byte  0               8              16            20          512
@@ -13,9 +13,9 @@
 //!        +----------+-------------+------------------+
 //! ```
 //!
-//! The CRC of an entry continues that of the entry before it (the first one continues that of the
-//! generation), so reading stops at the first entry that does not fit, and nobody can tell whether
-//! that is the end. An entry whose length has its top bit set is none of the owner's.
+//! The CRC of an entry continues the CRC of the entry before it; that of the first entry continues
+//! the CRC of the generation. So reading stops at the first invalid entry, and damage cannot be
+//! told from the end. An entry whose length has its top bit set is the journal's own.
 
 use crate::batch::field;
 
@@ -24,7 +24,7 @@ const HEADER_BYTES: usize = 512;
 const ENTRY_HEADER_BYTES: usize = 8;
 const MARK: u32 = 1 << 31;
 
-/// The generation of a file of this format.
+/// The generation of a file of this format; `None` if it has another format.
 pub(crate) fn generation(file: &[u8]) -> Option<u32> {
     let bytes = file.get(..20)?;
     let valid = &bytes[..8] == MAGIC
@@ -33,7 +33,7 @@ pub(crate) fn generation(file: &[u8]) -> Option<u32> {
     u32::try_from(generation).ok().filter(|_| valid)
 }
 
-/// The entries of a file of this format, and where they end.
+/// The entries of a file of this format, and the position after the last one.
 pub(crate) fn entries(file: &[u8], generation: u32) -> (Vec<Vec<u8>>, usize) {
     let mut crc = crc32c::crc32c(&u64::from(generation).to_le_bytes());
     let (mut entries, mut at) = (Vec::new(), HEADER_BYTES);

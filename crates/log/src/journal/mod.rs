@@ -1,9 +1,11 @@
-//! The state journal: small opaque entries (definitions, cursors) beside the segments.
+//! The state journal: small opaque entries (definitions, committed offsets, progress), in files of
+//! their own beside the segments.
 //!
-//! Appends go to the current one of two files, both with space reserved from the start, so that
-//! acknowledgements can be persisted on a full disk. When the file fills up, the owner writes a
-//! snapshot of what is still true into the other file, which then becomes the current one. The log
-//! gives the entries back at the start and does not know what they mean.
+//! Entries are appended to the current one of two files. Space for both is reserved at the first
+//! start, so that acknowledgements can be persisted even if the disk is full. When the current file
+//! fills up, the owner (the broker) writes a snapshot of its state to the other file, which then
+//! becomes the current one. The start returns all entries to the owner; the log does not know what
+//! they mean.
 
 mod format;
 mod format_1;
@@ -31,7 +33,7 @@ use format::{ENTRY_HEADER_BYTES, EntryPlace, HEADER_BYTES, JournalNote};
 use recovery::Repair;
 pub(crate) use recovery::{FoundJournal, PreviousRun};
 
-/// A place in the journal, to wait for its sync. Later appends have higher positions.
+/// The end of an appended entry, for [`Journal::wait_synced`]. Later appends have higher positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct JournalPosition(u64);
 
@@ -40,11 +42,12 @@ pub struct Journal {
     queues: Arc<Queues>,
     counters: Arc<Counters>,
     state: Mutex<JournalState>,
-    /// Whether `JournalState::failure` is set, to be asked by every append that waits for the disk.
+    /// Whether `JournalState::failure` is set. Each append of the class *disk* reads it, without
+    /// the lock.
     broken: AtomicBool,
-    /// One sync at a time: the kernel reports a failure only once.
+    /// Locked during a sync: the kernel reports a failed sync only once, so syncs must not overlap.
     sync_lock: Mutex<()>,
-    /// One snapshot at a time.
+    /// Locked while a snapshot is written.
     snapshot_lock: Mutex<()>,
 }
 
@@ -52,19 +55,22 @@ struct JournalState {
     current: JournalFile,
     other: JournalFile,
     mirror: Mirror,
-    /// Bytes appended since the start; positions count in it.
+    /// Bytes appended since the start of this process: the unit of [`JournalPosition`].
     appended: u64,
     synced: u64,
-    /// A write or sync has failed: only a snapshot into the other file helps.
+    /// The write or sync that has failed. The journal refuses entries until a snapshot is written
+    /// to the other file.
     failure: Option<IoFailure>,
     waiters: Vec<(u64, Arc<Waiter>)>,
-    /// The housekeeper knows that there is something to sync.
+    /// The housekeeper was told that there are unsynced entries.
     dirty_noted: bool,
-    /// Where the entries of the last snapshot ended.
+    /// Position in the current file at which the last snapshot ends.
     snapshot_end: u64,
-    /// Entries lost to damage; the file keeps this count until the next snapshot.
+    /// Number of entries lost to damage. The file stores this number until the next snapshot.
     lost: u32,
-    /// The other file is of an earlier format: what it holds would pass for all there is.
+    /// The other file still has an earlier format, which cannot say that this file superseded it.
+    /// If this file were lost, the next start would take the other one for complete, so a snapshot
+    /// is due at once.
     is_upgraded: bool,
 }
 
@@ -72,29 +78,30 @@ struct JournalState {
 struct JournalFile {
     file: Arc<dyn DiskFile>,
     path: &'static str,
-    /// Where the next entry goes.
+    /// Identity and ordinal of the next entry.
     place: EntryPlace,
     position: u64,
-    /// Everything before it is on the disk.
+    /// Bytes, from the start of the file, that are synced.
     synced: u64,
-    /// Size of the file.
+    /// Size of the file in bytes.
     reserved: u64,
-    /// Its header may name a newer generation than the current file's, although that was given up.
+    /// A failed snapshot may have left a header with a newer generation than the current file's in
+    /// this file. The next start would then choose this file.
     may_win: bool,
 }
 
-/// The destination of appends while a snapshot is written.
+/// Where appended entries go in addition to the current file while a snapshot is written.
 enum Mirror {
-    /// No snapshot.
+    /// Nowhere: no snapshot is being written.
     Off,
-    /// They are kept to follow the snapshot.
+    /// To this list, which is written after the snapshot's entries.
     Keep(Vec<Vec<u8>>),
-    /// They go to both files.
+    /// To the other file.
     Both,
 }
 
 impl JournalFile {
-    /// Appends entries with one write.
+    /// Appends entries with one write. Returns their length in bytes.
     fn append(&mut self, entries: &[&[u8]]) -> Result<u64, AppendError> {
         let bytes = entries.iter().map(|entry| entry.len() + ENTRY_HEADER_BYTES);
         let mut bytes = Vec::with_capacity(bytes.sum::<usize>() + ENTRY_HEADER_BYTES);
@@ -112,7 +119,8 @@ impl JournalFile {
         self.write(bytes, place).map(|_| ())
     }
 
-    /// Writes encoded entries; the next entry goes to `place`. Returns how many bytes they are.
+    /// Writes encoded entries, after which the next entry is `place`. Returns their length in
+    /// bytes.
     fn write(&mut self, mut bytes: Vec<u8>, place: EntryPlace) -> Result<u64, AppendError> {
         let len = bytes.len();
         let end = self.position + len as u64;
@@ -123,8 +131,8 @@ impl JournalFile {
             self.path,
             self.reserved
         );
-        // Zeros mark the end: else an entry that an older generation left here could be taken for a
-        // damaged one of this generation.
+        // Zeros mark the end. Without them, an entry that an older generation has left here could
+        // be taken for a damaged entry of this generation.
         let room = self
             .reserved
             .saturating_sub(end)
@@ -184,13 +192,14 @@ impl JournalFile {
 }
 
 impl Journal {
-    /// Appends entries: handed to the kernel when this returns, and synced with the next group
-    /// commit or within the sync interval. Empty entries are left out. After a power loss any
-    /// number of the newest unsynced entries may be missing, never one from the middle.
+    /// Appends entries. They are written when this returns, and synced with the next group commit
+    /// or within the sync interval. Empty entries are skipped. After a power loss any number of the
+    /// newest unsynced entries may be missing, but no entry before one that is left.
     ///
     /// # Errors
-    /// The file is full and cannot grow ([`AppendError::StorageFull`]: write a snapshot), or an
-    /// earlier write or sync has failed (write a snapshot, which goes to the other file).
+    /// The file is full and cannot grow ([`AppendError::StorageFull`]), or this or an earlier write
+    /// or sync has failed. In both cases the owner must write a snapshot, which goes to the other
+    /// file.
     pub fn append(&self, entries: &[&[u8]]) -> Result<JournalPosition, AppendError> {
         let mut state = self.state.lock();
         if let Some(failure) = &state.failure {
@@ -205,8 +214,8 @@ impl Journal {
         } else if matches!(state.mirror, Mirror::Both)
             && let Err(error) = state.other.append(entries)
         {
-            // The next start may choose the other file, which lacks this entry: so the append
-            // fails.
+            // The append fails, because the next start may choose the other file, which lacks this
+            // entry.
             let error = match error {
                 AppendError::StorageFull { .. } => {
                     let full = ErrorKind::StorageFull.into();
@@ -234,7 +243,7 @@ impl Journal {
         error
     }
 
-    /// A future that is ready once everything up to `position` is synced, with one group commit.
+    /// Requests a group commit. The future is ready once all entries up to `position` are synced.
     pub fn wait_synced(&self, position: JournalPosition) -> Pending {
         let waiter = Arc::new(Waiter::default());
         let mut state = self.state.lock();
@@ -259,7 +268,8 @@ impl Journal {
         Pending::waiting(waiter)
     }
 
-    /// Whether so much of the file is used that a snapshot is due.
+    /// Whether the owner must write a snapshot: the file is half full and has grown enough since
+    /// the last one, or there was a failure, damage or an upgrade.
     pub fn should_snapshot(&self) -> bool {
         let state = self.state.lock();
         state.failure.is_some()
@@ -268,8 +278,8 @@ impl Journal {
             || state.current.position > (state.current.reserved / 2).max(2 * state.snapshot_end)
     }
 
-    /// Generation and ordinal of its end, with which the next start checks that nothing is missing;
-    /// `None` if the end is not synced.
+    /// Generation and ordinal of the journal's end, by which the next start checks that no entry is
+    /// missing; `None` if the end is not synced.
     pub(crate) fn end(&self) -> Option<(u32, u32)> {
         let state = self.state.lock();
         let place = state.current.place;
@@ -277,7 +287,7 @@ impl Journal {
         is_sound.then_some((place.id.generation, place.ordinal))
     }
 
-    /// Why the journal takes no entries, if it does not.
+    /// The failure because of which the journal refuses entries, if there is one.
     pub fn failure(&self) -> Option<IoFailure> {
         if !self.broken.load(Ordering::Acquire) {
             return None;
@@ -293,7 +303,7 @@ impl Journal {
         state.failure = failure;
     }
 
-    /// Syncs what is not synced yet and tells who waited.
+    /// Syncs all entries and completes the waiters.
     pub(crate) fn sync(&self) -> Result<(), IoFailure> {
         let _one_at_a_time = self.sync_lock.lock();
         let mut state = self.state.lock();
@@ -330,7 +340,7 @@ impl Journal {
         }
         let mut state = self.state.lock();
         for (id, position) in synced {
-            // They may have changed places.
+            // A snapshot may have exchanged `current` and `other` meanwhile.
             let JournalState { current, other, .. } = &mut *state;
             let mut sides = [current, other].into_iter();
             if let Some(side) = sides.find(|side| side.place.id == id) {
@@ -347,7 +357,7 @@ impl Journal {
         outcome
     }
 
-    /// Tells everyone who waits that the log is closed.
+    /// Fails all waiters with [`AppendError::Closed`].
     pub(crate) fn close_now(&self) {
         let mut told = Completions::default();
         for (_, waiter) in self.state.lock().waiters.drain(..) {
@@ -358,7 +368,7 @@ impl Journal {
 }
 
 impl JournalState {
-    /// Sorts out the waiters after a sync up to `target`.
+    /// Collects the waiters that a sync up to `target` completes or fails.
     fn settle(&mut self, target: u64, outcome: &Result<(), IoFailure>) -> Completions {
         invariant!(
             target <= self.appended,

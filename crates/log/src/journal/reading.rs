@@ -1,59 +1,60 @@
-//! Reads the entries of a journal file, whatever was done to it.
+//! Reads the entries of a journal file that may be damaged or torn.
 //!
-//! Where no entry is, the next one is searched whose checksum holds. Between them lies a *hole*.
-//! After a power loss the newest entries may be missing, and others behind them be there: all of
-//! them are left out then, because an entry may only count if those before it do. A hole that lies
-//! before what is known to have been synced, or that is found although no power was lost, is
-//! damage, and what follows it counts.
+//! At bytes that are no valid entry, the reader searches for the next entry with a valid checksum;
+//! the bytes between are a *hole*. After a power loss, some of the newest unsynced entries may be
+//! missing while later ones are there. The later ones are ignored then, because an entry is valid
+//! only if all entries before it are. A hole within the synced part, or one that is found although
+//! no power was lost, is damage instead, and the entries after it are used.
 
 use super::format::{
     Decoded, ENTRY_HEADER_BYTES, HEADER_BYTES, JournalId, JournalNote, SECTOR_BYTES, decode_entry,
     decode_journal_header,
 };
 
-/// Bytes between entries that are none.
+/// Bytes between two entries that are no valid entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hole {
     pub(crate) at: u64,
     pub(crate) bytes: u64,
-    /// The ordinal of the first entry that is missing, and how many are.
+    /// Ordinal of the first missing entry, and the number of missing entries.
     pub(crate) first: u32,
     pub(crate) entries: u32,
 }
 
-/// How the two copies of a header look.
+/// The state of the two copies of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeaderState {
     Whole,
-    /// A crash came between the two: one is older or was never written.
+    /// A crash has interrupted the write of the header: one copy is older, or was never written.
     Torn,
-    /// One is damaged, or both.
+    /// At least one copy is damaged.
     Damaged,
-    /// Both are zeros: the file was not yet taken into use, or this is damage, too.
+    /// Both copies are zeros: the file was not in use yet, or the header is damaged.
     Blank,
 }
 
-/// The contents of one file, as they were read.
+/// The result of reading one file.
 #[derive(Debug)]
 pub(crate) struct Contents {
     pub(crate) id: JournalId,
     /// The owner's entries with their ordinals, oldest first.
     pub(crate) entries: Vec<(u32, Vec<u8>)>,
     pub(crate) holes: Vec<Hole>,
-    /// Where the last entry ends, and the ordinal behind it.
+    /// Position after the last entry, and the ordinal of the next one.
     pub(crate) end: u64,
     pub(crate) ordinal: u32,
-    /// Everything before it was synced.
+    /// Bytes, from the start of the file, that are known to have been synced.
     pub(crate) synced: u64,
-    /// Entries that earlier starts have missed.
+    /// Number of entries that earlier starts have found missing.
     pub(crate) lost_earlier: u32,
-    /// The values of [`JournalNote::Complete`], and the ordinal of that mark.
+    /// `generation` and `ordinal` of the [`JournalNote::Complete`], and the ordinal of the note
+    /// itself.
     pub(crate) complete: Option<(u32, u32, u32)>,
     pub(crate) superseded_by: Option<u32>,
     pub(crate) header: HeaderState,
-    /// A power loss has left so many entries behind a hole: they do not count.
+    /// Number of entries after a hole that a power loss has left; they are ignored.
     pub(crate) torn_entries: u32,
-    /// Behind the last entry lies something that is none, neither ours nor an earlier one's.
+    /// Bytes that are not zero, and no valid entry, follow the last entry.
     pub(crate) torn_end: bool,
 }
 
@@ -62,7 +63,7 @@ impl Contents {
         self.entries.into_iter().map(|(_, entry)| entry).collect()
     }
 
-    /// Whether the file was taken into use: its header is the last that is written.
+    /// Whether the file was in use: a snapshot writes the header last.
     pub(crate) fn has_header(&self) -> bool {
         has_header(self.header)
     }
@@ -72,8 +73,8 @@ fn has_header(header: HeaderState) -> bool {
     matches!(header, HeaderState::Whole | HeaderState::Torn)
 }
 
-/// Reads a file of which the header or an entry can be read. `lost_power`: what was not synced may
-/// be missing.
+/// Reads a file; `None` if neither its header nor a [`JournalNote::Complete`] can be read.
+/// `lost_power`: unsynced bytes may be missing.
 pub(crate) fn read(file: &[u8], lost_power: bool) -> Option<Contents> {
     let sectors = [0, SECTOR_BYTES].map(|at| file.get(at..at + SECTOR_BYTES).unwrap_or_default());
     let copies = sectors.map(decode_journal_header);
@@ -88,7 +89,7 @@ pub(crate) fn read(file: &[u8], lost_power: bool) -> Option<Contents> {
     let header = copies.into_iter().flatten().max_by_key(|id| id.generation);
     let id = header.or_else(|| identify(file))?;
     let contents = read_entries(file, id, state, lost_power);
-    // Without a header this mark alone says that the file has all that it was to have.
+    // Without a header, only this note proves that the snapshot in the file is complete.
     (header.is_some() || contents.complete.is_some()).then_some(contents)
 }
 
@@ -99,11 +100,12 @@ fn read_entries(file: &[u8], id: JournalId, header: HeaderState, lost_power: boo
         at = position + entry.size();
         found.push((position, entry));
     }
-    // Entries in the wrong place were written there by a disk; one that is there twice is the same.
+    // A disk may have written entries to the wrong place, or twice: restore the order, and drop
+    // duplicates.
     found.sort_by_key(|(_, entry)| entry.ordinal);
     found.dedup_by_key(|(_, entry)| entry.ordinal);
     let synced = found.iter().map(|(position, entry)| match entry.mark() {
-        // The header is written once all up to this mark is synced.
+        // The header is written only after all bytes up to this note were synced.
         Some(JournalNote::Complete { .. }) if has_header(header) => {
             (position + entry.size()) as u64
         }
@@ -164,7 +166,7 @@ fn read_entries(file: &[u8], id: JournalId, header: HeaderState, lost_power: boo
     contents
 }
 
-/// The first entry of this file at or behind `at`.
+/// The first entry of this generation at or after position `at`.
 fn next_entry(file: &[u8], mut at: usize, id: JournalId) -> Option<(usize, Decoded<'_>)> {
     let tag = id.tag.to_le_bytes();
     loop {
@@ -177,21 +179,22 @@ fn next_entry(file: &[u8], mut at: usize, id: JournalId) -> Option<(usize, Decod
     }
 }
 
-/// Which file this is, by its first entry.
+/// The identity of a file without a header, from its first entry.
 fn identify(file: &[u8]) -> Option<JournalId> {
     let starts = HEADER_BYTES..file.len().saturating_sub(ENTRY_HEADER_BYTES);
     let mut entries = starts.filter_map(|at| decode_entry(&file[at..]));
     entries.next().map(|entry| entry.id)
 }
 
-/// Each write leaves zeros behind its last entry, so something else there was an entry.
+/// Whether a torn or damaged entry follows the last one: each write leaves zeros after its last
+/// entry.
 fn is_torn(file: &[u8], end: usize) -> bool {
     let behind = file.get(end..).unwrap_or_default();
     let header = &behind[..behind.len().min(ENTRY_HEADER_BYTES)];
     header.iter().any(|byte| *byte != 0)
 }
 
-/// All entries of a file's bytes that no hole lies before, as after a power loss.
+/// All entries before the first hole, as after a power loss.
 pub fn decode_journal_entries(file: &[u8]) -> Vec<Vec<u8>> {
     read(file, true).map_or_else(Vec::new, Contents::into_entries)
 }
@@ -208,7 +211,7 @@ mod tests {
         tag: 0x1234_5671,
     };
 
-    /// A file, and where each entry begins.
+    /// A file, and the position of each entry.
     fn file_of(entries: &[Vec<u8>], synced: &[usize]) -> (Vec<u8>, Vec<usize>) {
         let mut bytes = encode_journal_header(ID).to_vec();
         let mut place = EntryPlace { id: ID, ordinal: 0 };
@@ -249,7 +252,7 @@ mod tests {
         let (mut file, _) = file_of(&entries(4), &[]);
         file[..HEADER_BYTES].fill(0);
         assert_eq!(read(&file, false).unwrap().into_entries(), entries(4));
-        // The mark, too: it may be a snapshot that was never finished.
+        // Without the note, too, it may be an unfinished snapshot.
         file[HEADER_BYTES..HEADER_BYTES + 30].fill(0);
         assert!(read(&file, false).is_none());
     }
@@ -272,7 +275,7 @@ mod tests {
         let found = read(&file, true).unwrap();
         assert_eq!(found.torn_entries, 2);
         assert_eq!(found.into_entries(), all[..2]);
-        // The last one was written once the first four had been synced.
+        // The last entry was written after the first four were synced.
         let (mut file, starts) = file_of(&all, &[0, 0, 0, 0, 4]);
         file[starts[2] + 30] ^= 1;
         assert_eq!(read(&file, true).unwrap().into_entries(), kept);
@@ -295,7 +298,7 @@ mod tests {
         file[starts[1] + 30] ^= 1;
         let kept = [&all[..1], &all[2..]].concat();
         assert_eq!(read(&file, true).unwrap().into_entries(), kept);
-        // Without its header it may not have been.
+        // Without the header it is unknown whether the snapshot was synced.
         file[..HEADER_BYTES].fill(0);
         assert_eq!(read(&file, true).unwrap().into_entries(), all[..1]);
     }

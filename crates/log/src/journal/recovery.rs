@@ -1,8 +1,9 @@
-//! Opening the journal: which file wins, what it holds, and what is done about damage.
+//! Opens the journal: chooses the current file, reads its entries, and repairs damage.
 //!
-//! Nothing is written before all is read. A damaged file is copied to `state.N.damaged-1` (2, 3, …)
-//! and synced; then a whole one, with the entries that could be read, is written beside it, synced,
-//! and put in its place. It says how many entries are lost until the owner's next snapshot.
+//! Both files are read before anything is written. A damaged file is first copied to
+//! `state.N.damaged-1` (2, 3, …), which is synced. Then a new file with the entries that could be
+//! read is written, synced, and renamed to the damaged one's name. Until the owner's next snapshot
+//! it also stores the number of lost entries.
 
 use std::io;
 use std::sync::Arc;
@@ -20,39 +21,39 @@ use crate::metrics::Counters;
 use crate::options::LogOptions;
 use crate::shared::Queues;
 
-/// The two files; the names are stable.
+/// The two files. The names never change.
 const PATHS: [&str; 2] = ["state.0", "state.1"];
 
-/// A journal as it was found.
+/// A journal that is ready for appends, and the result of reading it.
 pub(crate) struct OpenedJournal {
     pub(crate) journal: Journal,
-    /// Its entries, oldest first.
+    /// The entries, oldest first.
     pub(crate) entries: Vec<Vec<u8>>,
-    /// So many more are lost, at least.
+    /// Lower bound of the number of lost entries.
     pub(crate) lost: u32,
-    /// One of its files is of format 1, until the first snapshot.
+    /// One of the files still has format 1, until the next snapshot.
     pub(crate) is_upgraded: bool,
     /// Lines for the start report.
     pub(crate) report: Vec<String>,
 }
 
-/// The facts about the run before, from the lock file.
+/// The facts about the previous run, from the lock file.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PreviousRun {
-    /// Everything that it wrote is there, whether or not it was synced.
+    /// No power was lost since, so all of its writes are there, even if they were not synced.
     pub(crate) kept_power: bool,
-    /// Generation and ordinal at which the journal ended, if it was closed in order.
+    /// Generation and ordinal of the journal's end, if the log was closed cleanly.
     pub(crate) journal_end: Option<(u32, u32)>,
 }
 
-/// A journal that was read, and nothing written yet.
+/// A journal that was read; nothing was written yet.
 #[derive(Default)]
 pub(crate) struct FoundJournal {
     files: [FoundFile; 2],
     previous: PreviousRun,
 }
 
-/// The contents of one of the two paths.
+/// One of the two files, as it was found.
 #[derive(Default)]
 struct FoundFile {
     bytes: Vec<u8>,
@@ -63,11 +64,11 @@ struct FoundFile {
 enum Content {
     #[default]
     Missing,
-    /// Zeros.
+    /// Only zeros.
     Blank,
-    /// No journal file, or one that was begun and never taken into use.
+    /// No journal file, or one with an unfinished snapshot.
     Unusable,
-    /// A file of format 1: its generation, its entries, and where they end.
+    /// A file of format 1: its generation, its entries, and the position after the last one.
     Old(u32, Vec<Vec<u8>>, usize),
     Ours(Box<Contents>),
 }
@@ -88,7 +89,7 @@ impl FoundFile {
         }
     }
 
-    /// Something stands where the header should be, and it is none.
+    /// Whether the bytes of the header are neither zeros nor a valid header.
     fn has_broken_header(&self) -> bool {
         let header = &self.bytes[..self.bytes.len().min(HEADER_BYTES)];
         matches!(self.content, Content::Unusable) && header.iter().any(|byte| *byte != 0)
@@ -112,7 +113,7 @@ impl FoundJournal {
                 let (entries, end) = format_1::entries(&bytes, generation);
                 Content::Old(generation, entries, end)
             } else if previous.kept_power && bytes.len() < HEADER_BYTES {
-                // A kill leaves no part of a header: it was cut, with all that followed.
+                // A kill leaves no partial header: the file was truncated.
                 Content::Unusable
             } else {
                 let contents = read(&bytes, !previous.kept_power);
@@ -121,8 +122,8 @@ impl FoundJournal {
             Ok(FoundFile { bytes, content })
         };
         let mut files = [find(PATHS[0])?, find(PATHS[1])?];
-        // A snapshot that was not taken into use has no header; one whose header is damaged is
-        // known by what the other file says.
+        // A file with a blank header has an unfinished snapshot, unless the other file says that it
+        // was superseded by this generation: then the header is damaged.
         for number in [0, 1] {
             let (superseded_by, is_certain) = match &files[1 - number].content {
                 Content::Ours(other) => (other.superseded_by, other.header != HeaderState::Blank),
@@ -138,13 +139,13 @@ impl FoundJournal {
         Ok(Self { files, previous })
     }
 
-    /// Whether there is nothing, not even damage.
+    /// Whether both files are missing or blank.
     pub(crate) fn is_new(&self) -> bool {
         let is_new = |found: &FoundFile| matches!(found.content, Content::Missing | Content::Blank);
         self.files.iter().all(is_new)
     }
 
-    /// Whether there is a file that was begun as one of the journal.
+    /// Whether at least one file can be read as a journal file.
     pub(crate) fn is_begun(&self) -> bool {
         self.files.iter().any(|found| found.generation().is_some())
     }
@@ -153,7 +154,7 @@ impl FoundJournal {
         self.files.iter().any(|found| found.ours().is_some())
     }
 
-    /// Makes it a journal that can be appended to: a new one if `is_lost`.
+    /// Prepares the journal for appends. `is_lost`: begins a new one, because no entry can be read.
     pub(crate) fn open(
         self,
         disk: &Arc<dyn Disk>,
@@ -220,8 +221,8 @@ impl FoundJournal {
             current,
             other,
             mirror: Mirror::Off,
-            // Entries that a kill has left in the kernel's memory were never synced, so the
-            // beginning counts as one byte that is not.
+            // After a kill, entries may be in the page cache and not synced. So the start counts as
+            // one unsynced byte.
             appended: 1,
             synced: 0,
             failure: None,
@@ -287,8 +288,9 @@ impl FoundJournal {
                 plan.take(number, *contents, newest.bytes, other.ours(), previous);
             }
             Content::Old(_, entries, end) => {
-                // It stays until the next snapshot, which comes at once; but nobody can tell
-                // whether it is whole.
+                // The old file stays until the next snapshot, which is due at once. Format 1 does
+                // not say whether the file is complete, so it is kept aside if bytes follow its
+                // last entry.
                 if newest.bytes[end..].iter().any(|byte| *byte != 0) {
                     plan.asides.push((path, newest.bytes));
                 }
@@ -303,10 +305,10 @@ impl FoundJournal {
     }
 }
 
-/// The actions that recovery has to take.
+/// The actions that recovery must take.
 #[derive(Default)]
 struct Plan {
-    /// Of a file that is written now.
+    /// Generation of the file, if a new one is written.
     generation: u32,
     current: Current,
     entries: Vec<Vec<u8>>,
@@ -317,11 +319,11 @@ struct Plan {
     report: Vec<String>,
 }
 
-/// Which file appends go to.
+/// The file to which entries are appended.
 enum Current {
-    /// One that has to be written first.
+    /// A file that must be written first.
     Written(At),
-    /// As it is.
+    /// An existing file, as it is.
     Kept(Ready),
 }
 
@@ -344,12 +346,12 @@ struct Ready {
     repair: Repair,
 }
 
-/// The traces of a crash in a file that is whole otherwise.
+/// The traces of a crash that must be removed from a file without damage.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Repair {
-    /// Only one copy of the header was written.
+    /// A copy of the header is missing: write both.
     pub(crate) header: bool,
-    /// Entries behind the end that do not count.
+    /// Entries after the end must be ignored: overwrite them with zeros.
     pub(crate) wipe: bool,
 }
 
@@ -359,7 +361,7 @@ impl Plan {
         self.asides.push((path, bytes));
     }
 
-    /// Goes on with a file. `other` is the one before it.
+    /// Plans to continue with the newest file. `other` is the older one.
     fn take(
         &mut self,
         number: usize,
@@ -411,7 +413,8 @@ impl Plan {
                 self.lost = self.lost.saturating_add(missing);
             }
             _ if contents.torn_end && previous.kept_power => {
-                // A kill may have torn it, too; nobody knows how many followed it.
+                // The entry may also be torn by a kill. The number of entries after it is unknown,
+                // so one is counted as lost.
                 is_damaged = true;
                 self.lost = self.lost.saturating_add(1);
                 let (at, end) = (contents.ordinal, contents.end);
@@ -459,8 +462,8 @@ impl Plan {
     }
 }
 
-/// If a snapshot is damaged and the file before it is whole: the entries for which it stands, and
-/// how many of its own they make up for.
+/// If a snapshot is damaged and the older file is not: the older file's entries that the snapshot
+/// has replaced, and the number of the snapshot's entries that they replace in turn.
 fn stands_in(other: &Contents, contents: &Contents) -> Option<(Vec<Vec<u8>>, u32)> {
     let is_whole = other.holes.is_empty() && other.has_header() && other.lost_earlier == 0;
     let first = contents.holes.first().filter(|_| is_whole)?.first;
@@ -469,7 +472,7 @@ fn stands_in(other: &Contents, contents: &Contents) -> Option<(Vec<Vec<u8>>, u32
             let is_before = generation == other.id.generation && ordinal <= other.ordinal;
             (ordinal, (is_before && first < at).then_some(at)?)
         }
-        // The mark is missing, too: nobody knows where the snapshot ended.
+        // The note is missing, too, so the end of the snapshot is unknown.
         None if other.superseded_by == Some(contents.id.generation) => (other.ordinal, 0),
         None => return None,
     };
@@ -477,7 +480,7 @@ fn stands_in(other: &Contents, contents: &Contents) -> Option<(Vec<Vec<u8>>, u32
     Some((before.map(|(_, entry)| entry.clone()).collect(), made_up))
 }
 
-/// The bytes of a file that has these entries.
+/// The bytes of a new file with these entries.
 fn whole_file(generation: u32, entries: &[Vec<u8>], lost: u32) -> Vec<u8> {
     let id = JournalId::new(generation);
     let mut bytes = super::encode_journal_header(id).to_vec();
@@ -496,8 +499,8 @@ fn whole_file(generation: u32, entries: &[Vec<u8>], lost: u32) -> Vec<u8> {
     bytes
 }
 
-/// Copies the bytes of a damaged file; gives the copy's name. A file that was copied before is not
-/// copied again.
+/// Copies the bytes of a damaged file; returns the copy's name. If an identical copy exists, makes
+/// no other.
 fn set_aside(disk: &Arc<dyn Disk>, path: &str, bytes: &[u8]) -> Result<String, IoFailure> {
     let mut number = 1;
     loop {
@@ -515,7 +518,7 @@ fn set_aside(disk: &Arc<dyn Disk>, path: &str, bytes: &[u8]) -> Result<String, I
     }
 }
 
-/// One of the two files, with nothing known of it.
+/// Opens one of the two files, as an empty one.
 fn open_side(
     disk: &Arc<dyn Disk>,
     options: &LogOptions,

@@ -1,16 +1,18 @@
-//! How the journal changes files.
+//! Writes a snapshot of the journal, and switches to the other file.
 //!
-//! 1. The snapshot goes to the other file, without the locks; appends go to the current file and
-//!    are kept.
-//! 2. The kept ones follow the snapshot; from here on appends go to both files, and a sync covers
-//!    both. So both files hold everything that was promised.
-//! 3. The body of the other file is synced, then its header, with a higher generation, is written
-//!    and synced. Whichever file wins after a crash in between: nothing is missing.
-//! 4. The other file is the current one, and the old one is told so: should the new one be lost,
-//!    the start knows that the old one is not all there was.
+//! 1. The snapshot is written to the other file, without locks. Entries that are appended meanwhile
+//!    go to the current file and are also kept in memory.
+//! 2. The kept entries are written after the snapshot. From here on entries are appended to both
+//!    files, and a sync covers both, so each file has all entries that were reported as durable.
+//! 3. The body of the other file is synced. Then its header, with a higher generation, is written
+//!    and synced. After a crash in between, no entry is missing from the file that the start
+//!    chooses.
+//! 4. The other file becomes the current one, and a `Superseded` note is appended to the old one.
+//!    If the new file is lost, the start knows by this note that the old file is incomplete.
 //!
-//! If step 3 fails in the middle, nobody knows which file would win, so the journal takes no more
-//! entries. The next attempt makes the doubtful header invalid before it touches the body.
+//! If step 3 fails while the header is written, it is unknown which file the next start would
+//! choose, so the journal refuses further entries. The next snapshot invalidates that header before
+//! it overwrites the body.
 
 use std::io::IoSlice;
 
@@ -19,16 +21,16 @@ use super::{HEADER_BYTES, Journal, JournalFile, Mirror};
 use crate::error::{AppendError, IoFailure, LogError};
 use crate::metrics::count;
 
-/// Entries of a snapshot are collected to writes of about this many bytes.
+/// Entries of a snapshot are buffered into writes of about this many bytes.
 const WRITE_BYTES: usize = 256 << 10;
 
 impl Journal {
-    /// Replaces the journal's content by `entries`: all that is still true.
+    /// Replaces the journal's content with `entries`, the owner's whole state.
     ///
-    /// Entries that are appended while this runs are kept, and follow the snapshot's. So replaying
-    /// must tolerate an entry whose effect the snapshot has already. Entries that were appended
-    /// before this call must be reflected in `entries`. Blocks on the disk: not for a network
-    /// thread.
+    /// `entries` must include the effect of all entries that were appended before this call.
+    /// Entries that are appended while it runs are kept and follow the snapshot, so a replay must
+    /// tolerate an entry whose effect is already in the snapshot. Blocks on the disk, so it must
+    /// not run on a network thread.
     ///
     /// # Errors
     /// The other file could not be written. The current one stays in use.
@@ -96,7 +98,8 @@ impl Journal {
             self.set_failure(state, Some(failure.clone()));
             return Err(failure.into());
         }
-        // A sync that failed since step 2 may have been one of the new file.
+        // A sync that has failed since step 2 may have been one of the new file; then the failure
+        // stays.
         let heals = was_broken || state.failure.is_none();
         std::mem::swap(&mut state.current, &mut state.other);
         state.current.may_win = false;
@@ -114,7 +117,7 @@ impl Journal {
         let told = state.settle(covered, &Ok(()));
         drop(guard);
         told.tell();
-        // For the case of damage only, so that a failure changes nothing.
+        // The note matters only if the new file is damaged later, so a failure is ignored.
         if superseded.is_ok() {
             count(&self.counters.syncs, 1);
             let _ = before.sync_data();
@@ -122,8 +125,8 @@ impl Journal {
         Ok(())
     }
 
-    /// A view of the other file, ready to be overwritten, and where the current one is: what comes
-    /// before that is in the snapshot.
+    /// The other file, ready to be overwritten, and the place of the current file's next entry: the
+    /// snapshot replaces all entries before it.
     fn prepare_other(&self) -> Result<(JournalFile, EntryPlace), LogError> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
@@ -169,7 +172,7 @@ fn write_group(side: &mut JournalFile, group: &[Vec<u8>]) -> Result<(), LogError
     finish(side, written.map(|_| ()))
 }
 
-/// A full disk is a failed snapshot like any other.
+/// Converts an append error: a full disk fails a snapshot like any other I/O error.
 fn finish(side: &JournalFile, outcome: Result<(), AppendError>) -> Result<(), LogError> {
     match outcome {
         Ok(()) => Ok(()),
