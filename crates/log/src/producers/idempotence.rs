@@ -1,5 +1,5 @@
-//! Idempotent producers on the way of a batch in: a duplicate is answered with its old offsets,
-//! and what a failed write has left in the table is taken back.
+//! Idempotent producers in an append: answers a duplicate with the offsets of the stored batch, and
+//! undoes the entries of a failed write in the table.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::partition::{PartitionLog, PartitionState};
 use crate::producers::{ProducerBatch, ProducerInfo};
 
 impl PartitionLog {
-    /// The idempotent producers that the partition knows, in order of their ids.
+    /// The partition's idempotent producers, in order of their ids.
     pub fn producers(&self) -> Vec<ProducerInfo> {
         let now_ms = self.shared.options.clock.now_ms();
         let mut infos = self.state.lock().producers.infos(now_ms);
@@ -23,7 +23,7 @@ impl PartitionLog {
         infos
     }
 
-    /// Answers a batch that is there already: as soon as that one is as durable as asked.
+    /// Answers a duplicate as soon as the stored batch is as durable as `class` asks.
     pub(crate) fn answer_duplicate(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, PartitionState>,
@@ -38,7 +38,8 @@ impl PartitionLog {
                 return Err(AppendError::Failed(failure.clone()));
             }
         }
-        // A snapshot names it, so it was synced, and its segment was dropped since.
+        // Only a snapshot names a batch in these offsets. So the batch was synced, and its segment
+        // was dropped later.
         let was_dropped = state.offsets.raised().contains(&base);
         let is_ready = match class {
             Durability::None => true,
@@ -54,7 +55,7 @@ impl PartitionLog {
                 state.syncs.wait_for(end, waiter);
                 asks_sync = state.syncs.ask();
             } else {
-                // The thread that writes it tells its waiters.
+                // The thread that writes the batch completes its waiters.
                 state.writes.wait_for(end, class, waiter);
             }
         }
@@ -74,9 +75,9 @@ impl PartitionLog {
         })
     }
 
-    /// After a failed write: its batches were never sent, as far as the table is concerned. Later
-    /// batches of the same producers that nobody has begun to write fail, too: stored without the
-    /// failed ones, they would make their repetition look out of order.
+    /// Removes the batches of a failed write from the table of producers. Fails the pending batches
+    /// of the same producers, too: if they were stored without the failed ones, retries of the
+    /// failed ones would be out of order.
     pub(crate) fn take_back(
         &self,
         state: &mut PartitionState,

@@ -1,14 +1,14 @@
-//! The memory of a partition's idempotent producers, so that a batch that is sent again is not
-//! stored again. Pure: no clock, no file.
+//! The state of a partition's idempotent producers, by which a duplicate batch is recognized and
+//! not stored again. Uses no clock and no file.
 //!
-//! Per producer id the newest batches are kept with their sequence numbers and offsets: the last
-//! [`REMEMBERED`] that were written (Kafka's producers have at most as many requests in flight),
-//! and those that are still to be written, so that a failed write can be taken back. The rules are
+//! For each producer id the table has the newest batches with their sequence numbers and offsets:
+//! the last [`REMEMBERED`] that were written (Kafka's producers have at most this many requests in
+//! flight), and those that are not written yet, so that a failed write can be undone. The rules are
 //! those of Kafka's `ProducerAppendInfo`.
 //!
-//! There is one case that Kafka does not have: after a power loss a batch may be missing although a
-//! later one, in the next segment, is there. (Neither was answered as synced.) A retry of the lost
-//! batch is accepted out of sequence, so that nothing is lost and nothing is stored twice.
+//! One case does not exist in Kafka: after a power loss a batch may be missing although a later
+//! one, in the next segment, is there. (Neither was acknowledged as synced.) A retry of the lost
+//! batch is accepted out of sequence, so that no batch is lost and none is stored twice.
 
 pub(crate) mod idempotence;
 pub(crate) mod recovery;
@@ -25,36 +25,36 @@ use crate::batch::{BATCH_HEADER_BYTES, Batch, Offset, field};
 use crate::error::AppendError;
 use crate::producers::snapshot::SnapshotProducer;
 
-/// Written batches of a producer that are recognized when they come again.
+/// Number of written batches of a producer whose duplicates are recognized.
 pub(crate) const REMEMBERED: usize = 5;
-/// A full table evicts this share of its producers at once: one in eight.
+/// A full table evicts one in this many of its producers at once.
 const EVICTED_SHARE: usize = 8;
 
-/// The state of an idempotent producer of a partition.
+/// The state of an idempotent producer in a partition, as reported to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProducerInfo {
-    /// Its id.
+    /// The producer's id.
     pub producer_id: i64,
-    /// The newest epoch that was seen.
+    /// The newest epoch.
     pub epoch: i16,
-    /// Sequence number of its last record.
+    /// Sequence number of the last record.
     pub last_sequence: i32,
-    /// Highest timestamp of its last batch, in milliseconds since 1970.
+    /// Highest timestamp of the last batch, in milliseconds since 1970.
     pub last_timestamp_ms: i64,
 }
 
-/// A batch that a producer has sent, with its place.
+/// A batch of an idempotent producer, with its offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProducerBatch {
-    /// Offset of its first record.
+    /// Offset of the first record.
     pub base: Offset,
-    /// Number of its records, as the producer counted them; at least 1.
+    /// Number of records that the producer has sent, at least 1; compaction may have removed some.
     pub records: u32,
-    /// Sequence number of its first record.
+    /// Sequence number of the first record.
     pub first_sequence: i32,
     /// The producer's epoch.
     pub epoch: i16,
-    /// Highest timestamp of its records, in milliseconds since 1970.
+    /// Highest timestamp of the records, in milliseconds since 1970.
     pub timestamp_ms: i64,
 }
 
@@ -70,14 +70,14 @@ impl ProducerBatch {
     }
 }
 
-/// The sequence number that comes `count` after another one: 0 follows `i32::MAX`.
+/// The sequence number `count` after `sequence`; 0 follows `i32::MAX`.
 fn sequence_after(sequence: i32, count: u32) -> i32 {
     let sum = i64::from(sequence) + i64::from(count);
     (sum & i64::from(i32::MAX)) as i32
 }
 
-/// Hashes producer ids with one multiplication, which is a tenth of what the standard hasher costs
-/// per batch. Clients choose ids, so the secret is random.
+/// Hashes producer ids with one multiplication, at a tenth of the standard hasher's cost per batch.
+/// Clients choose the ids, so a random secret is mixed in.
 #[derive(Clone)]
 struct IdHash(u64);
 
@@ -107,7 +107,7 @@ impl Hasher for IdHash {
     }
 
     fn write_u64(&mut self, value: u64) {
-        // 2^64 divided by the golden ratio: odd, and its bits are mixed.
+        // 2^64 divided by the golden ratio, a usual multiplier for hashing.
         let wide = u128::from(value ^ self.0) * 0x9e37_79b9_7f4a_7c15;
         self.0 = (wide >> 64) as u64 ^ wide as u64;
     }
@@ -117,7 +117,7 @@ impl Hasher for IdHash {
     }
 }
 
-/// The claims of a batch about its producer.
+/// The fields of a batch header that concern its idempotent producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) producer_id: i64,
@@ -128,8 +128,8 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// `None` for a batch without a producer id, and for a control batch (the marker that ends a
-    /// transaction), which has no sequence number.
+    /// `None` for a batch without a producer id, and for a control batch (a transaction marker),
+    /// which has no sequence number.
     #[inline]
     pub(crate) fn of(batch: &Batch) -> Option<Claim> {
         if batch.producer_id() < 0 {
@@ -138,7 +138,7 @@ impl Claim {
         Claim::peek(batch.bytes())
     }
 
-    /// As [`Claim::of`], from a batch header that may be corrupt.
+    /// As [`Claim::of`], but from the bytes of a header, which may be corrupt.
     pub(crate) fn peek(header: &[u8]) -> Option<Claim> {
         let header = header.get(..BATCH_HEADER_BYTES)?;
         let producer_id = i64::from_be_bytes(field(header, 43));
@@ -167,12 +167,12 @@ impl Claim {
     }
 }
 
-/// Whether a batch is to be appended.
+/// Whether to append a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It comes next.
+    /// Append it.
     New,
-    /// It has these offsets already.
+    /// Do not append it: it is stored, as this batch.
     Duplicate(ProducerBatch),
 }
 
@@ -180,12 +180,12 @@ pub(crate) enum Verdict {
 #[derive(Debug)]
 pub(crate) struct ProducersTotal {
     count: AtomicUsize,
-    /// Once `count` reaches it, a partition with at least [`PRODUCERS_KEPT`] producers evicts some
-    /// of its own for each new one.
+    /// Once `count` reaches this number, a partition with at least [`PRODUCERS_KEPT`] producers
+    /// evicts some of them before it adds one.
     max: usize,
 }
 
-/// A partition evicts nobody for the total limit while it has fewer producers than this. Else its
+/// A partition with fewer producers than this evicts none because of the total limit. Otherwise its
 /// active producers would evict each other in turn, and their retries would be stored twice.
 const PRODUCERS_KEPT: usize = 64;
 
@@ -202,31 +202,33 @@ impl ProducersTotal {
     }
 }
 
-/// The table of a partition.
+/// The table of a partition's idempotent producers.
 pub(crate) struct Producers {
     total: Arc<ProducersTotal>,
-    /// The part of `total` that is this table's.
+    /// Number of producers by which this table counts in `total`.
     counted: usize,
-    /// Most producers; beyond that the least recently used are forgotten.
+    /// Maximum number of producers; the least recently used ones are evicted for new ones.
     producers_max: usize,
-    /// A producer that was silent for this long is unknown.
+    /// A producer without a batch for this many milliseconds has expired.
     expiry_ms: i64,
     map: HashMap<i64, Producer, IdHash>,
-    /// When a producer was last forgotten for want of room, in milliseconds since 1970.
+    /// When a producer was last evicted, in milliseconds since 1970; `None`: never.
     pub(crate) evicted_ms: Option<i64>,
-    /// Logical time: one tick for each batch, by which the least recently used is known.
+    /// Logical time, which counts batches: finds the least recently used producers.
     clock: u64,
-    /// Bytes of written batches that the last snapshot does not cover, roughly.
+    /// Estimated bytes of written batches that the last snapshot does not cover.
     unsnapped_bytes: u64,
 }
 
 pub(crate) struct Producer {
-    /// In order of epoch and sequence, never empty. Without a power loss they leave no hole.
+    /// In order of epoch and sequence number, never empty. Sequence numbers are consecutive, except
+    /// where a power loss has lost batches.
     pub(crate) batches: VecDeque<ProducerBatch>,
-    /// The batches before them were lost: either these are all batches that the log has of the
-    /// producer, or damage has taken those that a snapshot names before them.
+    /// Whether a batch before the first of `batches` counts as lost, so that a retry of it is
+    /// accepted. True if recovery found no earlier batch of this producer in the log, or if damage
+    /// has removed one that the snapshot names.
     pub(crate) is_complete: bool,
-    /// When it was heard of, in milliseconds since 1970.
+    /// When the producer's last batch came, in milliseconds since 1970.
     pub(crate) seen_ms: i64,
     used: u64,
 }
@@ -249,22 +251,22 @@ impl Producers {
         }
     }
 
-    /// Bytes of written batches that the last snapshot does not cover, roughly.
+    /// Estimated bytes of written batches that the last snapshot does not cover.
     pub(crate) fn unsnapped_bytes(&self) -> u64 {
         self.unsnapped_bytes
     }
 
-    /// Counts bytes of idempotent batches that the last snapshot does not cover.
+    /// Adds bytes of idempotent batches that the last snapshot does not cover.
     pub(crate) fn note_written(&mut self, bytes: u64) {
         self.unsnapped_bytes += bytes;
     }
 
-    /// A snapshot that is being written covers everything.
+    /// Notes that a snapshot is being written that covers all batches.
     pub(crate) fn note_snapshot(&mut self) {
         self.unsnapped_bytes = 0;
     }
 
-    /// Judges a batch at `now_ms` (milliseconds since 1970).
+    /// Decides whether a batch is appended, at `now_ms` (milliseconds since 1970).
     pub(crate) fn check(&self, claim: &Claim, now_ms: i64) -> Result<Verdict, AppendError> {
         let producer_id = claim.producer_id;
         let fenced = |current_epoch| AppendError::ProducerFenced {
@@ -317,7 +319,7 @@ impl Producers {
         if known.has_lost(claim, last.epoch) {
             return Ok(Verdict::New);
         }
-        // Only with [`REMEMBERED`] batches of this epoch can older ones have been forgotten.
+        // Older batches of this epoch were forgotten only if the table has [`REMEMBERED`] of it.
         let has_forgotten = of_epoch().nth(REMEMBERED - 1).is_some();
         let mut of_epoch_in_order = known.batches.iter().filter(|it| it.epoch == last.epoch);
         let oldest = of_epoch_in_order.next().filter(|_| has_forgotten);
@@ -330,7 +332,7 @@ impl Producers {
         Err(out_of_order(expected))
     }
 
-    /// Notes a batch that gets this base offset. Everything before `written_end` was written.
+    /// Adds a batch with this base offset. All records before `written_end` are written.
     pub(crate) fn add(&mut self, claim: &Claim, base: Offset, written_end: Offset, now_ms: i64) {
         self.insert_batch(claim, base, written_end, now_ms, false);
     }
@@ -374,13 +376,13 @@ impl Producers {
         }
         let place = producer.place_of(claim);
         producer.batches.insert(place, claim.at(base));
-        // Never earlier than before: a clock that was set back may be set right again.
+        // Never decreases: a clock that was set back may be corrected later.
         producer.seen_ms = producer.seen_ms.max(now_ms);
         producer.used = clock;
         self.recount();
     }
 
-    /// Tells the total what has changed here.
+    /// Updates the total with this table's number of producers.
     #[inline]
     fn recount(&mut self) {
         let (now, before) = (self.map.len(), self.counted);
@@ -401,21 +403,21 @@ impl Producers {
         }
     }
 
-    /// Notes a batch that was found in the log. It is not checked: its sequence number may be out
-    /// of order, but it is stored.
+    /// Adds a batch that recovery has found in the log. Its sequence number is not checked, because
+    /// the batch is stored whether or not it is in order.
     pub(crate) fn recover(&mut self, claim: &Claim, base: Offset, now_ms: i64) {
         if claim.epoch >= 0 && claim.first_sequence >= 0 {
-            // If the table has evicted producers lately, this may be one of them, with batches in
-            // the log that the table no longer knows: their retries are duplicates and must not be
-            // taken for lost. After the expiry time nobody retries them, and Kafka would not know
-            // them either.
+            // If the table has evicted producers recently, this may be one of them. Then the log
+            // has earlier batches of it that the table does not know; their retries are duplicates
+            // and must not be taken for lost batches. After the expiry time no producer retries
+            // them, and Kafka would have forgotten them, too.
             let evicted_ms = self.evicted_ms.unwrap_or(i64::MIN);
             let is_complete = now_ms.saturating_sub(evicted_ms) >= self.expiry_ms;
             self.insert_batch(claim, base, Offset::MAX, now_ms, is_complete);
         }
     }
 
-    /// Forgets the batches of a producer from an offset on, which were not written.
+    /// Removes the batches of a producer from an offset on, because their write has failed.
     pub(crate) fn take_back(&mut self, producer_id: i64, from: Offset) {
         let Some(producer) = self.map.get_mut(&producer_id) else {
             return;
@@ -427,7 +429,7 @@ impl Producers {
         }
     }
 
-    /// Forgets those that were silent for too long.
+    /// Removes the producers that have expired.
     pub(crate) fn expire(&mut self, now_ms: i64) {
         let expiry_ms = self.expiry_ms;
         self.map
@@ -435,7 +437,7 @@ impl Producers {
         self.recount();
     }
 
-    /// Forgets all of them.
+    /// Removes all producers.
     pub(crate) fn clear(&mut self) {
         self.map.clear();
         self.recount();
@@ -445,7 +447,7 @@ impl Producers {
         now_ms.saturating_sub(producer.seen_ms) >= self.expiry_ms
     }
 
-    /// Forgets the least recently used part of the table.
+    /// Removes the least recently used producers, one in [`EVICTED_SHARE`].
     fn evict(&mut self, now_ms: i64) {
         self.evicted_ms = Some(now_ms);
         let mut uses: Vec<u64> = self.map.values().map(|producer| producer.used).collect();
@@ -460,12 +462,12 @@ impl Producers {
         self.map.is_empty()
     }
 
-    /// All that are known, in no particular order.
+    /// All producers, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (i64, &Producer)> {
         self.map.iter().map(|(id, producer)| (*id, producer))
     }
 
-    /// Takes over a producer of a snapshot; its batches are in order and not empty.
+    /// Adds a producer from a snapshot. Precondition: its batches are in order and not empty.
     pub(crate) fn insert(&mut self, known: SnapshotProducer) {
         self.clock += 1;
         let id = known.id;
@@ -479,7 +481,7 @@ impl Producers {
         self.recount();
     }
 
-    /// The reported state of each, in no particular order.
+    /// The state of each producer that has not expired, in no particular order.
     pub(crate) fn infos(&self, now_ms: i64) -> Vec<ProducerInfo> {
         let alive = self.iter().filter(|(_, it)| !self.is_expired(it, now_ms));
         alive
@@ -504,7 +506,7 @@ impl Drop for Producers {
 }
 
 impl Producer {
-    /// Where a batch belongs by its sequence number: at the end, unless it fills a hole.
+    /// The index of a batch in `batches` by its sequence number: the end, unless it fills a hole.
     fn place_of(&self, claim: &Claim) -> usize {
         let later = |it: &&ProducerBatch| {
             it.epoch > claim.epoch
@@ -513,7 +515,7 @@ impl Producer {
         self.batches.len() - self.batches.iter().rev().take_while(later).count()
     }
 
-    /// Whether a batch of the newest epoch lies in a hole that a power loss has left.
+    /// Whether a batch of the newest epoch fits in a hole that a power loss has left.
     fn has_lost(&self, claim: &Claim, epoch: i16) -> bool {
         let place = self.place_of(claim);
         if place == self.batches.len() {
@@ -532,7 +534,8 @@ impl Producer {
 }
 
 impl Claim {
-    /// Whether all its sequence numbers lie before `sequence`, by less than half of the circle.
+    /// Whether all sequence numbers of the batch are before `sequence`, by less than half of the
+    /// number range, because the numbers wrap around.
     fn lies_before(&self, sequence: i32) -> bool {
         let distance = sequence.wrapping_sub(self.first_sequence) & i32::MAX;
         distance < i32::MAX / 2 && i64::from(distance) >= i64::from(self.records)

@@ -1,6 +1,6 @@
-//! Finding out at the start what idempotent producers have stored: the snapshot, and the headers
-//! of the batches behind it. Nothing that the snapshot covers is read, and no segment that never
-//! held an idempotent batch.
+//! Rebuilds the table of idempotent producers at the start, from the snapshot and the headers of
+//! the batches after it. Reads neither batches that the snapshot covers nor segments without
+//! idempotent batches.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::segment::Segment;
 use crate::segment::index::{boundary_after, position_before};
 use crate::shared::Shared;
 
-/// Bytes read at once: small batches are walked within it, larger ones are jumped over.
+/// Bytes of one read. The bodies of batches that extend beyond it are skipped, not read.
 const WINDOW_BYTES: u64 = 64 << 10;
 
-/// Fills the table of a partition whose segments were found; `gaps` are offsets of which no batch
-/// was found in them.
+/// Fills the table of a partition whose segments are recovered. `gaps`: ranges of offsets whose
+/// batches are lost.
 pub(crate) fn recover_producers(
     shared: &Shared,
     state: &mut RecoveredState,
@@ -31,8 +31,8 @@ pub(crate) fn recover_producers(
     let is_there = |base: Offset| !gaps.iter().any(|gap| gap.contains(&base));
     state.producers.evicted_ms = snapshot.evicted_ms;
     for mut producer in snapshot.producers {
-        // Everything was synced before it was written down here. A batch that is not there all the
-        // same was lost to a broken disk, and must be taken when it comes again.
+        // All batches in a snapshot were synced before it was written. A batch that is missing all
+        // the same was lost to disk damage, so a retry of it must be accepted.
         producer.is_complete |= producer
             .batches
             .first()
@@ -47,7 +47,8 @@ pub(crate) fn recover_producers(
     for segment in &state.segments {
         if segment.has_producers() && segment.end() > snapshot.covered {
             let walked = walk(shared, segment, snapshot.covered, |claim, base| {
-                // Headers are looked at, and no checksums.
+                // Only headers are read and no checksums are verified, so batches in damaged
+                // regions are ignored.
                 if is_there(base) {
                     state.producers.recover(claim, base, now_ms);
                 }
@@ -58,7 +59,8 @@ pub(crate) fn recover_producers(
     Ok(())
 }
 
-/// Walks the headers of a segment's batches from `from` on; says how many bytes of log that is.
+/// Walks the headers of a segment's batches from offset `from` on. Returns the number of bytes
+/// walked.
 fn walk(
     shared: &Shared,
     segment: &Arc<Segment>,
@@ -82,7 +84,7 @@ fn walk(
         });
         position += walked;
         if walked == 0 {
-            // A corrupt region: on behind it, as readers do.
+            // A corrupt region: continue at the next index entry.
             let next = segment.with_index(|entries| boundary_after(entries, position));
             match next.flatten() {
                 Some(next) => position = next,
@@ -93,8 +95,8 @@ fn walk(
     Ok(segment.len() - begin)
 }
 
-/// Walks the batches that begin in a window; says where the next one begins, which may be beyond
-/// it. 0: the first bytes are no batch of this segment.
+/// Walks the batches that begin in a window. Returns the position of the next batch, which may be
+/// after the window; 0 if the first bytes are no batch of this segment.
 fn walk_window(window: &[u8], segment: &Segment, mut note: impl FnMut(&Claim, Offset)) -> u64 {
     let mut at = 0;
     while let Some(header) = window.get(at..at + BATCH_HEADER_BYTES) {

@@ -1,23 +1,24 @@
-//! The snapshot on the disk of a partition's idempotent producers.
+//! The snapshot of a partition's idempotent producers, on the disk.
 //!
-//! The file `producers` in the partition's folder names all producers up to an offset; recovery
-//! walks the headers of the batches behind it. It is written by housekeeping only, anew each time
-//! (`producers.new`, synced, renamed), after everything that it names was synced. It is not bound
-//! to any segment, so it outlives those that retention drops.
+//! The file `producers` in the partition's folder has the state of all producers up to an offset.
+//! Recovery adds the batches after this offset, by walking their headers. Only the housekeeping
+//! thread writes the file, each time as a new one (`producers.new`, synced, renamed), after all
+//! batches that it names were synced. It does not belong to a segment, so it outlives those that
+//! retention drops.
 //!
 //! Little-endian:
 //!
 //! ```text
 //!  byte  0           8           16          24          28
 //!       +-----------+-----------+-----------+-----------+----------------+--------+
-//!       | magic     | covered   | evicted   | producers | the producers, | crc32c |
-//!       | "clvprod2"| offset u64| i64 ms    | u32       | back to back   | u32    |
+//!       | magic     | covered   | evicted   | number of | the producers, | crc32c |
+//!       | "clvprod2"| offset u64| i64 ms    | prod. u32 | in sequence    | u32    |
 //!       +-----------+-----------+-----------+-----------+----------------+--------+
 //!
 //!  a producer, 20 bytes and its batches, oldest first:
 //!       +-----------+-----------+-----------+
 //!       | id        | seen i64  | batches   |
-//!       | i64       | unix ms   | u32, 1..5 |   its highest bit: what came before was lost
+//!       | i64       | unix ms   | u32, 1..5 |   top bit: batches before these were lost
 //!       +-----------+-----------+-----------+
 //!  a batch, 26 bytes:
 //!       +-----------+-----------+-----------+-----------+-----------+
@@ -26,8 +27,8 @@
 //!       +-----------+-----------+-----------+-----------+-----------+
 //! ```
 //!
-//! `evicted` is when a producer was last left out although it had batches (`i64::MIN`: never).
-//! The CRC-32C covers everything before it. The magic is stable and names the layout.
+//! `evicted` is the time at which a producer was last left out although it had batches (`i64::MIN`:
+//! never). The CRC-32C covers all bytes before it. The magic never changes for this layout.
 
 use std::sync::Arc;
 
@@ -42,45 +43,46 @@ use crate::shared::Shared;
 
 /// Name of the file in the partition's folder.
 pub(crate) const SNAPSHOT_NAME: &str = "producers";
-/// While this many bytes of idempotent batches lie behind the snapshot, a new one is due even if
-/// no segment is sealed: a start should not have to walk more than some of this.
+/// Once this many bytes of idempotent batches follow the snapshot, a new one is written even if no
+/// segment is sealed. This bounds the bytes that a start must walk.
 pub(crate) const SNAPSHOT_BYTES: u64 = 16 << 20;
-/// A clean end writes a new snapshot if this many bytes or more lie behind the last one, so that
-/// the next start need not walk them.
+/// A clean stop writes a new snapshot if at least this many bytes of idempotent batches follow the
+/// last one, so that the next start need not walk them.
 pub(crate) const SNAPSHOT_BYTES_AT_CLOSE: u64 = 1 << 20;
 
 const MAGIC: &[u8; 8] = b"clvprod2";
 const HEADER_BYTES: usize = 28;
 const PRODUCER_BYTES: usize = 20;
 const BATCH_BYTES: usize = 26;
-/// In the number of a producer's batches.
+/// The top bit in the number of a producer's batches, see [`SnapshotProducer::is_complete`].
 const IS_COMPLETE: u32 = 1 << 31;
 const CRC_BYTES: usize = 4;
-/// Largest file that is read: more than a million producers.
+/// Maximum bytes of a file that is read: enough for more than a million producers.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
-/// The content of the file.
+/// The content of a snapshot file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProducerSnapshot {
-    /// Batches before this offset are known.
+    /// The snapshot covers the batches before this offset.
     pub covered: Offset,
     /// When a producer was last left out although it had batches before `covered`, in milliseconds
-    /// since 1970. `None`: never.
+    /// since 1970; `None`: never.
     pub evicted_ms: Option<i64>,
-    /// Producers, no id twice.
+    /// The producers, with unique ids.
     pub producers: Vec<SnapshotProducer>,
 }
 
-/// One producer.
+/// A producer in a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotProducer {
-    /// Its id, not negative.
+    /// The producer's id, not negative.
     pub id: i64,
     /// When it was heard of, in milliseconds since 1970.
     pub seen_ms: i64,
-    /// Whether what it sent before these batches was lost, and is taken when it comes again.
+    /// Whether batches before these were lost, so that retries of them are accepted.
     pub is_complete: bool,
-    /// Its last batches in order of epoch and sequence, at least one and at most five.
+    /// The producer's last batches in order of epoch and sequence number, at least one and at most
+    /// five.
     pub batches: Vec<ProducerBatch>,
 }
 
@@ -113,7 +115,7 @@ pub fn encode_producers(snapshot: &ProducerSnapshot) -> Vec<u8> {
     bytes
 }
 
-/// Decodes a snapshot; `None` when the bytes are none.
+/// Decodes a snapshot; `None` if the bytes are invalid.
 pub fn decode_producers(bytes: &[u8]) -> Option<ProducerSnapshot> {
     let content = bytes.len().checked_sub(CRC_BYTES)?;
     let (content, crc) = bytes.split_at(content);
@@ -184,7 +186,8 @@ fn decode_producer(rest: &mut &[u8], covered: Offset) -> Option<SnapshotProducer
     })
 }
 
-/// The producers up to `covered`, everything before which was written.
+/// A snapshot of the producers up to offset `covered`. Precondition: all records before it are
+/// written.
 pub(crate) fn take_snapshot(producers_table: &Producers, covered: Offset) -> ProducerSnapshot {
     let known = producers_table.iter().filter_map(|(id, producer)| {
         let written = producer
@@ -209,8 +212,9 @@ pub(crate) fn take_snapshot(producers_table: &Producers, covered: Offset) -> Pro
     }
 }
 
-/// Reads the snapshot in a partition's folder; instead of a damaged one the log is walked, and who
-/// it has named counts as left out at `now_ms`.
+/// Reads the snapshot in a partition's folder; `None` if there is none. If the file is damaged,
+/// returns an empty snapshot, so that recovery walks the whole log; the producers that it may have
+/// named count as evicted at `now_ms`.
 pub(crate) fn read_snapshot(disk: &dyn Disk, dir: &str, now_ms: i64) -> Option<ProducerSnapshot> {
     let path = format!("{dir}/{SNAPSHOT_NAME}");
     let file = disk.open(&path, OpenMode::Existing).ok()?;
@@ -228,8 +232,9 @@ pub(crate) fn read_snapshot(disk: &dyn Disk, dir: &str, now_ms: i64) -> Option<P
 }
 
 impl PartitionLog {
-    /// Writes a snapshot before the segments at `going` are dropped. Says up to where these need
-    /// not stay for what they say of producers. Blocks on the disk.
+    /// Writes a snapshot before the segments with the base offsets `going` are dropped. Returns the
+    /// offset up to which the snapshot covers the producers, so that segments before it may be
+    /// dropped. Blocks on the disk.
     pub(crate) fn snapshot_before_drop(
         self: &Arc<Self>,
         going: &[Offset],
@@ -237,15 +242,15 @@ impl PartitionLog {
         self.write_producers(1, Some(going))
     }
 
-    /// Writes a snapshot if at least `bytes_min` bytes of idempotent batches lie behind the last
-    /// one. Syncs the partition. Blocks on the disk.
+    /// Writes a snapshot if at least `bytes_min` bytes of idempotent batches follow the last one.
+    /// Syncs the partition. Blocks on the disk.
     pub(crate) fn snapshot_producers(self: &Arc<Self>, bytes_min: u64) -> Result<(), IoFailure> {
         self.write_producers(bytes_min, None).map(drop)
     }
 
-    /// Batches that could not be synced may be lost with the power, so that nothing may be built on
-    /// them: a snapshot ends where the first poisoned segment begins, but for segments that go
-    /// anyway. One that ends early is written only if something is to be dropped.
+    /// Batches whose sync has failed may be lost with the power, so a snapshot must not cover them:
+    /// it ends at the base offset of the first poisoned segment that is not in `going`. Such a
+    /// partial snapshot is written only before a drop.
     fn write_producers(
         self: &Arc<Self>,
         bytes_min: u64,
@@ -273,7 +278,8 @@ impl PartitionLog {
         let covered = in_doubt.map_or(written_end, |base| base.min(written_end));
         let mut snapshot = take_snapshot(&state.producers, covered);
         if covered < written_end {
-            // Of who has newer batches, older ones may be forgotten already.
+            // The table may have forgotten older batches of producers whose newer ones are not
+            // covered.
             snapshot.evicted_ms = Some(now_ms);
         } else {
             state.producers.note_snapshot();
@@ -282,7 +288,7 @@ impl PartitionLog {
         let (_, synced) = try_sync_partitions(shared, std::slice::from_ref(self));
         let outcome = synced.and_then(|()| write_snapshot(shared, &self.dir, &snapshot));
         match outcome {
-            // Batches that came since the snapshot was taken are in no segment that goes.
+            // Batches that came since then are not in the segments that are dropped.
             Ok(()) if in_doubt.is_none() => Ok(Offset::MAX),
             Ok(()) => Ok(covered),
             Err(failure) => {
@@ -294,7 +300,7 @@ impl PartitionLog {
         }
     }
 
-    /// As [`PartitionLog::snapshot_producers`], for those who can do without.
+    /// As [`PartitionLog::snapshot_producers`], but only logs a failure.
     pub(crate) fn try_snapshot_producers(self: &Arc<Self>, bytes_min: u64) {
         if let Err(failure) = self.snapshot_producers(bytes_min)
             && !self.is_deleted()

@@ -15,8 +15,8 @@ fn claim(epoch: i16, first_sequence: i32, records: u32) -> Claim {
     }
 }
 
-/// Compares the verdicts of [`Producers::check`] on these, one after the other, each stored if it
-/// is new.
+/// Compares the verdicts of [`Producers::check`] on these batches, one after the other. A new batch
+/// is added to the table.
 fn check(claims: &[(i16, i32, u32)], expected: &str) {
     let mut producers = table(10);
     let mut next = 100;
@@ -73,7 +73,7 @@ fn five_batches_are_remembered() {
         &claims,
         &format!("{news}, at 114, at 106, long ago, not 16, not 16"),
     );
-    // While fewer are remembered, nothing was forgotten.
+    // With fewer batches in the table, none was forgotten.
     check(&[(0, 10, 1), (0, 3, 1)], "new, not 11");
 }
 
@@ -83,7 +83,7 @@ fn what_was_not_written_can_be_taken_back() {
     for number in 0..5 {
         producers.add(&claim(0, number, 1), number as u64, number as u64, 0);
     }
-    // Ten more in a new epoch, none of them written.
+    // Ten more batches in a new epoch, none of them written.
     for number in 0..10 {
         producers.add(&claim(1, number, 1), 5 + number as u64, 5, 0);
     }
@@ -134,7 +134,7 @@ fn all_tables_together_are_bounded() {
             producer_id: i64::from(number),
             ..claim(0, 0, 1)
         };
-        // The last one has producers that nobody needs when it is full.
+        // Each table has producers that are not needed any more when it is full.
         let table = &mut tables[9 - number as usize / 500];
         table.add(&claim, 2, 2, 1_200);
         assert_eq!(
@@ -144,7 +144,7 @@ fn all_tables_together_are_bounded() {
     }
     let known: usize = tables.iter().map(|table| table.map.len()).sum();
     assert_eq!(known, total.count.load(Relaxed));
-    // The first had room for all that is there; each of the others keeps what it must.
+    // The first table filled the total limit; each of the others keeps [`PRODUCERS_KEPT`].
     for (number, table) in tables.iter().enumerate() {
         let most = if number == 9 { 100 } else { PRODUCERS_KEPT };
         let known = table.map.len();
