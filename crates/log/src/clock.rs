@@ -1,17 +1,17 @@
-//! The log's source of time: the opener of the log may bring its own, so that both tell the same.
+//! The log's source of time. The caller that opens the log may supply its own clock.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Tells the time in milliseconds since 1970. Only ages are made of it.
+/// A clock in milliseconds since 1970. The log only computes ages from it.
 ///
-/// The default is the machine's clock at the time of its making, and monotonic time since: so a
-/// step of the machine's clock while it runs neither forgets idempotent producers nor keeps them.
+/// The default starts with the machine's clock and then adds monotonic time. So a step of the
+/// machine's clock while the broker runs does not change when idempotent producers expire.
 #[derive(Clone)]
 pub struct LogClock(Arc<dyn Fn() -> i64 + Send + Sync>);
 
 impl LogClock {
-    /// A clock that calls `now_ms` whenever it is asked.
+    /// A clock that calls `now_ms` for each reading.
     pub fn new(now_ms: impl Fn() -> i64 + Send + Sync + 'static) -> LogClock {
         LogClock(Arc::new(now_ms))
     }

@@ -1,5 +1,6 @@
-//! `parking_lot`'s condition variable. The wrapper that lets a test schedule threads (the feature
-//! `races`) has none: there nobody waits, because the test does what the log's threads would.
+//! `parking_lot`'s condition variable. With the feature `races`, in which a test schedules the
+//! threads, a stand-in replaces it: no thread waits there, because the test does the work of the
+//! log's threads.
 
 #[cfg(not(feature = "races"))]
 pub(crate) use parking_lot::Condvar;
@@ -14,7 +15,7 @@ mod stand_in {
     #[derive(Default)]
     pub(crate) struct Condvar;
 
-    /// The wait is over.
+    /// The result of [`Condvar::wait_until`]; always a timeout.
     pub(crate) struct Waited;
 
     impl Waited {

@@ -1,8 +1,8 @@
-//! The damaged regions of a segment that readers have found: each is told once, and stepped over.
+//! The damaged regions of a segment: each is reported once, and skipped by all readers.
 //!
-//! A region begins where a batch should and none is. Behind it the next batch is searched whose
-//! checksum holds, or, where the disk does not answer, the next boundary that the index knows. The
-//! result is remembered, so that it is searched once and not by each reader.
+//! A region begins at a position at which a batch is expected and is not found. It ends at the next
+//! batch with a valid checksum or, if the disk cannot read the bytes, at the next batch boundary in
+//! the index. The end is remembered, so that only the first reader searches for it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,34 +15,35 @@ use crate::segment::index::boundary_after;
 use crate::segment::scan::find_batch;
 use crate::shared::Shared;
 
-/// Bytes that are searched at once: what cannot be read within it is given up.
+/// Bytes of one step of a search. A step with an unreadable block is skipped as a whole.
 const SEARCH_BYTES: u64 = 64 << 10;
 
-/// The damaged regions of a segment, by where they begin.
+/// The damaged regions of a segment, by their first position.
 pub(crate) type Damages = BTreeMap<u64, Damage>;
 
 /// The known extent of a damaged region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Damage {
-    /// It reaches at least up to here; somebody goes on searching.
+    /// The region extends at least to this position; the search is not finished.
     AtLeast(u64),
-    /// Readers go on here: with a batch, or at the segment's end.
+    /// The region ends at this position, with a valid batch or the segment's end.
     UpTo(u64),
 }
 
-/// The fault that a reader has found where a batch should begin.
+/// The fault at a position at which a batch is expected.
 pub(crate) enum Fault {
-    /// Bytes that are no batch, for this reason.
+    /// The bytes are no valid batch, for this reason.
     NoBatch(String),
-    /// The disk cannot read it.
+    /// The disk cannot read the bytes.
     Unreadable(std::io::Error),
-    /// The file ends here, before the segment does.
+    /// The file ends before the segment does.
     Ends,
 }
 
-/// Steps over a damaged region that begins at `position`: where readers go on, or `None` when they
-/// have to come again because `turn` is over, the bytes that may be looked at. `after` is the
-/// offset behind the last batch before the region, if that is known.
+/// Finds the end of the damaged region that begins at `position`, and reports the region. Returns
+/// the position after it; `None` if the bytes that may be scanned in this turn (`turn`) are used
+/// up, so that the reader must call again. `after` is the end offset of the last batch before the
+/// region, if it is known.
 pub(crate) fn step_over(
     shared: &Shared,
     segment: &Segment,
@@ -83,14 +84,15 @@ pub(crate) fn step_over(
                 let starts = searched + 1..until + 1;
                 match find_batch(file, starts, offsets.clone(), bytes_max) {
                     Ok(Some((next, offset))) => break Some((next, Some(offset))),
-                    // A part that cannot be read holds no batch for any reader.
+                    // A part that cannot be read is skipped, as if it had no batch.
                     Ok(None) | Err(_) => searched = until,
                 }
             }
         }
     };
     let (next, offset) = found?;
-    // One that ends too early is found by each reader where that one would go on.
+    // In a truncated file each reader meets the missing bytes at another position. They are
+    // reported only once.
     let is_new = next < segment.len() || segment.behind_damage(next - 1).is_none();
     segment.note_damage(position, Damage::UpTo(next));
     segment.distrust_from(position);
@@ -111,7 +113,7 @@ pub(crate) fn step_over(
     Some(next)
 }
 
-/// The offset of the batch at a position, if one is there that can be read.
+/// The base offset of the batch at a position; `None` if it cannot be read.
 fn offset_at(segment: &Segment, file: &dyn DiskFile, position: u64) -> Option<Offset> {
     if position == segment.len() {
         return Some(segment.end());
@@ -125,24 +127,24 @@ fn offset_at(segment: &Segment, file: &dyn DiskFile, position: u64) -> Option<Of
         .then_some(offset)
 }
 
-/// A loss of bytes in a file.
+/// Bytes of a segment file that are lost.
 #[derive(Clone, Debug)]
 pub(crate) struct Loss {
     pub(crate) file: String,
     pub(crate) position: u64,
     pub(crate) bytes: u64,
     pub(crate) reason: String,
-    /// The messages in it, if that is known.
+    /// The offsets of the lost messages, if they are known.
     pub(crate) offsets: Option<Range<Offset>>,
 }
 
-/// A reason for a loss: the file is shorter than what was written to it.
+/// A [`Loss::reason`]: the file is shorter than the data that was written to it.
 pub(crate) const ENDS_EARLY: &str = "the file ends too early";
-/// A reason for a loss: there is no file.
+/// A [`Loss::reason`]: the file does not exist.
 pub(crate) const IS_GONE: &str = "the file is gone";
 
 impl Loss {
-    /// Counts it, and says it in the log. Each loss once.
+    /// Counts the loss and logs it. Call it once for each loss.
     pub(crate) fn tell(&self, shared: &Shared) {
         count(&shared.counters.corrupt_regions, 1);
         let Loss {

@@ -1,6 +1,6 @@
-//! The format of a data folder, and the report of the lock file about the run before.
+//! The format of a data folder, and the lock file's text about the previous run.
 //!
-//! The file `format` is text, so that it can be read without a program:
+//! The file `format` is text, so that an operator can read it:
 //!
 //! ```text
 //! a data folder of Cloverleaf
@@ -9,8 +9,8 @@
 //! crc32c 0123abcd
 //! ```
 //!
-//! The checksum, in hexadecimal, is of what stands above it. A later version may add lines. Format
-//! 1 has no such file. The names of the lines are stable.
+//! The hexadecimal checksum covers the lines above it. A later version may add lines. Format 1 has
+//! no such file. The names of the lines never change.
 
 use std::io::ErrorKind;
 
@@ -26,21 +26,21 @@ const FORMAT: u32 = 2;
 const LEAST_VERSION: &str = "0.1.0";
 const FORMAT_PATH: &str = "format";
 
-/// The text of the lock file after a clean end.
+/// The first text in the lock file after a clean stop.
 const CLEAN_TEXT: &str = "closed cleanly";
-/// Behind that, where the journal ended: generation, `/`, ordinal.
+/// Precedes the journal's end after a clean stop: generation, `/`, ordinal.
 const JOURNAL_TEXT: &str = ", journal ";
-/// Before the boot's id in the lock file, once all that an earlier boot has left is looked through.
+/// Precedes the boot id. It is written only once recovery is complete.
 const BOOT_TEXT: &str = ", boot ";
-/// Before the text of the run before, while a start has not come that far.
+/// Precedes the text of the previous run, until recovery is complete.
 const BEFORE_TEXT: &str = ", opening after ";
 
-/// The file `format` as it was found.
+/// The state of the file `format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FolderFormat {
-    /// As this version writes it.
+    /// It names a format that this version reads.
     Current,
-    /// There is none.
+    /// There is no such file.
     Missing,
     Damaged,
 }
@@ -73,7 +73,8 @@ impl FolderFormat {
         }
     }
 
-    /// Writes it as this version does, if it is not there.
+    /// Writes the file if it is missing or damaged. Reports that it was, unless the folder is new
+    /// or has format 1.
     pub(crate) fn write(
         self,
         disk: &dyn Disk,
@@ -101,7 +102,7 @@ fn encode_format() -> Vec<u8> {
     format!("{text}crc32c {crc:08x}\n").into_bytes()
 }
 
-/// Format and least version.
+/// Format and least version; `None` if the file is damaged.
 fn decode_format(bytes: &[u8]) -> Option<(u32, String)> {
     let text = std::str::from_utf8(bytes).ok()?;
     let (text, crc) = text.trim_end().rsplit_once("crc32c ")?;
@@ -113,31 +114,32 @@ fn decode_format(bytes: &[u8]) -> Option<(u32, String)> {
     Some((format, line("least version ")?.to_owned()))
 }
 
-/// The text of the lock file once a start has looked through everything.
+/// The text of the lock file once recovery is complete.
 pub(crate) fn open_text(holder: &str, boot_id: &str) -> String {
     format!("{holder}{BOOT_TEXT}{boot_id}")
 }
 
-/// The text of the lock file until then: a start that ends before knows as much as this one.
+/// The text of the lock file until recovery is complete. It keeps the previous run's text, so that
+/// after an interrupted start the next one knows as much as this one.
 pub(crate) fn opening_text(holder: &str, previous: &str) -> String {
     let before = previous.split_once(BEFORE_TEXT);
     let before = before.map_or(previous, |(_, before)| before);
     format!("{holder}{BEFORE_TEXT}{}", before.trim_end())
 }
 
-/// The text of the lock file after an orderly end.
+/// The text of the lock file after a clean stop.
 pub(crate) fn clean_text(journal_end: Option<(u32, u32)>, boot_id: &str) -> String {
     let end = journal_end.map(|(generation, ordinal)| format!("{generation}/{ordinal}"));
     let end = end.map_or_else(String::new, |end| format!("{JOURNAL_TEXT}{end}"));
     format!("{CLEAN_TEXT}{end}{BOOT_TEXT}{boot_id}")
 }
 
-/// Whether the last run that looked through everything ended in order, and nobody came since.
+/// Whether the last run was stopped cleanly, and no start was interrupted since.
 pub(crate) fn is_clean(previous: &str) -> bool {
     previous.starts_with(CLEAN_TEXT)
 }
 
-/// Whether the last run was in this boot, and no start came since that did not get as far.
+/// Whether the last run was in this boot of the machine, and no start was interrupted since.
 pub(crate) fn is_same_boot(previous: &str, boot_id: &str) -> bool {
     !previous.contains(BEFORE_TEXT) && boot_of(previous) == Some(boot_id) && !boot_id.is_empty()
 }
@@ -146,7 +148,7 @@ fn boot_of(text: &str) -> Option<&str> {
     text.trim_end().rsplit_once(BOOT_TEXT).map(|(_, id)| id)
 }
 
-/// The facts about the last run that the journal may use: starts that came to nothing do not count.
+/// The facts about the last run, for the journal. Interrupted starts are ignored.
 pub(crate) fn previous_run(previous: &str, boot_id: &str) -> PreviousRun {
     let text = previous.split_once(BEFORE_TEXT);
     let text = text.map_or(previous, |(_, before)| before);
@@ -161,7 +163,8 @@ pub(crate) fn previous_run(previous: &str, boot_id: &str) -> PreviousRun {
     }
 }
 
-/// Why a folder is not opened of whose journal nothing is left, if it is not a new one.
+/// The error for a folder without a readable journal; `None` if the journal is readable or the
+/// folder is new.
 pub(crate) fn refuse_without_journal(
     disk: &dyn Disk,
     journal: &FoundJournal,
@@ -172,7 +175,7 @@ pub(crate) fn refuse_without_journal(
     }
     let mut recovery = Recovery::default();
     match find_partitions(disk, &mut recovery) {
-        // The folder "topics" is made before the journal.
+        // The folder "topics" is created before the journal.
         Err(failure) if failure.kind == ErrorKind::NotFound => {}
         found => drop(found?),
     }
@@ -182,7 +185,7 @@ pub(crate) fn refuse_without_journal(
     Ok((has_topics || !is_new).then_some(refused))
 }
 
-/// The refusal of a folder whose journal is lost.
+/// The error for a folder whose journal is lost.
 pub(crate) fn journal_lost(folder: String, topics: &[RecoveredTopic]) -> OpenError {
     let topics = topics.iter().filter(|found| found.has_partitions);
     let (named, unnamed): (Vec<_>, Vec<_>) = topics.partition(|found| found.description.is_some());

@@ -1,21 +1,21 @@
-//! The errors of the log, one type per place where one can occur.
+//! The errors of the log, one type per kind of operation.
 
 use std::io;
 use std::sync::Arc;
 
-/// A file operation that failed, with everything an operator needs to look for the cause.
+/// A file operation that has failed, with the details that an operator needs to find the cause.
 ///
-/// It can be cloned, because one failed sync is reported to everyone who waited for it.
+/// It can be cloned, because one failed sync is reported to all its waiters.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("cannot {operation} {path}: {message}")]
 pub struct IoFailure {
     /// The operation that was attempted, a verb phrase such as `write to`.
     pub operation: &'static str,
-    /// The file or folder, below the data folder.
+    /// The file or folder, relative to the data folder.
     pub path: Arc<str>,
-    /// The operating system's own words.
+    /// The operating system's error message.
     pub message: Arc<str>,
-    /// The kind of the error, for code that must tell a full disk from a broken one.
+    /// The kind of the error, for code that must distinguish a full disk from a broken one.
     pub kind: io::ErrorKind,
 }
 
@@ -31,7 +31,7 @@ impl IoFailure {
     }
 }
 
-/// Why a data folder could not be opened.
+/// The reason why a data folder could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another process has the folder open.
@@ -39,7 +39,7 @@ pub enum OpenError {
     Locked {
         /// The data folder.
         folder: String,
-        /// The text that the other process wrote into the lock file: its process id and start time.
+        /// The other process's text in the lock file: its process id and start time.
         holder: String,
     },
     /// The folder cannot be written to.
@@ -47,10 +47,10 @@ pub enum OpenError {
     NotWritable {
         /// The data folder.
         folder: String,
-        /// The operating system's own words.
+        /// The operating system's error message.
         message: String,
     },
-    /// It was written by a later version.
+    /// The folder was written by a later version.
     #[error(
         "the data folder {folder} has format {format}, and this version reads formats up to \
          {known}: it needs cloverleaf {least_version} or later"
@@ -58,14 +58,14 @@ pub enum OpenError {
     TooNew {
         /// The data folder.
         folder: String,
-        /// Its format.
+        /// The folder's format.
         format: u32,
         /// The first version that reads it.
         least_version: String,
         /// The highest format that this version reads.
         known: u32,
     },
-    /// Nothing of the state journal can be read, and the folder is not a new one.
+    /// No entry of the state journal can be read, and the folder is not new.
     #[error(
         "the data folder {folder} holds {topics} topics, and nothing of its state journal \
          (state.0, state.1) can be read: it is not taken for a new one. Put the two files back \
@@ -76,11 +76,11 @@ pub enum OpenError {
     JournalLost {
         /// The data folder.
         folder: String,
-        /// Topics that have messages.
+        /// Number of topics with messages.
         topics: usize,
-        /// Those whose folder says what they are.
+        /// Number of these whose folder has a description (name and settings).
         named: usize,
-        /// Those whose folder does not.
+        /// Number of these without a description.
         unnamed: usize,
     },
     /// A file operation failed.
@@ -88,12 +88,12 @@ pub enum OpenError {
     Io {
         /// The data folder.
         folder: String,
-        /// The operation.
+        /// The operation that has failed.
         failure: IoFailure,
     },
 }
 
-/// Why an operation on the log as a whole, or on its files, failed.
+/// The reason why an operation on the whole log, or on its files, has failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum LogError {
     /// A file operation failed.
@@ -104,16 +104,16 @@ pub enum LogError {
     Closed,
 }
 
-/// Why an append was not accepted, or was not made as durable as asked.
+/// The reason why an append was refused, or is not as durable as was asked.
 ///
-/// After an error the batch may or may not be found in the log after a restart; its offsets are
-/// never given to another one.
+/// After an error the batch may or may not be in the log after a restart. Its offsets are never
+/// assigned to another batch.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum AppendError {
-    /// The disk is (nearly) full; nothing was written and nothing is broken.
+    /// The disk is full, or only the reserve is left. Nothing was written.
     #[error("the disk has {free_bytes} bytes left, which is below the reserve")]
     StorageFull {
-        /// Bytes that were free when this was found out.
+        /// Free bytes when the disk was last measured.
         free_bytes: u64,
     },
     /// A write or a sync failed.
@@ -127,35 +127,35 @@ pub enum AppendError {
     TooLarge {
         /// Size of the refused batch in bytes.
         bytes: u64,
-        /// The limit, `LogOptions::batch_bytes_max`.
+        /// The limit in bytes, `LogOptions::batch_bytes_max`.
         bytes_max: u64,
     },
-    /// The sequence numbers of an idempotent producer do not follow those of its last batch (or,
-    /// with a new epoch, do not begin at 0). Nothing was stored.
+    /// The batch's sequence numbers do not follow those of the idempotent producer's last batch
+    /// (or, in a new epoch, do not begin at 0). Nothing was stored.
     #[error("producer {producer_id}: sequence {found} found, {expected} expected")]
     OutOfOrderSequence {
-        /// The producer.
+        /// The producer's id.
         producer_id: i64,
-        /// The first sequence number that would have been right.
+        /// The first sequence number that would have been accepted.
         expected: i32,
         /// The batch's first sequence number.
         found: i32,
     },
-    /// The producer has an older epoch than the newest that was seen. Nothing was stored.
+    /// The batch has an older epoch than the newest one of its producer. Nothing was stored.
     #[error("producer {producer_id}: epoch {epoch} is fenced by epoch {current_epoch}")]
     ProducerFenced {
-        /// The producer.
+        /// The producer's id.
         producer_id: i64,
         /// The batch's epoch.
         epoch: i16,
-        /// The newest epoch that was seen.
+        /// The newest epoch of the producer.
         current_epoch: i16,
     },
-    /// A batch that was stored once, so long ago that its offsets are no longer remembered.
-    /// Nothing was stored again.
+    /// A duplicate of a batch that is so old that its offsets are not in memory any more. It was
+    /// not stored again.
     #[error("producer {producer_id}: the batch with sequence {sequence} was stored before")]
     DuplicateSequence {
-        /// The producer.
+        /// The producer's id.
         producer_id: i64,
         /// The batch's first sequence number.
         sequence: i32,
@@ -171,7 +171,8 @@ impl From<LogError> for AppendError {
     }
 }
 
-/// Why a cold read failed. Corrupt data is no such error: it is reported once and jumped over.
+/// The reason why a cold read has failed. Corrupt data is not an error: it is reported once and
+/// skipped.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ReadError {
     /// A file could not be opened or read.
@@ -182,15 +183,15 @@ pub enum ReadError {
     Closed,
 }
 
-/// Why bytes are not a valid record batch.
+/// The reason why bytes are not a valid record batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BatchError {
-    /// Fewer bytes than a batch header has, or than the header announces.
+    /// There are fewer bytes than a batch header has, or than the header says.
     #[error("a record batch is cut off: {actual} bytes of {declared}")]
     Length {
-        /// Bytes that the header announces (or that a header has).
+        /// Bytes according to the header, or the bytes of a header.
         declared: u64,
-        /// Bytes that are there.
+        /// Bytes that there are.
         actual: u64,
     },
     /// Not message format 2.
@@ -199,9 +200,9 @@ pub enum BatchError {
     /// The checksum does not match the bytes.
     #[error("record batch checksum {computed:08x} does not match the stored {stored:08x}")]
     Checksum {
-        /// In the header.
+        /// The checksum in the header.
         stored: u32,
-        /// Of the bytes.
+        /// The checksum of the bytes.
         computed: u32,
     },
     /// Record count and last offset delta contradict each other.
@@ -218,13 +219,13 @@ pub enum BatchError {
     /// A compression codec that the format does not define.
     #[error("record batch with unknown compression codec {0}")]
     Codec(u8),
-    /// A record inside does not fit its batch.
+    /// A record is malformed, or does not fit its batch.
     #[error("malformed record at byte {position} of its batch")]
     Record {
         /// Position of the record, in bytes from the batch's first byte.
         position: u32,
     },
-    /// Records of a compressed batch cannot be walked without inflating it.
+    /// The batch is compressed: inflate it before its records are walked.
     #[error("the records of a compressed batch cannot be walked")]
     Compressed,
 }

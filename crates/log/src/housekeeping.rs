@@ -1,8 +1,7 @@
-//! Work that need not happen at once: syncing data that nobody waits for, and sealing full
-//! segments.
+//! Work that need not happen at once: syncing data without waiters, and sealing full segments.
 //!
-//! The thread "log-housekeeper" does it, so that neither a network thread nor a group commit waits
-//! for the sync of a whole segment.
+//! The thread "log-housekeeper" does this work, so that neither a network thread nor a group commit
+//! waits for the sync of a whole segment.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,25 +17,25 @@ use crate::producers::snapshot::SNAPSHOT_BYTES;
 use crate::segment::{Close, Segment, Stage};
 use crate::shared::Shared;
 
-/// This many unsynced bytes are synced even before the interval is over, so that a later sync that
-/// somebody waits for has little to do.
+/// Once this many bytes are unsynced, they are synced before the interval ends, so that a later
+/// sync with waiters has little to do.
 pub(crate) const UNSYNCED_BYTES_MAX: u64 = 64 << 20;
 
 /// Work for the housekeeper.
 pub(crate) enum Chore {
-    /// A segment takes no more appends.
+    /// Seal this segment, which takes no more appends.
     Seal(Arc<PartitionLog>, Arc<Segment>),
-    /// The partition has data that is not synced.
+    /// Sync this partition when the interval ends.
     Dirty(Arc<PartitionLog>),
-    /// The state journal has entries that are not synced.
+    /// Sync the state journal when the interval ends.
     JournalDirty,
-    /// Much is unsynced: do not wait for the interval.
+    /// Sync now, because many bytes are unsynced.
     SyncNow,
-    /// The file of a topic is to say what it is by now.
+    /// Write the changed description of this topic to its folder.
     Describe(Uuid),
 }
 
-/// Collects what is to be synced until it is time.
+/// The state of the thread "log-housekeeper": the partitions to sync, and when.
 #[derive(Default)]
 pub(crate) struct Housekeeper {
     dirty: Vec<Arc<PartitionLog>>,
@@ -44,12 +43,13 @@ pub(crate) struct Housekeeper {
 }
 
 impl Housekeeper {
-    /// When the next sync is due; `None` while everything is synced.
+    /// Time of the next sync; `None` while everything is synced.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Takes chores in; seals at once, syncs when it is time (with `sync_now`, now).
+    /// Does the chores: seals at once, and syncs when the interval ends or, with `sync_now`, at
+    /// once.
     pub(crate) fn work(&mut self, shared: &Shared, chores: Vec<Chore>, mut sync_now: bool) {
         let mut seals = Vec::new();
         let mut noted = false;
@@ -111,7 +111,7 @@ impl Housekeeper {
     }
 }
 
-/// Syncs a full segment, cuts it to its length and writes its footer.
+/// Syncs a full segment, truncates the file to its batches, and writes the footer.
 fn seal(
     shared: &Shared,
     partition: &Arc<PartitionLog>,
@@ -123,12 +123,12 @@ fn seal(
     let path = segment.log_path();
     let fail = |error| IoFailure::new("cut", &path, &error);
     sync_segment(shared, segment, segment.len())?;
-    // A file without reserved space whose end its index does not know looks as if it had been
-    // cut.
+    // The index must have an entry for the end before the file is truncated: recovery takes a file
+    // without reserved space and without such an entry for a damaged one.
     segment.flush_index(shared, Close::Promise)?;
     segment.file(shared)?.set_len(segment.len()).map_err(fail)?;
     partition.try_snapshot_producers(1);
-    // Names first: a footer without its log would be nonsense.
+    // The segment's name must be durable before its footer is.
     sync_partitions(shared, std::slice::from_ref(partition));
     segment.flush_index(shared, Close::Footer)?;
     count(&shared.counters.syncs, 2);
@@ -140,7 +140,7 @@ fn seal(
 }
 
 impl PartitionLog {
-    /// Writes to the index of the active segment what is synced by now.
+    /// Writes the index entries of the active segment whose bytes are synced.
     pub(crate) fn promise_synced(&self, shared: &Shared, close: Close) {
         let active = self.state.lock().active().cloned();
         if let Some(segment) = active

@@ -1,10 +1,9 @@
-//! Faults of the engine itself: an invariant that does not hold, and a panic that cuts a write of a
-//! partition short.
+//! Faults of the engine itself: a broken invariant, and a panic within a write to a partition.
 //!
-//! Each is a panic, which a test sees as such. It leaves a mark on its thread, by which the
-//! program's panic hook knows that what is in memory contradicts itself, and that only a restart
-//! from the disk helps ([`engine_has_failed`]). Any other panic concerns the caller alone: a
-//! session that reads hostile bytes is none of the engine's.
+//! Both are panics, so that a test sees them as panics. In addition they set a mark for their
+//! thread ([`engine_has_failed`]). By this mark the program's panic hook knows that the state in
+//! memory is inconsistent and that the process must end and recover from the disk. Any other panic
+//! concerns only its caller, for example a session that reads hostile bytes.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -16,23 +15,23 @@ thread_local! {
     static IS_CONTAINED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether a panic of this thread means that the engine's memory contradicts itself. For a panic
-/// hook: a thread that has caught the panic keeps the mark.
+/// Whether a panic of this thread means that the engine's state in memory is inconsistent. For a
+/// panic hook. The mark stays if the thread catches the panic.
 pub fn engine_has_failed() -> bool {
     HAS_FAILED.get()
 }
 
-/// Whether a panic of this thread at present is caught where a library reads bytes of a peer: it
-/// ends nothing, on whatever thread. For a panic hook.
+/// Whether a panic of this thread will be caught by [`contain`], so that it ends neither the thread
+/// nor the process. For a panic hook.
 pub fn panic_is_contained() -> bool {
     IS_CONTAINED.get()
 }
 
-/// Runs a library's code on bytes of a peer. A panic in it is an error about these bytes, also
-/// within a write: otherwise one batch would end each process that delivers it.
+/// Runs a library's code on bytes of a peer. A panic becomes an error about these bytes, even
+/// within a write. Otherwise a single batch could end every process that delivers it.
 ///
 /// # Errors
-/// The words of its panic.
+/// The message of the panic.
 pub(crate) fn contain<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     let has_failed = HAS_FAILED.replace(false);
     IS_CONTAINED.set(true);
@@ -42,14 +41,14 @@ pub(crate) fn contain<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     outcome.map_err(words)
 }
 
-/// The words of a panic.
+/// The message of a panic.
 fn words(panic: Box<dyn Any + Send>) -> String {
     let words = panic.downcast::<String>().map(|text| *text);
     let words = words.or_else(|panic| panic.downcast::<&str>().map(|it| it.to_string()));
     words.unwrap_or_default()
 }
 
-/// Panics with the sentence, an engine's fault: for [`crate::invariant!`].
+/// Panics with this message, as a fault of the engine: for [`crate::invariant!`].
 ///
 /// # Panics
 /// Always.
@@ -61,19 +60,19 @@ pub fn break_invariant(sentence: fmt::Arguments<'_>) -> ! {
     panic!("{sentence}");
 }
 
-/// A panic of this thread is the engine's fault from now on, until [`end_write`].
+/// From now on until [`end_write`], a panic of this thread is a fault of the engine.
 pub(crate) fn begin_write() {
     HAS_FAILED.set(true);
 }
 
-/// The write is over, and nothing is half done.
+/// Ends the section that [`begin_write`] has begun.
 pub(crate) fn end_write() {
     HAS_FAILED.set(false);
 }
 
-/// Asserts, in release builds too, what only the engine can break: never what a file or a peer
-/// says. The sentence, which a crash report shows, may have arguments as that of [`assert!`]; on
-/// the way of a message it has none, because they cost instructions there.
+/// Asserts, in release builds too, a condition that only the engine can break, never one about the
+/// content of a file or a peer's bytes. The message, which a crash report shows, may have arguments
+/// as that of [`assert!`]; on the hot path it must have none, because they cost instructions.
 #[macro_export]
 macro_rules! invariant {
     ($holds:expr, $($sentence:tt)+) => {{
@@ -99,8 +98,8 @@ mod tests {
         SimDisk,
     };
 
-    /// Whether the engine has failed once `run` has panicked, on a thread of its own; and the
-    /// panic's words.
+    /// Runs `run`, which panics, on a thread of its own. Returns whether the panic is the engine's
+    /// fault, and its message.
     fn fault_of(run: impl FnOnce() + Send + 'static) -> (bool, String) {
         let caught = thread::spawn(|| {
             let panic = catch_unwind(AssertUnwindSafe(run)).unwrap_err();

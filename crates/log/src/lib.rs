@@ -3,24 +3,24 @@
 //! **Architecture invariant:** this crate knows files. It knows no topic names, no subscriptions,
 //! no network and no protocol, and depends on no other crate of the project.
 //!
-//! A data folder holds
+//! A data folder contains
 //!
 //! ```text
-//! lock                                        who has the folder open
-//! format                                      which format it has, and who can read it
+//! lock                                        the lock, with the holder's process id
+//! format                                      the format, and the first version that reads it
 //! state.0, state.1                            the state journal ([`Journal`])
-//! topics/<uuid>/topic                         what the topic is, in its owner's words
-//! topics/<uuid>/<partition>/<base>.log        batches, back to back ([`Batch`])
-//! topics/<uuid>/<partition>/<base>.index      the sparse index of that segment
+//! topics/<uuid>/topic                         the owner's description of the topic
+//! topics/<uuid>/<partition>/<base>.log        a segment: batches ([`Batch`])
+//! topics/<uuid>/<partition>/<base>.index      the sparse index of this segment
 //! topics/<uuid>/<partition>/producers         idempotent producers ([`ProducerSnapshot`])
-//! topics/<uuid>/<partition>/compaction        where compaction stands
+//! topics/<uuid>/<partition>/compaction        the checkpoint of compaction
 //! ```
 //!
-//! The way in: [`BatchBuilder`] or [`Batch::parse`], then [`PartitionLog::append`], which answers
-//! with an [`Appended`] that is ready once the batch is as durable as was asked. The way out:
+//! To append: [`BatchBuilder`] or [`Batch::parse`], then [`PartitionLog::append`], which returns an
+//! [`Appended`] that is ready once the batch is as durable as was asked. To read:
 //! [`PartitionLog::read`] and [`RecordCursor`]. All file operations go through [`Disk`].
 
-// First, because its macro counts from where it stands.
+// First, because a macro can be used only after its definition.
 #[macro_use]
 mod invariant;
 

@@ -30,39 +30,40 @@ use crate::shared::{Queues, Shared};
 /// Lock file of the data folder.
 const LOCK_PATH: &str = "lock";
 
-/// One data folder. Clones are the same log; it ends with [`Log::close`], or less tidily with the
-/// last clone.
+/// An open data folder. Clones share the same log. [`Log::close`] stops it cleanly; if the last
+/// clone is dropped without it, the next start must scan the unsealed segments.
 #[derive(Clone)]
 pub struct Log {
     inner: Arc<Inner>,
 }
 
-/// How full the file system of the data folder is.
+/// The size and the free space of the data folder's file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiskSpace {
-    /// Its size, in bytes.
+    /// Size of the file system, in bytes.
     pub total_bytes: u64,
-    /// The space that an ordinary process may still write, in bytes.
+    /// Free space for an ordinary process, in bytes.
     pub free_bytes: u64,
 }
 
 struct Inner {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Of manual mode; else the thread "log-housekeeper" has its own.
+    /// Used in manual mode only; otherwise the thread "log-housekeeper" has its own.
     housekeeper: Mutex<Housekeeper>,
-    /// Of manual mode; else the thread "log-remover" has its own.
+    /// Used in manual mode only; otherwise the thread "log-remover" has its own.
     remover: Mutex<Remover>,
-    /// Given back by `close`.
+    /// Released by `close`.
     lock: Mutex<Option<Box<dyn DiskLock>>>,
 }
 
 impl Log {
-    /// Opens a data folder: takes its lock, reads the journal, finds the end of every partition,
-    /// and starts the log's threads (unless `options.manual`).
+    /// Opens a data folder: takes its lock, reads the journal, finds the end of each partition, and
+    /// starts the log's threads (unless `options.manual`).
     ///
     /// # Errors
-    /// The folder is in use by another broker, cannot be written to, or cannot be read.
+    /// The folder is in use by another broker, cannot be written to or read, has a later format, or
+    /// has lost its journal.
     pub fn open(disk: Arc<dyn Disk>, options: LogOptions) -> Result<(Log, Recovery), OpenError> {
         let folder = disk.folder();
         let lock = take_lock(&*disk, &folder)?;
@@ -134,7 +135,7 @@ impl Log {
         self.inner.shared.start_reader()
     }
 
-    /// The log of a partition; it is created if it is new, its files with the first append.
+    /// The log of a partition. Creates it if it is new; its files are created by the first append.
     ///
     /// # Errors
     /// The log is closed.
@@ -157,16 +158,16 @@ impl Log {
         Ok(log)
     }
 
-    /// The log of a partition that is open, as it is. For tests that look below the broker.
+    /// The log of a partition, if it is open. For tests that inspect the log below the broker.
     #[doc(hidden)]
     pub fn opened(&self, topic: Uuid, partition: u32) -> Option<Arc<PartitionLog>> {
         let partitions = self.inner.shared.partitions.read();
         partitions.get(&(topic, partition)).cloned()
     }
 
-    /// Closes all partitions of a topic. Their files are removed later, by the thread "log-remover"
-    /// and after a sync of the journal: the caller has written there that the topic is deleted, and
-    /// writes it again into each snapshot as long as [`Log::being_removed`] names the topic.
+    /// Closes all partitions of a topic. The thread "log-remover" removes their files later, after
+    /// a sync of the journal. The caller must have appended the deletion to the journal, and must
+    /// repeat it in each snapshot while [`Log::being_removed`] names the topic.
     pub fn delete_topic(&self, topic: Uuid) {
         let shared = &self.inner.shared;
         shared.removals.note(topic);
@@ -182,11 +183,11 @@ impl Log {
             drop(state);
             partition.close_now();
         }
-        // A log that is closed removes nothing any more: the next start does.
+        // Fails if the log is closed; then the next start removes the files.
         let _ = shared.queues.removals.push(Removal { topic, partitions });
     }
 
-    /// Deleted topics whose files may still be there after a power loss.
+    /// Deleted topics whose files may still exist after a power loss.
     pub fn being_removed(&self) -> Vec<Uuid> {
         self.inner.shared.removals.all()
     }
@@ -200,25 +201,26 @@ impl Log {
         &self.inner.shared.journal
     }
 
-    /// The log's counters at the moment.
+    /// The current values of the log's counters.
     pub fn metrics(&self) -> LogMetrics {
         let shared = &self.inner.shared;
         let stalled = self.stalled_reads().len() as u64;
         shared.counters.snapshot(shared.tail.bytes(), stalled)
     }
 
-    /// Whether the disk is full up to the reserve, so that nothing is taken from producers. Asks
-    /// the system ten times a second at most.
+    /// Whether only the reserve is left on the disk, so that appends of producers are refused. Asks
+    /// the system at most ten times a second.
     pub fn is_storage_full(&self) -> bool {
         let shared = &self.inner.shared;
         let admitted = shared.space.admit(&*shared.disk, Instant::now(), 0);
         admitted.is_err()
     }
 
-    /// How full the file system is. Asks the system: not for threads that serve connections.
+    /// The size and the free space of the file system. Makes system calls, so it must not run on
+    /// threads that serve connections.
     ///
     /// # Errors
-    /// The system does not know.
+    /// The system call has failed.
     pub fn disk_space(&self) -> std::io::Result<DiskSpace> {
         let disk = &self.inner.shared.disk;
         Ok(DiskSpace {
@@ -227,15 +229,16 @@ impl Log {
         })
     }
 
-    /// Bytes accepted and not yet handed to the kernel: what publishers are held back by.
+    /// Bytes that were accepted and are not written yet. The broker applies backpressure to
+    /// publishers by this number.
     pub fn unwritten_bytes(&self) -> u64 {
         self.inner.shared.counters.unwritten_bytes.load(Relaxed)
     }
 
-    /// Manual mode: does everything that the threads would do, once.
+    /// In manual mode: does the work of all threads, once.
     pub fn step(&self) {
         let shared = &self.inner.shared;
-        // First, because it must not lean on the syncs of the others.
+        // First, because removal must sync the journal itself and not rely on the syncs below.
         let removals = shared.queues.removals.take();
         self.inner.remover.lock().work(shared, removals);
         self.step_commit();
@@ -249,7 +252,7 @@ impl Log {
         }
     }
 
-    /// Manual mode: queued writes and one group commit, no housekeeping.
+    /// In manual mode: does the queued writes and one group commit, without housekeeping.
     pub fn step_commit(&self) {
         let shared = &self.inner.shared;
         let openings = shared.queues.openings.take();
@@ -262,37 +265,37 @@ impl Log {
         }
     }
 
-    /// The reads that the disk has not answered for ten seconds. The caller that finds one first
-    /// has it told in the log, too, and those who want it that it failed, and another thread
-    /// started for the reads behind it: to be asked now and then, without a lock that readers take.
+    /// The reads that the disk has not answered for ten seconds, as lines of text. The first call
+    /// that finds such a read also logs it, reports the failure to the reader, and starts another
+    /// thread for the queued reads. Call it regularly, without a lock that readers take.
     pub fn stalled_reads(&self) -> Vec<String> {
         self.inner.shared.look_after_reads()
     }
 
-    /// Lets go all who wait for a read, with [`crate::ReadError::Closed`]: the first step of an
-    /// end, which is not to wait for the disk. Those who are to be called with what was read still
-    /// are, until [`Log::close`].
+    /// Ends all blocking waits for a read with [`crate::ReadError::Closed`]. It is the first step
+    /// of a stop, which must not wait for the disk. Readers with a callback are still called, until
+    /// [`Log::close`].
     pub fn stop_waiting(&self) {
         self.inner.shared.reader_watch.stop_waiting();
     }
 
-    /// Why the folder should not be used although it could be opened: it has topics, and its owner
-    /// finds nothing in the journal.
+    /// The error for a folder that could be opened and should not be used: it has topics, and the
+    /// owner finds nothing in the journal.
     pub fn journal_lost(&self, recovery: &Recovery) -> OpenError {
         data_folder::journal_lost(self.shared().disk.folder(), &recovery.topics)
     }
 
-    /// Whether whoever holds the log drives it ([`LogOptions::manual`]).
+    /// Whether the log's owner drives it by [`Log::step`] ([`LogOptions::manual`]).
     pub fn is_manual(&self) -> bool {
         self.inner.shared.options.manual
     }
 
-    /// Hands everything that was appended before this call to the kernel, and syncs all partitions
-    /// and the journal. The log stays open. Blocks on the disk; works in manual mode, too.
+    /// Writes all batches that were appended before this call, and syncs all partitions and the
+    /// journal. The log stays open. Blocks on the disk. Works in manual mode, too.
     ///
     /// # Errors
-    /// A sync has failed: not everything is on the disk. (Of a failed write those are told who
-    /// appended.)
+    /// A sync has failed, so some data is not durable. (A failed write is reported only to the
+    /// callers of the append.)
     pub fn sync_all(&self) -> Result<(), LogError> {
         let shared = &self.inner.shared;
         let partitions = shared.all_partitions();
@@ -303,8 +306,8 @@ impl Log {
         Ok(outcome?)
     }
 
-    /// Ends the log: refuses appends, writes and syncs everything, leaves nothing for the next
-    /// start to scan, and gives the folder's lock back. Blocks on the disk.
+    /// Stops the log cleanly: refuses appends, writes and syncs all data, completes the indexes so
+    /// that the next start need not scan, and releases the folder's lock. Blocks on the disk.
     pub fn close(&self) {
         let shared = &self.inner.shared;
         shared.stop_reads();
@@ -315,7 +318,7 @@ impl Log {
             partition.wait_for_compaction();
         }
         self.inner.stop_threads();
-        // Chores that the threads have left, and data whose sync nobody waits for.
+        // Does the chores that the threads have left, and syncs data without waiters.
         let chores = shared.queues.chores.take();
         self.inner.housekeeper.lock().work(shared, chores, false);
         sync_partitions(shared, &partitions);
@@ -344,10 +347,10 @@ impl std::fmt::Debug for Log {
 }
 
 impl Inner {
-    /// Lets the threads finish what is queued and ends them.
+    /// Stops the threads after they have finished the queued work.
     ///
-    /// A read that the disk does not answer is not waited for: it changes nothing, and whoever
-    /// wanted it is not told any more.
+    /// A thread that hangs in a read is not joined: the read changes no data, and its reader is not
+    /// called any more.
     fn stop_threads(&self) {
         self.shared.queues.stop();
         let mut threads = std::mem::take(&mut *self.threads.lock());
@@ -360,7 +363,7 @@ impl Inner {
             .into_iter()
             .filter(|thread| thread.thread().id() != me)
         {
-            // A panic there was reported by its own thread.
+            // A panic was already reported by the thread itself.
             let _ = thread.join();
         }
     }
@@ -378,12 +381,14 @@ impl Drop for Inner {
 }
 
 impl PartitionLog {
-    /// Writes what is pending and waits until nobody else does. Writes are short.
+    /// Writes the pending batches, and waits until no other thread writes. Writes are short, so it
+    /// yields in a loop.
     pub(crate) fn wait_for_writer(self: &Arc<Self>) {
         self.wait_written(Offset::MAX);
     }
 
-    /// Writes what is pending and waits until nothing below `end` is unwritten.
+    /// Writes the pending batches, and waits until all batches below `end` are written or have
+    /// failed.
     fn wait_written(self: &Arc<Self>, end: Offset) {
         loop {
             self.write_pending();
@@ -398,16 +403,16 @@ impl PartitionLog {
     }
 }
 
-/// A thread of the log at work. If it panics, the process ends at once: nobody would write or sync
-/// any more while appends were still answered. Everything that was acknowledged survives that as it
-/// survives `kill -9`.
+/// A guard for a running thread of the log. If the thread panics, the process aborts: without the
+/// thread, appends would still be accepted and never be written or synced. Acknowledged data
+/// survives the abort as it survives `kill -9`.
 pub(crate) struct Running(pub(crate) String);
 
 impl Drop for Running {
     fn drop(&mut self) {
         if thread::panicking() {
             let name = &self.0;
-            // Where the panic came from, its own message has said.
+            // The panic's own message has said where it happened.
             let _ = writeln!(
                 io::stderr(),
                 "thread {name} has panicked: the broker ends now"
@@ -441,7 +446,7 @@ fn open_folder(
     opened.map_err(failed)
 }
 
-/// Opens the folder: from here on something is written.
+/// Opens the folder. From here on files are changed.
 fn open_files(
     disk: Arc<dyn Disk>,
     options: LogOptions,
@@ -457,7 +462,8 @@ fn open_files(
     let (queues, counters) = (Arc::new(Queues::new()), Arc::new(Counters::default()));
     let write_format =
         |found: &FoundJournal, report: &mut Vec<String>| format.write(&*disk, found, report);
-    // A folder that says its format has had a journal: so that of a new one comes first.
+    // A folder with the file `format` must have a journal, so in a new folder the journal is
+    // created first.
     let is_new = found.is_new();
     if !is_new {
         write_format(&found, &mut recovery.report)?;
@@ -480,14 +486,14 @@ fn open_files(
     Ok(shared)
 }
 
-/// Writes what is pending in the partitions of a queue, until it is stopped.
+/// Writes the pending batches of the partitions in a queue, until the queue is stopped.
 fn write_queued(queue: &Queue<Arc<PartitionLog>>) {
     while let Queued::Items(partitions) = queue.wait(None) {
         partitions.iter().for_each(PartitionLog::write_pending);
     }
 }
 
-/// Tells others who holds the lock.
+/// The lock file's text about this process, shown to other processes.
 fn holder_text() -> String {
     let since = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ");
     format!("pid {} since {since}", std::process::id())

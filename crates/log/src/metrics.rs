@@ -1,4 +1,4 @@
-//! Counters of the log. All are totals since the start except those that say otherwise.
+//! Counters of the log. All are totals since the start, except where a field says otherwise.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -7,25 +7,25 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub struct LogMetrics {
     /// Batches appended.
     pub batches: u64,
-    /// Bytes of batches handed to the kernel.
+    /// Bytes of batches written.
     pub written_bytes: u64,
     /// Vectored writes of batches.
     pub writes: u64,
-    /// Writes on the caller's thread that took so long that the log went into slow mode.
+    /// Writes on the caller's thread that were so slow that the log entered slow mode.
     pub slow_writes: u64,
     /// `fdatasync`, folder syncs and `syncfs` calls.
     pub syncs: u64,
     /// `syncfs` calls among them.
     pub fs_syncs: u64,
-    /// Group commits for appends that waited for the disk.
+    /// Group commits that completed waiting appends.
     pub groups: u64,
     /// Appends that a sync completed.
     pub group_waiters: u64,
-    /// Most appends that one group completed.
+    /// Maximum number of appends that one group commit completed.
     pub group_waiters_max: u64,
-    /// Bytes accepted and not yet handed to the kernel, at the moment.
+    /// Bytes accepted and not written yet, at the moment.
     pub unwritten_bytes: u64,
-    /// Bytes handed to the kernel and not yet synced, about, at the moment.
+    /// Estimated bytes written and not synced yet, at the moment.
     pub unsynced_bytes: u64,
     /// Bytes in the tail cache at the moment.
     pub tail_bytes: u64,
@@ -37,12 +37,12 @@ pub struct LogMetrics {
     pub storage_full: u64,
     /// Reads that had to go to the disk.
     pub cold_reads: u64,
-    /// Reads whose batches are sent from their file.
+    /// Reads whose batches are sent directly from the file.
     pub stored_reads: u64,
-    /// Corrupt regions found and jumped over.
+    /// Corrupt regions that were found and skipped.
     pub corrupt_regions: u64,
-    /// Offsets in them, and in files that are gone or end too early: as many messages are lost,
-    /// less those that compaction had removed.
+    /// Offsets in corrupt regions, in missing files and after the end of truncated files. This is
+    /// the number of lost messages, or more where compaction had removed some of them before.
     pub lost_messages: u64,
     /// Bytes of torn tails that recovery has cut off.
     pub truncated_bytes: u64,
@@ -82,7 +82,7 @@ pub(crate) fn count(counter: &AtomicU64, amount: u64) {
     counter.fetch_add(amount, Relaxed);
 }
 
-/// Takes from a gauge. Returns what it was before.
+/// Subtracts from a gauge. Returns its value before.
 pub(crate) fn discount(gauge: &AtomicU64, amount: u64) -> u64 {
     gauge.fetch_sub(amount, Relaxed)
 }

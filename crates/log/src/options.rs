@@ -1,13 +1,13 @@
-//! Limits and switches of the log; every limit has its reason beside its default.
+//! Limits and switches of the log.
 
 use crate::clock::LogClock;
 
 /// How durable an append must be before its [`crate::Appended`] is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Durability {
-    /// Nothing is promised: ready at once. Written like [`Durability::Kernel`].
+    /// No guarantee: ready at once. The batch is written as with [`Durability::Kernel`].
     None,
-    /// Handed to the kernel: survives `kill -9` of the broker, not a power loss.
+    /// Written to the kernel: survives `kill -9` of the broker, but not a power loss.
     Kernel,
     /// Synced to the disk: survives a power loss.
     Disk,
@@ -16,43 +16,45 @@ pub enum Durability {
 /// Options of a data folder.
 #[derive(Clone, Debug)]
 pub struct LogOptions {
-    /// Bytes of recently written batches kept in memory for readers, all partitions together.
+    /// Maximum bytes of recently written batches in memory for readers, over all partitions.
     pub tail_bytes_max: u64,
     /// Appends are refused while the file system has fewer bytes left than this.
     pub disk_free_bytes_min: u64,
-    /// Largest batch in bytes; what is read back is checked against it too.
+    /// Maximum bytes of a batch; checked by appends and by reads.
     pub batch_bytes_max: u64,
-    /// Size of each of the two state journal files in bytes, reserved when they are created.
+    /// Size of each of the two state journal files in bytes, reserved when the files are created.
     pub journal_bytes: u64,
-    /// Segment files kept open, all partitions together. Files with data that is not synced yet
-    /// stay open beyond this number.
+    /// Maximum number of open segment files, over all partitions. Files with unsynced data stay
+    /// open beyond this number.
     pub open_files_max: usize,
-    /// Bytes of segment indexes kept in memory, all partitions together (24 per 32 KiB of log).
+    /// Maximum bytes of segment indexes in memory, over all partitions (24 per 32 KiB of log).
     pub index_bytes_max: u64,
-    /// Data that nobody waits for is synced this often, in milliseconds.
+    /// Interval, in milliseconds, at which data without waiters is synced.
     pub sync_interval_ms: u64,
-    /// Whether an append may write on the caller's thread while the disk answers fast. With
-    /// `false` the thread "log-writer" writes everything.
+    /// Whether an append may write on the caller's thread while the disk is fast. If not, the
+    /// thread "log-writer" does all writes.
     pub inline_writes: bool,
-    /// Whether the next segment's file is written with zeros ahead, for partitions with appends of
-    /// [`Durability::Disk`]: syncs of batches from about 4 KiB take a third less, for twice the
-    /// bytes written.
+    /// Whether the next segment's file is filled with zeros in advance, for partitions with appends
+    /// of [`Durability::Disk`]. Syncs of batches from about 4 KiB on take a third less time, but
+    /// twice as many bytes are written.
     pub prepare_segments: bool,
-    /// Most idempotent producers that a partition remembers, about 400 bytes each. Beyond that the
-    /// least recently used are forgotten, and any sequence number is taken from them again.
+    /// Maximum number of idempotent producers of a partition, about 400 bytes each. For new ones
+    /// the least recently used are evicted, and any sequence number of an evicted producer is
+    /// accepted.
     pub producers_max: usize,
-    /// Most of them in all partitions together. Beyond that a partition forgets the least recently
-    /// used of its own, but for the last one.
+    /// Maximum number of idempotent producers in all partitions together. Once it is reached, a
+    /// partition evicts the least recently used of its own for a new one, but keeps at least some
+    /// (64).
     pub producers_total_max: usize,
-    /// An idempotent producer that was silent for this many milliseconds is forgotten. Kafka's
+    /// An idempotent producer without a batch for this many milliseconds is forgotten. Kafka's
     /// `producer.id.expiration.ms`.
     pub producer_expiry_ms: u64,
-    /// The clock by which ages are counted; best the one that tells this log's caller the time too.
+    /// The clock by which ages are computed; should be the same clock that the log's caller uses.
     pub clock: LogClock,
-    /// Opens a folder whose journal is lost, and gives up what only that knew. (What else is
-    /// damaged needs no leave: it is kept beside, and told.)
+    /// Whether to open a folder whose journal is lost, although the state that only the journal had
+    /// is lost, too. (Other damage needs no permission: damaged files are kept aside and reported.)
     pub repair: bool,
-    /// No threads: the owner of the log drives it with `Log::step`. For simulations.
+    /// Whether the log has no threads, and its owner drives it with `Log::step`. For simulations.
     pub manual: bool,
 }
 
@@ -81,11 +83,11 @@ impl Default for LogOptions {
 /// Options of one partition.
 #[derive(Clone, Debug)]
 pub struct PartitionOptions {
-    /// A segment that has reached this size in bytes is sealed and the next one begun.
+    /// Bytes at which a segment is sealed and the next one is begun.
     pub segment_bytes: u64,
-    /// A segment that is older than this, in milliseconds, is sealed even if it is small: by the
-    /// first append whose timestamps lie that far behind those of its first batch, or by
-    /// [`crate::PartitionLog::roll_aged`].
+    /// A segment that is older than this many milliseconds is sealed even if it is small: by the
+    /// first append whose timestamp is this much later than the segment's first one, or by
+    /// [`crate::PartitionLog::roll_aged`]. `None`: no limit.
     pub segment_ms: Option<u64>,
 }
 

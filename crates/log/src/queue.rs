@@ -1,4 +1,4 @@
-//! A list of work with a thread that waits for it.
+//! A queue of work for a thread.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 
 use crate::condvar::Condvar;
 
-/// Work for a thread. Everything queued is taken at once, which is what makes groups, but where
-/// several threads share it ([`Queue::wait_one`]).
+/// A queue of work. Its thread takes all queued items at once, which forms the groups of group
+/// commit. Threads that share a queue take one item at a time ([`Queue::wait_one`]).
 pub(crate) struct Queue<T> {
     state: Mutex<QueueState<T>>,
     changed: Condvar,
@@ -21,9 +21,9 @@ struct QueueState<T> {
 
 /// The result of [`Queue::wait`].
 pub(crate) enum Queued<T> {
-    /// Everything that was queued; empty when only the deadline has come.
+    /// All queued items; empty if the deadline has passed.
     Items(Vec<T>),
-    /// Nothing is queued and nothing will be.
+    /// The queue was stopped and is empty.
     Stopped,
 }
 
@@ -39,7 +39,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Adds work; returns it when the queue was stopped.
+    /// Adds an item; returns it as an error if the queue was stopped.
     pub(crate) fn push(&self, item: T) -> Result<(), T> {
         let mut state = self.state.lock();
         if state.stopped {
@@ -51,12 +51,12 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    /// Takes what is there without waiting.
+    /// Takes all queued items without waiting.
     pub(crate) fn take(&self) -> Vec<T> {
         std::mem::take(&mut self.state.lock().items).into()
     }
 
-    /// Waits for work, at most until the deadline.
+    /// Waits for items, at most until the deadline.
     pub(crate) fn wait(&self, deadline: Option<Instant>) -> Queued<T> {
         let mut state = self.state.lock();
         while state.items.is_empty() {
@@ -75,7 +75,7 @@ impl<T> Queue<T> {
         Queued::Items(std::mem::take(&mut state.items).into())
     }
 
-    /// Waits for work and takes the oldest piece of it; `None` when there will be none.
+    /// Waits for an item and takes the oldest one; `None` once the queue is stopped and empty.
     pub(crate) fn wait_one(&self) -> Option<T> {
         let mut state = self.state.lock();
         while state.items.is_empty() && !state.stopped {
@@ -84,12 +84,12 @@ impl<T> Queue<T> {
         state.items.pop_front()
     }
 
-    /// Whether further work is refused.
+    /// Whether the queue refuses further items.
     pub(crate) fn is_stopped(&self) -> bool {
         self.state.lock().stopped
     }
 
-    /// Refuses further work; what is queued is still done.
+    /// Refuses further items. Queued ones can still be taken.
     pub(crate) fn stop(&self) {
         self.state.lock().stopped = true;
         self.changed.notify_all();

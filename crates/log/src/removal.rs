@@ -1,12 +1,13 @@
-//! Deleted topics, whose files are removed in the background.
+//! Removes the files of deleted topics in the background.
 //!
-//! 1. [`Log::delete_topic`](crate::Log::delete_topic) closes the partitions at once, and notes the
-//!    topic in [`Removals`]. Its caller has written to the journal that the topic is deleted.
-//! 2. "log-remover" syncs the journal: no file goes while after a power loss the topic could still
-//!    be there.
-//! 3. It removes the folders, and then syncs the folder "topics" once for all of them.
-//! 4. Now the topic leaves [`Removals`]. Up to here each snapshot of the journal must say again
-//!    that it is deleted, so that the next start removes what a crash has left.
+//! 1. The caller appends the deletion to the journal.
+//!    [`Log::delete_topic`](crate::Log::delete_topic) closes the partitions at once and adds the
+//!    topic to [`Removals`].
+//! 2. "log-remover" syncs the journal. Before that no file is removed, because after a power loss
+//!    the topic could exist again.
+//! 3. "log-remover" removes the folders, and then syncs the folder "topics" once for all of them.
+//! 4. The topic is removed from [`Removals`]. Until then each snapshot of the journal must repeat
+//!    the deletion, so that the next start removes files that a crash has left.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -21,18 +22,18 @@ use crate::metrics::count;
 use crate::partition::{PartitionLog, topic_dir};
 use crate::shared::Shared;
 
-/// After a failure the folders that are left are tried again this much later. Mostly the journal
-/// has failed, and the next snapshot of it heals that within seconds.
+/// Delay of the next attempt after a failure. The usual cause is a failed journal, and its next
+/// snapshot repairs that within seconds.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// A topic whose files are to go.
+/// A topic whose files are to be removed.
 pub(crate) struct Removal {
     pub(crate) topic: Uuid,
-    /// Its partitions, which take no more appends.
+    /// The topic's partitions, which are closed.
     pub(crate) partitions: Vec<Arc<PartitionLog>>,
 }
 
-/// Deleted topics whose folders may be there after a power loss.
+/// Deleted topics whose folders may still exist after a power loss.
 #[derive(Default)]
 pub(crate) struct Removals {
     topics: Mutex<BTreeSet<Uuid>>,
@@ -58,20 +59,21 @@ impl Removals {
 /// The state of the thread "log-remover".
 #[derive(Default)]
 pub(crate) struct Remover {
-    /// Topics whose folders could not be removed or synced yet.
+    /// Topics whose folders are still to be removed, or whose removal is not synced.
     left: Vec<Uuid>,
     due: Option<Instant>,
 }
 
 impl Remover {
-    /// When to try again what has failed.
+    /// Time of the next attempt after a failure.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Removes the files of these topics and of those that are left. Blocks on the disk.
+    /// Removes the files of these topics and of those left from failed attempts. Blocks on the
+    /// disk.
     pub(crate) fn work(&mut self, shared: &Shared, removals: Vec<Removal>) {
-        // Memory first: it goes fast.
+        // Memory is freed first, because that is fast.
         for removal in &removals {
             for partition in &removal.partitions {
                 partition.wait_for_writer();
@@ -101,7 +103,7 @@ impl Remover {
         let mut outcome = Ok(());
         let mut gone = Vec::new();
         for topic in std::mem::take(&mut self.left) {
-            // The end of the broker does not wait for this: the next start goes on with it.
+            // The broker's stop does not wait for removals: the next start does them.
             if shared.queues.removals.is_stopped() {
                 continue;
             }
@@ -126,7 +128,7 @@ impl Remover {
     }
 }
 
-/// None of that name is no error.
+/// Removes a topic's folder. A missing folder is no error.
 fn remove_folder(shared: &Shared, topic: Uuid) -> Result<(), IoFailure> {
     let dir = topic_dir(topic);
     match shared.disk.remove_dir_all(&dir) {

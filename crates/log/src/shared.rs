@@ -28,21 +28,21 @@ use crate::segment::residents::Residents;
 use crate::space::Space;
 use crate::topic_files::Describer;
 
-/// A write on the caller's thread that takes longer than this means that the disk throttles
-/// writers; an ordinary one takes some tens of microseconds.
+/// If a write on the caller's thread takes longer than this, the disk throttles writers. An
+/// ordinary write takes some tens of microseconds.
 const SLOW_WRITE: Duration = Duration::from_millis(2);
-/// After a slow write, callers' threads do not write for this many milliseconds. It may have been
-/// chance (the thread lost its core), so the time is short; it doubles with each slow write that
-/// comes next, and starts again after a fast one.
+/// Milliseconds of *slow mode* after a slow write, in which callers' threads do not write. The
+/// write may have been slow by chance (the thread lost its core), so the time is short. It doubles
+/// with each further slow write, and a fast write resets it.
 const SLOW_MODE_MS_MIN: u64 = 16;
-/// Longest time of slow mode, in milliseconds: then one caller's thread tries again.
+/// Maximum milliseconds of slow mode, after which a caller's thread tries again.
 const SLOW_MODE_MS_MAX: u64 = 1_000;
 
-/// The work of the log's threads.
+/// The queues of the log's threads.
 pub(crate) struct Queues {
     /// Partitions with batches to write, for "log-writer".
     pub(crate) writes: Queue<Arc<PartitionLog>>,
-    /// Partitions with batches to write, and no file yet, for "log-opener".
+    /// Partitions with batches to write and without a file yet, for "log-opener".
     pub(crate) openings: Queue<Arc<PartitionLog>>,
     /// For "log-sync".
     pub(crate) syncs: Queue<SyncRequest>,
@@ -69,7 +69,7 @@ impl Queues {
         }
     }
 
-    /// Forgets what is queued: it holds partitions, and they hold the queues.
+    /// Drops all queued work, because queued partitions have references to the queues.
     pub(crate) fn clear(&self) {
         drop(self.writes.take());
         drop(self.openings.take());
@@ -80,7 +80,7 @@ impl Queues {
         drop(self.removals.take());
     }
 
-    /// Refuses further work; what is queued is still done by the threads.
+    /// Refuses further work. The threads still do the queued work.
     pub(crate) fn stop(&self) {
         self.writes.stop();
         self.openings.stop();
@@ -92,7 +92,7 @@ impl Queues {
     }
 }
 
-/// All that a log consists of beside its threads.
+/// All state of a log except its threads.
 pub(crate) struct Shared {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) options: LogOptions,
@@ -103,7 +103,7 @@ pub(crate) struct Shared {
     pub(crate) tail: TailCache,
     pub(crate) chunks: ChunkBuffers,
     pub(crate) reader_watch: ReaderWatch,
-    /// The threads "log-reader": one, and one for each that the disk does not answer.
+    /// The threads "log-reader": one, and one more for each that hangs in a read.
     pub(crate) readers: Mutex<Vec<JoinHandle<()>>>,
     pub(crate) space: Space,
     pub(crate) open_files: Residents,
@@ -114,7 +114,7 @@ pub(crate) struct Shared {
     pub(crate) describer: OnceLock<Describer>,
     started: Instant,
     slow_until_ms: AtomicU64,
-    /// How long the slow mode that began last was to be; 0 after a fast write.
+    /// Length of the last slow mode in milliseconds; 0 after a fast write.
     slow_mode_ms: AtomicU64,
 }
 
@@ -159,7 +159,8 @@ impl Shared {
         now_ms >= self.slow_until_ms.load(Relaxed)
     }
 
-    /// Judges the disk by a write that a caller's thread has just done; says whether it was slow.
+    /// Measures a write that a caller's thread has just done. Returns whether it was slow, and
+    /// enters slow mode if so.
     pub(crate) fn judge_write(&self, began: Instant) -> bool {
         let now = Instant::now();
         let before = self.slow_mode_ms.load(Relaxed);
@@ -177,7 +178,7 @@ impl Shared {
         true
     }
 
-    /// Breaks the circle of partitions that hold what they share.
+    /// Drops all partitions, to break the reference cycle between them and this struct.
     pub(crate) fn forget_partitions(&self) {
         let partitions = std::mem::take(&mut *self.partitions.write());
         drop(partitions);

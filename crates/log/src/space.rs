@@ -1,44 +1,45 @@
-//! The reserve of free disk space, checked without a system call per append.
+//! Checks the reserve of free disk space without a system call per append.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use crate::disk::Disk;
 
-/// A measured amount of free space is believed for this long.
+/// Milliseconds for which a measurement of the free space is valid.
 const BELIEF_MS: u64 = 100;
 
-/// Between two log lines at least: a disk at the edge of its reserve must not be filled by them.
+/// Minimum milliseconds between two log lines, so that a disk at the edge of its reserve is not
+/// filled by log lines.
 const LINE_INTERVAL_MS: u64 = 10_000;
 
-/// Remembers how much space is free and how much was written since.
+/// The last measured free space, and the bytes that may be written before the next measurement.
 pub(crate) struct Space {
     reserve_bytes: u64,
     started: Instant,
-    /// Milliseconds after `started` when the belief ends.
+    /// Milliseconds after `started` at which the measurement expires.
     believed_until_ms: AtomicU64,
-    /// Bytes that may be written before the free space is looked at again.
+    /// Bytes that may be written before the free space is measured again.
     budget_bytes: AtomicI64,
     free_bytes: AtomicU64,
     full: AtomicBool,
     told: LastReport,
 }
 
-/// The last report in the log lines.
+/// The state that the last log line has reported.
 #[derive(Default)]
 struct LastReport {
     is_full: AtomicBool,
-    /// Milliseconds after the start when a line may follow the last one.
+    /// Milliseconds after the start from which on the next line may be logged.
     next_ms: AtomicU64,
 }
 
 impl LastReport {
-    /// Whether a line is due, because what was told last is not true any more.
+    /// Whether a line is due, because the state has changed since the last line.
     fn is_due(&self, is_full: bool, now_ms: u64) -> bool {
         if self.is_full.load(Relaxed) == is_full || now_ms < self.next_ms.load(Relaxed) {
             return false;
         }
-        // Several threads may have measured: one of them tells.
+        // Several threads may have measured at once: only one of them logs.
         let told = self
             .is_full
             .compare_exchange(!is_full, is_full, Relaxed, Relaxed);
@@ -62,7 +63,7 @@ impl Space {
         }
     }
 
-    /// Says whether `bytes` more may be written; otherwise how many bytes are free.
+    /// Whether `bytes` more bytes may be written. If not, the error is the number of free bytes.
     pub(crate) fn admit(&self, disk: &dyn Disk, now: Instant, bytes: u64) -> Result<(), u64> {
         if self.reserve_bytes == 0 {
             return Ok(());
@@ -80,7 +81,7 @@ impl Space {
     }
 
     fn measure(&self, disk: &dyn Disk, now_ms: u64) {
-        // A file system that cannot say how full it is will say so when it is written to.
+        // If the free space is unknown, a full disk is noticed by the write itself.
         let free = disk.free_bytes().unwrap_or(u64::MAX);
         let above = free.saturating_sub(self.reserve_bytes);
         self.free_bytes.store(free, Relaxed);
@@ -91,7 +92,7 @@ impl Space {
         self.tell(free, above == 0, now_ms);
     }
 
-    /// Says in the log when the disk becomes full and when it is not any more, once each.
+    /// Logs when the disk becomes full and when it is not full any more, once each.
     fn tell(&self, free_bytes: u64, is_full: bool, now_ms: u64) {
         if !self.told.is_due(is_full, now_ms) {
             return;
@@ -112,14 +113,14 @@ impl Space {
         }
     }
 
-    /// Bytes above the reserve when it was last measured.
+    /// Free bytes above the reserve at the last measurement.
     pub(crate) fn above_reserve(&self) -> u64 {
         self.free_bytes
             .load(Relaxed)
             .saturating_sub(self.reserve_bytes)
     }
 
-    /// Bytes that were free when it was last measured.
+    /// Free bytes at the last measurement.
     pub(crate) fn free_bytes(&self) -> u64 {
         self.free_bytes.load(Relaxed)
     }

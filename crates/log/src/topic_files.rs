@@ -1,8 +1,8 @@
-//! The description of a topic in its own folder: its owner's words, should the state journal lose
-//! them.
+//! The description of a topic (opaque bytes of the log's owner), stored in the topic's folder in
+//! case the state journal is lost.
 //!
-//! The file `topic` comes with the folder, so a topic without messages has none. Its bytes are
-//! asked of the owner; a change is written by the housekeeper. Little-endian:
+//! The file `topic` is created with the folder, so a topic without messages has none. The owner's
+//! [`Describer`] supplies the bytes, and the housekeeper writes changes. Little-endian:
 //!
 //! ```text
 //!  byte  0            8           12           16
@@ -11,7 +11,7 @@
 //!       +------------+-----------+------------+-------------+
 //! ```
 //!
-//! The CRC covers length and description. The magic is stable and names the layout.
+//! The CRC covers length and description. The magic never changes for this layout.
 
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind, IoSlice};
@@ -30,24 +30,24 @@ const MAGIC: &[u8; 8] = b"clvtopc1";
 const HEADER_BYTES: usize = 16;
 /// Name of the file in the topic's folder.
 pub(crate) const TOPIC_NAME: &str = "topic";
-/// From so many files on, one sync of the file system replaces theirs.
+/// From this many files on, one sync of the file system replaces the syncs of the files.
 const SYNCFS_MIN: usize = 8;
 
-/// Says what a topic is, for its folder; `None`: nothing is known of it.
+/// Returns the description of a topic for its folder; `None` if the topic is unknown.
 pub type Describer = Box<dyn Fn(Uuid) -> Option<Vec<u8>> + Send + Sync>;
 
-/// A topic that has a folder, as it was found at the start.
+/// A topic with a folder, as recovery has found it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecoveredTopic {
-    /// Its id.
+    /// The topic's UUID.
     pub topic: Uuid,
-    /// The description in its folder, if that can be read.
+    /// The description in the topic's folder, if it can be read.
     pub description: Option<Vec<u8>>,
-    /// The folder has partitions: messages were stored.
+    /// Whether the folder has partitions, so that messages were stored.
     pub has_partitions: bool,
 }
 
-/// The file's name, below the data folder.
+/// Path of the file, relative to the data folder.
 pub(crate) fn topic_file(topic: Uuid) -> String {
     format!("{}/{TOPIC_NAME}", topic_dir(topic))
 }
@@ -63,7 +63,7 @@ pub fn encode_topic_file(description: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The description in a file; `None` when it is damaged.
+/// The description in a file; `None` if the file is damaged.
 pub fn decode_topic_file(bytes: &[u8]) -> Option<&[u8]> {
     let header: &[u8; HEADER_BYTES] = bytes.first_chunk()?;
     let len = u32::from_le_bytes(field(header, 8));
@@ -73,7 +73,7 @@ pub fn decode_topic_file(bytes: &[u8]) -> Option<&[u8]> {
     is_ours.then_some(description)
 }
 
-/// Reads the description in a topic's folder; `None` if there is none that can be read.
+/// Reads the description in a topic's folder; `None` if it is missing or damaged.
 pub(crate) fn read(disk: &dyn Disk, topic: Uuid) -> io::Result<Option<Vec<u8>>> {
     match read_whole(disk, &topic_file(topic)) {
         Ok(bytes) => Ok(decode_topic_file(&bytes).map(<[u8]>::to_vec)),
@@ -83,7 +83,8 @@ pub(crate) fn read(disk: &dyn Disk, topic: Uuid) -> io::Result<Option<Vec<u8>>> 
 }
 
 impl Shared {
-    /// Syncs what a partition has noted: a folder, or the file of its topic.
+    /// Syncs a path from [`UnsyncedFolders`](crate::partition::UnsyncedFolders): a folder, or the
+    /// file of a topic.
     pub(crate) fn sync_name(&self, path: &str) -> io::Result<()> {
         if !path.ends_with(&format!("/{TOPIC_NAME}")) {
             return self.disk.sync_dir(path);
@@ -94,8 +95,8 @@ impl Shared {
         }
     }
 
-    /// Writes the file of a topic whose folder is new; not synced. Says whether there is one. An
-    /// append does not fail for it: the journal knows the topic, too.
+    /// Writes the file of a topic whose folder is new, without a sync. Returns whether the file
+    /// exists. An append does not fail because of it: the journal has the description, too.
     pub(crate) fn describe_new(&self, topic: Uuid) -> bool {
         let describe = self.describer.get();
         let Some(description) = describe.and_then(|describe| describe(topic)) else {
@@ -109,7 +110,7 @@ impl Shared {
         });
         match written {
             Ok(()) => true,
-            // Another partition's folder came first.
+            // Another partition of the topic has created the file.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => true,
             Err(error) => {
                 tracing::warn!(%path, %error, "cannot write what a topic is");
@@ -118,7 +119,7 @@ impl Shared {
         }
     }
 
-    /// Writes the files of topics anew, where they have folders. Blocks on the disk.
+    /// Replaces the files of topics that have folders. Blocks on the disk.
     pub(crate) fn describe(&self, topics: &BTreeSet<Uuid>) {
         let Some(describe) = self.describer.get() else {
             return;
@@ -139,7 +140,7 @@ impl Shared {
             });
             match outcome {
                 Ok(file) => written.push((*topic, fresh, path, file)),
-                // There is no folder: it comes with the first message, and with this file.
+                // There is no folder yet: the first message creates it, and this file with it.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => tracing::warn!(%path, %error, "cannot write what a topic is"),
             }
@@ -158,7 +159,7 @@ impl Shared {
                     count(&self.counters.syncs, 2);
                     file.sync_data()?;
                 }
-                // A topic that was deleted meanwhile needs none.
+                // The topic was deleted meanwhile.
                 match self.disk.rename(fresh, path) {
                     Err(error) if error.kind() == ErrorKind::NotFound => continue,
                     renamed => renamed?,
@@ -176,14 +177,14 @@ impl Shared {
 }
 
 impl Log {
-    /// Sets the describer, which is asked what a topic is. Called once, before the first append; it
-    /// is asked without a lock of the log that its owner could wait for.
+    /// Sets the describer. Call it once, before the first append. The log calls the describer
+    /// without a lock that its owner could wait for.
     pub fn describe_topics(&self, describer: Describer) {
         let _ = self.shared().describer.set(describer);
     }
 
-    /// Tells that the description of a topic has changed: the housekeeper writes it to its folder,
-    /// if it has one.
+    /// Notes that the description of a topic has changed. The housekeeper writes it to the topic's
+    /// folder, if there is one.
     pub fn describe(&self, topic: Uuid) {
         let _ = self.shared().queues.chores.push(Chore::Describe(topic));
     }

@@ -1,4 +1,4 @@
-//! A disk that fails on demand, around any other.
+//! A wrapper that makes any disk fail on demand.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::sync::Arc;
@@ -9,52 +9,50 @@ use crate::condvar::Condvar;
 
 use super::{Descriptor, DirEntry, Disk, DiskFile, DiskLock, LockFailure, OpenMode};
 
-/// The faults to inject. Counters count down; `None` never fails.
+/// The faults to inject. Counters count down to the failure; `None`: no failure.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
-    /// Only files whose path contains this text are affected by `write`, `sync` and `read`.
+    /// Faults of writes, syncs and reads affect only files whose path contains this text.
     pub only: String,
-    /// This many writes succeed, the next one fails with an I/O error.
+    /// This many writes succeed; the next one fails with an I/O error.
     pub write_after: Option<u64>,
-    /// A failing write first writes this many bytes.
+    /// A failing write still writes this many bytes.
     pub torn_bytes: usize,
-    /// This many syncs (file, folder or file system) succeed, the next one fails.
+    /// This many syncs (of a file, a folder or the file system) succeed; the next one fails.
     pub sync_after: Option<u64>,
-    /// Bytes that can still be allocated or written before the disk is full. With 0, no file can be
-    /// created either.
+    /// Free bytes of the disk, which allocations use up. With 0, no file can be created.
     pub room_bytes: Option<u64>,
-    /// Everything that would change the disk is refused as on a read-only file system.
+    /// Refuse all changes, as a read-only file system does.
     pub read_only: bool,
-    /// Reads that must not block do as if nothing were cached.
+    /// Non-blocking reads fail as if no byte were in the page cache.
     pub uncached: bool,
-    /// Everything counts as being in memory, whatever the kernel has taken back of it.
+    /// All bytes count as cached, even if the kernel has evicted them.
     pub all_cached: bool,
     /// Reads fail with an I/O error.
     pub broken_reads: bool,
-    /// Reads of files whose path contains this text, and that may block, wait until it is taken
-    /// back.
+    /// Blocking reads of files whose path contains this text wait until this field changes.
     pub hanging_reads: Option<String>,
-    /// New files whose path contains this text wait in the same way.
+    /// The creation of files whose path contains this text waits until this field changes.
     pub hanging_creates: Option<String>,
-    /// Called with a file's path before it is written to, by the thread that writes: may panic.
+    /// Called with a file's path before each write, on the thread that writes; it may panic.
     pub on_write: Option<fn(&str)>,
 }
 
-/// The faults to inject, and the waiters for a change of them.
+/// The faults to inject, and a condition variable for their changes.
 #[derive(Default)]
 struct Shared {
     faults: Mutex<Faults>,
     changed: Condvar,
 }
 
-/// A [`Disk`] whose operations fail as [`Faults`] says.
+/// A [`Disk`] whose operations fail according to [`Faults`].
 pub struct FaultyDisk {
     inner: Arc<dyn Disk>,
     shared: Arc<Shared>,
 }
 
 impl FaultyDisk {
-    /// Wraps a disk; nothing fails yet.
+    /// Wraps a disk, without faults at first.
     pub fn new(inner: Arc<dyn Disk>) -> Arc<FaultyDisk> {
         Arc::new(FaultyDisk {
             inner,
@@ -62,7 +60,7 @@ impl FaultyDisk {
         })
     }
 
-    /// Changes what is to fail from now on.
+    /// Changes the faults from now on.
     pub fn set(&self, change: impl FnOnce(&mut Faults)) {
         change(&mut self.shared.faults.lock());
         self.shared.changed.notify_all();
@@ -77,7 +75,7 @@ impl FaultyDisk {
 }
 
 impl Faults {
-    /// Counts one sync down.
+    /// Counts a sync, which may fail.
     fn on_sync(&mut self, path: &str) -> io::Result<()> {
         if !path.contains(&self.only) {
             return Ok(());
@@ -85,7 +83,7 @@ impl Faults {
         count_down(&mut self.sync_after, "injected sync failure")
     }
 
-    /// Takes room for `bytes`, or says that the disk is full.
+    /// Uses up `bytes` of the free space, or fails because the disk is full.
     fn take_room(&mut self, bytes: u64) -> io::Result<()> {
         if let Some(room) = &mut self.room_bytes {
             if *room < bytes {
@@ -176,7 +174,7 @@ impl Disk for FaultyDisk {
     }
 
     fn sync_fs(&self) -> io::Result<()> {
-        // A file system sync covers every path, so it fails whatever path the fault is about.
+        // A sync of the file system covers all paths, so `only` does not matter.
         count_down(
             &mut self.shared.faults.lock().sync_after,
             "injected sync failure",

@@ -1,20 +1,21 @@
-//! Which parts of a file the kernel has in memory, ready to be read: `mincore(2)`.
+//! Checks whether parts of a file are in the page cache, with `mincore(2)`.
 //!
-//! `cachestat(2)` needs no mapping, but counts pages whose read is still under way or has failed,
-//! and a thread that sends these waits for the disk, or gets its error.
+//! `cachestat(2)` needs no mapping, but also counts pages whose read is not finished or has failed.
+//! A thread that sends such pages would wait for the disk or get its error.
 
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{NonNull, null_mut};
 
-/// Pages of a file, mapped and never touched: to touch one whose disk fails would end the process.
+/// Pages of a file, mapped and never accessed: access to a page that the disk cannot read would end
+/// the process (`SIGBUS`).
 struct Mapping {
     address: NonNull<c_void>,
     bytes: usize,
 }
 
 impl Mapping {
-    /// `None`: the system does not want to.
+    /// `None`: the system refuses the mapping.
     fn new(file: BorrowedFd<'_>, position: u64, bytes: usize) -> Option<Self> {
         let position = libc::off_t::try_from(position).ok()?;
         // SAFETY: a new mapping at an address that the kernel chooses changes nothing of ours.
@@ -36,26 +37,26 @@ impl Mapping {
         Some(Self { address, bytes })
     }
 
-    /// Whether each page is in memory.
+    /// Whether all pages are in memory.
     fn is_in_memory(&self, page_bytes: usize) -> bool {
         let mut pages = vec![0_u8; self.bytes.div_ceil(page_bytes)];
-        // SAFETY: the range is this mapping, and there is an octet for each of its pages.
+        // SAFETY: the range is this mapping, and `pages` has one byte for each of its pages.
         let result =
             unsafe { libc::mincore(self.address.as_ptr(), self.bytes, pages.as_mut_ptr()) };
-        // Other bits mean nothing.
+        // The other bits have no meaning.
         result == 0 && pages.iter().all(|page| page & 1 == 1)
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: nobody else knows this mapping.
+        // SAFETY: no other code has the address of this mapping.
         let result = unsafe { libc::munmap(self.address.as_ptr(), self.bytes) };
         debug_assert_eq!(result, 0);
     }
 }
 
-/// Whether all of these bytes can be read without the disk. `false` if the system does not say.
+/// Whether all these bytes are in the page cache. `false` if the system does not say.
 pub(super) fn is_in_memory(file: BorrowedFd<'_>, position: u64, bytes: usize) -> bool {
     let page_bytes = rustix::param::page_size();
     let before = position % page_bytes as u64;

@@ -1,12 +1,13 @@
-//! The file seam: everything that the log asks of a disk, and nothing else.
+//! The interface between the log and the disk: all file operations of the log.
 //!
-//! [`RealDisk`] is a folder, [`SimDisk`] a simulated disk that can lose power, and [`FaultyDisk`]
-//! wraps either and fails on demand. Paths are relative to the data folder, with `/` between parts.
+//! [`RealDisk`] is a folder of the operating system, [`SimDisk`] a simulated disk that can lose
+//! power, and [`FaultyDisk`] wraps either and fails on demand. Paths are relative to the data
+//! folder, with `/` between parts.
 //!
-//! The guarantees for a power loss, on every implementation. These survive:
+//! Each implementation guarantees that a power loss keeps
 //! - the bytes and the size of a file: after [`DiskFile::sync_data`];
 //! - the name of a file or folder, its removal, a rename: after [`Disk::sync_dir`] of its parent;
-//! - everything: after [`Disk::sync_fs`].
+//! - all of these: after [`Disk::sync_fs`].
 
 mod faulty;
 mod mincore;
@@ -22,20 +23,21 @@ pub use faulty::{Faults, FaultyDisk};
 pub use real::RealDisk;
 pub use sim::SimDisk;
 
-/// File systems write in blocks of this size or a divisor of it, and page caches in pages.
+/// Size of a file system's block and of a page of the page cache, in bytes; some file systems use a
+/// divisor of it.
 pub(crate) const BLOCK_BYTES: u64 = 4096;
-/// Zeros are written in pieces of this size. Syncs of others wait behind a piece: with 1 MiB the
-/// slowest took twice as long (`docs/decisions/007-segments-written-ahead.md`).
+/// Bytes of one write of zeros. Syncs of other files wait for a write in progress: with 1 MiB the
+/// slowest sync took twice as long (`docs/decisions/007-segments-written-ahead.md`).
 const ZEROS_BYTES: usize = 64 << 10;
 
 /// How [`Disk::open`] treats existing and missing files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
-    /// The file must exist (read and write).
+    /// The file must exist.
     Existing,
-    /// Created if it is missing.
+    /// The file is created if it is missing.
     OpenOrCreate,
-    /// Created; an existing file is an error.
+    /// The file is created; an existing file is an error.
     CreateNew,
 }
 
@@ -50,20 +52,20 @@ pub struct DirEntry {
 
 /// The lock of a data folder; dropping it releases the lock.
 pub trait DiskLock: Send + Sync {
-    /// Replaces the text that a second broker is shown.
+    /// Replaces the text, which a second broker shows in its error.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The operating system's error.
     fn set_text(&self, text: &str) -> io::Result<()>;
 
-    /// The text that the previous holder left behind.
+    /// The text that the previous holder of the lock has left.
     fn previous_text(&self) -> &str;
 }
 
-/// Why a data folder could not be locked.
+/// The reason why a data folder could not be locked.
 #[derive(Debug)]
 pub enum LockFailure {
-    /// Somebody else holds it; this is the text they left in the lock file.
+    /// Another process holds the lock; this is its text in the lock file.
     Held(String),
     /// The lock file could not be created or locked.
     Io(io::Error),
@@ -77,17 +79,17 @@ pub trait Disk: Send + Sync {
     /// The name of this folder in messages.
     fn folder(&self) -> String;
 
-    /// Names the time since the machine was switched on: while it stays the same, the kernel still
-    /// has everything that it was ever handed. Only a failed write-back can make that untrue; what
-    /// it may concern is poisoned, and said to nobody to be on the disk.
+    /// Identifies the current boot of the machine. While it stays the same, no write of an earlier
+    /// process is lost, synced or not, except by a failed write-back; segments with a failed sync
+    /// are poisoned and never reported as durable.
     fn boot_id(&self) -> String;
 
     /// Opens a file for reading and writing.
     fn open(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>>;
 
     /// Creates a file of `len` bytes (a multiple of 4096) whose blocks are all *written* with
-    /// zeros, and makes bytes and size durable, not its name. Ends early, with an error, when
-    /// `goes_on` says no; it is asked now and then. After an error the file may be there.
+    /// zeros. Makes bytes and size durable, but not the name. Calls `goes_on` repeatedly, and ends
+    /// with an error when it returns `false`. After an error the file may exist.
     fn create_zeroed(&self, path: &str, len: u64, goes_on: &dyn Fn() -> bool) -> io::Result<()> {
         let file = self.open(path, OpenMode::CreateNew)?;
         file.allocate(len)?;
@@ -99,10 +101,10 @@ pub trait Disk: Send + Sync {
     /// Creates a folder and its parents. Existing ones are no error.
     fn create_dir_all(&self, path: &str) -> io::Result<()>;
 
-    /// Names in a folder, in no particular order. The data folder itself is the empty path.
+    /// The names in a folder, in no particular order. The empty path is the data folder itself.
     fn list(&self, path: &str) -> io::Result<Vec<DirEntry>>;
 
-    /// Renames a file; an existing target is replaced.
+    /// Renames a file; replaces an existing target.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
     /// Removes a file.
@@ -117,48 +119,48 @@ pub trait Disk: Send + Sync {
     /// Makes everything on the file system durable (`syncfs`).
     fn sync_fs(&self) -> io::Result<()>;
 
-    /// Whether [`Disk::sync_fs`] reports data that could not be written. If not, a file is durable
-    /// only after its own sync.
+    /// Whether [`Disk::sync_fs`] reports failed writes. If not, a file is durable only after its
+    /// own sync.
     fn sync_fs_reports_errors(&self) -> bool {
         true
     }
 
-    /// Bytes that an ordinary process may still write.
+    /// Free bytes for an ordinary process.
     fn free_bytes(&self) -> io::Result<u64>;
 
-    /// Bytes that the file system has in all.
+    /// Size of the file system in bytes.
     fn total_bytes(&self) -> io::Result<u64>;
 
-    /// Takes the folder's lock, or says who has it.
+    /// Takes the folder's lock, or returns the holder's text.
     ///
     /// # Errors
     /// [`LockFailure::Held`] when another process or another open log holds it.
     fn lock(&self, path: &str) -> Result<Box<dyn DiskLock>, LockFailure>;
 }
 
-/// An open file of the operating system, for calls that send from it.
+/// An open file of the operating system, for `sendfile`.
 pub type Descriptor = Arc<dyn AsFd + Send + Sync>;
 
-/// An open file. Reads and writes name their position; there is no cursor.
+/// An open file. Reads and writes have an explicit position; there is no cursor.
 ///
 /// All methods return the operating system's errors.
 #[allow(clippy::missing_errors_doc)]
 pub trait DiskFile: Send + Sync {
-    /// Writes all buffers one after the other at `position`, or fails. After an error any part of
-    /// it may have been written.
+    /// Writes all buffers one after the other at `position`. After an error any part may have been
+    /// written.
     fn write_all_at(&self, buffers: &[IoSlice<'_>], position: u64) -> io::Result<()>;
 
-    /// Reads at `position`; fewer bytes than asked for mean the end of the file.
+    /// Reads at `position`. Fewer bytes than `buffer` has mean the end of the file.
     fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize>;
 
-    /// As `read_at`, but only what needs no disk access; `WouldBlock` when that is nothing. May
-    /// return fewer bytes than asked for anywhere.
+    /// As `read_at`, but reads only bytes in the page cache; `WouldBlock` if there are none. May
+    /// return fewer bytes than `buffer` has at any position.
     fn read_at_nowait(&self, buffer: &mut [u8], position: u64) -> io::Result<usize>;
 
-    /// Reserves space up to `len` bytes and sets the size to at least that; new bytes read as 0.
+    /// Reserves space for `len` bytes and sets the size to at least `len`. New bytes read as 0.
     fn allocate(&self, len: u64) -> io::Result<()>;
 
-    /// Sets the size; bytes beyond it are gone, new ones read as 0.
+    /// Sets the size. Bytes beyond it are removed; new bytes read as 0.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
     /// Makes bytes and size durable (`fdatasync`).
@@ -167,12 +169,12 @@ pub trait DiskFile: Send + Sync {
     /// Size in bytes.
     fn len(&self) -> io::Result<u64>;
 
-    /// The operating system's file, for calls that send from it; none if there is none.
+    /// The operating system's file, for `sendfile`; `None` for a simulated one.
     fn descriptor(&self) -> Option<Descriptor> {
         None
     }
 
-    /// Whether all of these bytes can be read without the disk. `false` if nobody knows.
+    /// Whether all these bytes are in the page cache. `false` if that is unknown.
     fn is_in_memory(&self, _position: u64, _bytes: usize) -> bool {
         false
     }
@@ -183,7 +185,7 @@ pub trait DiskFile: Send + Sync {
     }
 }
 
-/// Writes `zeros` again and again, up to `len` bytes.
+/// Writes `zeros` repeatedly, up to `len` bytes in total.
 fn write_zeros(
     file: &dyn DiskFile,
     zeros: &[u8],
@@ -202,8 +204,8 @@ fn write_zeros(
     Ok(())
 }
 
-/// Reads a file as a whole. Parts that the disk cannot read are zeros in the answer: bytes that
-/// their checksum tells from others.
+/// Reads a whole file. Parts that the disk cannot read are zeros in the result; the caller finds
+/// them by its checksums.
 pub(crate) fn read_whole(disk: &dyn Disk, path: &str) -> io::Result<Vec<u8>> {
     let file = disk.open(path, OpenMode::Existing)?;
     let len = usize::try_from(file.len()?).map_err(io::Error::other)?;
@@ -233,8 +235,8 @@ pub(crate) fn read_whole(disk: &dyn Disk, path: &str) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Writes a file and puts it in the place of that of the same name, if there is one: after a crash
-/// it is the old one or the new one. Space up to `room` bytes is reserved.
+/// Writes a file atomically, durably and under its final name: after a crash there is either the
+/// old file or the new one. Reserves space up to `room` bytes.
 pub(crate) fn replace_file(
     disk: &dyn Disk,
     dir: &str,

@@ -1,4 +1,4 @@
-//! The operating system's files below one folder.
+//! A [`Disk`] over the operating system's files below one folder.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
@@ -17,26 +17,26 @@ use super::{
     ZEROS_BYTES, mincore, write_zeros,
 };
 
-/// Most buffers that Linux takes in one vectored write (`IOV_MAX`).
+/// Maximum number of buffers in one vectored write on Linux (`IOV_MAX`).
 const BUFFERS_MAX: usize = 1024;
 
 /// A folder on a real file system.
 #[derive(Debug)]
 pub struct RealDisk {
     root: PathBuf,
-    /// Kept open for `syncfs`, which reports an error once per open file.
+    /// The folder, kept open for `syncfs`, which reports an error once per open file.
     handle: File,
     syncfs_reports_errors: bool,
 }
 
-/// Files that are made now are the broker's alone: they have other people's messages in them.
+/// Options to create files that only the broker's user can read, because they contain messages.
 fn own_file() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(0o600);
     options
 }
 
-/// Makes a folder and those above it that are missing, for the broker alone.
+/// Creates a folder and its missing parents, for the broker's user only.
 fn create_folders(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
@@ -77,7 +77,7 @@ impl Disk for RealDisk {
     }
 
     fn boot_id(&self) -> String {
-        // An empty text, where the kernel has no such file, equals no other boot.
+        // If the kernel has no such file, the empty text counts as another boot.
         let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
         id.map(|id| id.trim().to_owned()).unwrap_or_default()
     }
@@ -109,7 +109,7 @@ impl Disk for RealDisk {
         let skipped = memory.as_ptr().align_offset(BLOCK_BYTES as usize);
         let zeros = memory.get(skipped..skipped.saturating_add(ZEROS_BYTES));
         let zeros = zeros.ok_or(ErrorKind::Unsupported)?;
-        // Past the page cache: 64 MiB that nobody reads would push out what somebody does.
+        // Bypasses the page cache: 64 MiB that are not read would evict pages that are.
         let mut options = OpenOptions::new();
         options.read(true).write(true);
         let direct = options
@@ -121,11 +121,11 @@ impl Disk for RealDisk {
             write_zeros(&direct, zeros, len, goes_on)
         });
         match written {
-            // Not every file system can.
+            // The file system does not support direct I/O.
             Err(error) if error.kind() == ErrorKind::InvalidInput => {
                 write_zeros(&ordinary, zeros, len, goes_on)?;
                 ordinary.sync_data()?;
-                // Only an advice.
+                // A failure is harmless: this is only a hint.
                 let _ = rustix::fs::fadvise(&ordinary.file, 0, None, Advice::DontNeed);
                 Ok(())
             }
@@ -248,7 +248,7 @@ struct RealFile {
 }
 
 impl RealFile {
-    /// Finishes a vectored write that the kernel took only in part.
+    /// Finishes a vectored write that the kernel has done only in part.
     fn write_rest(
         &self,
         buffers: &[IoSlice<'_>],
@@ -302,7 +302,7 @@ impl DiskFile for RealFile {
         let read = rustix::io::preadv2(&self.file, &mut buffers, position, ReadWriteFlags::NOWAIT);
         match read {
             Ok(count) => Ok(count),
-            // File systems without the flag: let the reader thread do it.
+            // File systems without the flag: the caller reads on the reader thread.
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INTR | Errno::INVAL) => {
                 Err(ErrorKind::WouldBlock.into())
             }
@@ -313,7 +313,7 @@ impl DiskFile for RealFile {
     fn allocate(&self, len: u64) -> io::Result<()> {
         match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, len) {
             Ok(()) => Ok(()),
-            // File systems without preallocation: the size alone is worth having.
+            // File systems without preallocation: set at least the size.
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
                 if self.len()? < len {
                     self.file.set_len(len)

@@ -1,11 +1,11 @@
 //! A simulated disk in memory that can lose power.
 //!
-//! It keeps, beside the current state that a running program sees, what a power loss may leave:
-//! for every sector (512 bytes) written since the last sync all its versions, for every file all
-//! its sizes, for every name whether its creation or removal is durable. [`SimDisk::power_loss`]
-//! chooses among them by a seed: any subset of what was not synced vanishes, writes tear between
-//! sectors. [`SimDisk::kill`] is a `kill -9` of the program: everything stays, and what was not
-//! synced is still not synced.
+//! In addition to the current state, which a running program sees, it keeps the states that a power
+//! loss may leave: all versions of each sector (512 bytes) written since the last sync, all sizes
+//! of each file, and for each name whether its creation or removal is durable.
+//! [`SimDisk::power_loss`] chooses among these states by a seed: any subset of the unsynced changes
+//! is lost, and writes are torn between sectors. [`SimDisk::kill`] is a `kill -9` of the program:
+//! no change is lost, and unsynced changes stay unsynced.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind, IoSlice};
@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use super::sim_file::{Inode, PowerLossChoices};
 use super::{DirEntry, Disk, DiskFile, DiskLock, LockFailure, OpenMode};
 
-/// A simulated disk. Clones share its content; the log gets a [`SimDisk::mount`].
+/// A simulated disk. Clones share the content. The log gets a [`SimDisk::mount`].
 #[derive(Clone, Default)]
 pub struct SimDisk {
     world: Arc<Mutex<World>>,
@@ -24,25 +24,26 @@ pub struct SimDisk {
 
 #[derive(Default)]
 struct World {
-    /// Counts crashes: handles from before a crash no longer work.
+    /// Number of crashes: handles from before a crash fail.
     epoch: u64,
     power_losses: u64,
     next_inode: u64,
     inodes: BTreeMap<u64, Inode>,
-    /// Names as the running program sees them; folders hold `None`.
+    /// Names as the running program sees them, with the file's inode; `None` for a folder.
     names: BTreeMap<String, Option<u64>>,
-    /// Names as they are on the disk.
+    /// Names that are durable.
     durable: BTreeMap<String, Option<u64>>,
     locked: bool,
     lock_text: String,
     syncs: u64,
-    /// Changes until the machine dies in the middle of one.
+    /// Number of changes that succeed before the machine crashes during the next one; `None`: no
+    /// crash.
     fuse: Option<u64>,
 }
 
 impl World {
-    /// Counts a change. Says whether the machine survives it; the change itself may or may not
-    /// happen still.
+    /// Counts a change. Returns whether the machine survives it. If not, the caller decides whether
+    /// the change still happens.
     fn burn(&mut self) -> bool {
         match &mut self.fuse {
             None => true,
@@ -69,7 +70,7 @@ impl SimDisk {
         SimDisk::default()
     }
 
-    /// The disk as a program sees it until the next crash; afterwards all its operations fail.
+    /// The disk as a program sees it until the next crash, after which all operations fail.
     pub fn mount(&self) -> Arc<dyn Disk> {
         let epoch = self.world.lock().epoch;
         Arc::new(SimMount {
@@ -78,7 +79,7 @@ impl SimDisk {
         })
     }
 
-    /// The program dies, the machine stays: nothing is lost.
+    /// Kills the program but not the machine: no change is lost.
     pub fn kill(&self) {
         let mut world = self.world.lock();
         world.fuse = None;
@@ -86,7 +87,7 @@ impl SimDisk {
         world.locked = false;
     }
 
-    /// The machine loses power: of everything unsynced, the seed decides what is left.
+    /// Cuts the machine's power. The seed decides which unsynced changes are left.
     pub fn power_loss(&self, seed: u64) {
         let mut world = self.world.lock();
         world.fuse = None;
@@ -124,19 +125,19 @@ impl SimDisk {
         world.names = names;
     }
 
-    /// Lets the machine die after this many more changes (writes, syncs, names, sizes), in the
-    /// middle of one: everything fails from then on. Call [`SimDisk::power_loss`] or
-    /// [`SimDisk::kill`] afterwards to decide what is left.
+    /// Lets the machine crash after this many more changes (of bytes, sizes and names, and syncs),
+    /// during the next one. From then on all operations fail. Call [`SimDisk::power_loss`] or
+    /// [`SimDisk::kill`] afterwards to decide which changes are left.
     pub fn die_after(&self, changes: u64) {
         self.world.lock().fuse = Some(changes);
     }
 
-    /// Syncs so far, of files, folders and the file system.
+    /// Number of syncs so far, of files, folders and the file system.
     pub fn syncs(&self) -> u64 {
         self.world.lock().syncs
     }
 
-    /// Changes the bytes of a file behind the log's back (bit rot).
+    /// Changes bytes of a file without the log's knowledge (bit rot).
     pub fn corrupt(&self, path: &str, at: u64, bytes: &[u8]) {
         let mut world = self.world.lock();
         if let Some(Some(number)) = world.names.get(path).copied()
@@ -171,7 +172,7 @@ impl SimMount {
         work(&mut world)
     }
 
-    /// A change; when the machine dies in it, it has happened or not.
+    /// Makes a change. If the machine crashes during it, the change may or may not have happened.
     fn change<T>(&self, work: impl FnOnce(&mut World) -> io::Result<T>) -> io::Result<T> {
         self.with(|world| {
             let survives = world.burn();
@@ -372,8 +373,8 @@ impl SimFile {
         Ok(work(inode))
     }
 
-    /// A change; when the machine dies in it, it has happened or not. A sync has not: what it was
-    /// about to make durable is still in doubt.
+    /// Makes a change. If the machine crashes during it, the change may or may not have happened; a
+    /// sync has not happened.
     fn change<T>(&self, is_sync: bool, work: impl FnOnce(&mut Inode) -> T) -> io::Result<T> {
         let mut world = self.world.lock();
         if world.epoch != self.epoch {
@@ -493,7 +494,7 @@ mod tests {
         write(&file, b"data", 0);
         disk.kill();
         assert!(disk.mount().open("x", OpenMode::Existing).is_ok());
-        // Seed found by trial: this loss takes all that is unsynced.
+        // At least one of these seeds loses all unsynced changes.
         let lost = (0..64).any(|seed| {
             let copy = disk.clone();
             copy.power_loss(seed);

@@ -1,17 +1,18 @@
-//! The files of a simulated disk: what is there now, and what a power loss may leave of it.
+//! The files of a simulated disk: the current bytes, and those that a power loss may leave.
 
 use std::collections::BTreeMap;
 
-/// Bytes that a disk writes as one.
+/// Bytes that a disk writes atomically.
 const SECTOR: usize = 512;
 
 /// A file.
 #[derive(Default)]
 pub(super) struct Inode {
     pub(super) data: Vec<u8>,
-    /// Sizes that a power loss may leave: the synced one first. Empty when the size is synced.
+    /// Earlier sizes that a power loss may leave, the synced one first. Empty if the size is
+    /// synced.
     sizes: Vec<usize>,
-    /// Versions of each unsynced sector, the synced one first, without the current one.
+    /// Earlier versions of each unsynced sector, the synced one first, by the sector's number.
     dirty: BTreeMap<usize, Vec<Vec<u8>>>,
 }
 
@@ -24,7 +25,7 @@ impl Inode {
         bytes
     }
 
-    /// Remembers the sectors of a range before it changes.
+    /// Keeps the current version of the sectors in a range, before it changes.
     fn remember(&mut self, from: usize, to: usize) {
         for number in from / SECTOR..to.div_ceil(SECTOR) {
             let before = self.sector(number);
@@ -62,7 +63,7 @@ impl Inode {
         self.dirty.clear();
     }
 
-    /// Keeps what fate leaves of the unsynced part.
+    /// Replaces the unsynced part with the versions and the size that `fate` chooses.
     pub(super) fn lose_power(&mut self, fate: &mut PowerLossChoices) {
         let mut sizes = std::mem::take(&mut self.sizes);
         sizes.push(self.data.len());
@@ -86,7 +87,7 @@ impl Inode {
     }
 }
 
-/// Cuts to a length, or fills up with zeros (faster than `resize` in a debug build).
+/// Truncates, or pads with zeros (faster than `resize` in a debug build).
 fn fit(data: &mut Vec<u8>, len: usize) {
     data.truncate(len);
     let zeros = vec![0; len - data.len()];
@@ -96,7 +97,7 @@ fn fit(data: &mut Vec<u8>, len: usize) {
 /// Pseudo-random choices of a power loss (SplitMix64).
 pub(super) struct PowerLossChoices {
     state: u64,
-    /// How likely the newest version survives, of 256.
+    /// Chance, out of 256, that the newest version survives.
     survival: u64,
 }
 
@@ -118,7 +119,7 @@ impl PowerLossChoices {
         value ^ (value >> 31)
     }
 
-    /// An index below `count`; the last one (the newest version) with the odds of this loss.
+    /// A random index below `count`; the last one (the newest version) with the chance `survival`.
     pub(super) fn pick(&mut self, count: usize) -> usize {
         if count <= 1 || self.next() % 256 < self.survival {
             return count.saturating_sub(1);

@@ -1,9 +1,9 @@
-//! Reads that wait for the disk, on the threads "log-reader".
+//! Reads that may block on the disk, on the threads "log-reader".
 //!
-//! A read is done in turns, so that others have theirs, and the watch (`reader/watch.rs`) looks
-//! after each: a file that the disk does not answer for holds up nobody for longer than that
-//! allows. The caller is called back with the result ([`ReadJob`]) or waits for it ([`wait_for`],
-//! [`wait_for_small`]).
+//! A read is done in turns of bounded length, so that it does not block other reads for long. The
+//! watch (`reader/watch.rs`) replaces a thread that hangs in a turn, so a file that the disk does
+//! not answer for delays other reads only for a bounded time. The result goes to a callback
+//! ([`ReadJob`]) or to a waiting thread ([`wait_for`], [`wait_for_small`]).
 
 pub(crate) mod watch;
 
@@ -21,35 +21,35 @@ use crate::log::Running;
 use crate::reader::watch::STALLED_MAX;
 use crate::shared::Shared;
 
-/// A thread that waits for a read looks this often whether one has stalled, because nobody else
-/// may, and whether the broker ends.
+/// Interval at which a thread that waits for a read checks whether a read has stalled (perhaps no
+/// other thread checks) and whether the broker is stopping.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// As a [`ColdReader`] takes it.
+/// The outcome of a cold read, as passed to a [`ColdReader`].
 pub(crate) type Outcome = Result<Vec<Batch>, ReadError>;
 
-/// Takes the outcome of a cold read: batches as in [`crate::Read::Batches`]; none means
+/// The callback of a cold read: batches as in [`crate::Read::Batches`]; no batch means
 /// [`crate::Read::End`].
 pub type ColdReader = Box<dyn FnOnce(Result<Vec<Batch>, ReadError>) + Send>;
 
 /// A read that is done in turns.
 pub(crate) trait Reading: Send {
-    /// The file that the next turn reads, and from which offset on.
+    /// The file that the next turn reads, and the offset from which on.
     fn place(&self) -> (Arc<str>, Offset);
 
-    /// One turn; `None` when that was not enough.
+    /// Does one turn; `None` if the read needs another one.
     fn turn(&mut self) -> Option<Outcome>;
 }
 
-/// A read with whoever wants it.
+/// A read and its callback.
 pub(crate) struct ReadJob {
     pub(crate) reading: Box<dyn Reading>,
     pub(crate) reader: ColdReader,
 }
 
 impl ReadJob {
-    /// One turn of it. A read that is not done by then comes behind the others. `false`: the disk
-    /// has answered so late that another thread has taken the place of this one.
+    /// Does one turn. If the read is not finished, queues it again after the others. Returns
+    /// `false` if the disk answered so late that another thread has replaced this one.
     pub(crate) fn run(self, shared: &Shared) -> bool {
         let ReadJob {
             mut reading,
@@ -65,17 +65,17 @@ impl ReadJob {
         match (outcome, ended.reader) {
             (Some(outcome), Some(reader)) => reader(outcome),
             (None, Some(reader)) => drop(shared.queues.reads.push(ReadJob { reading, reader })),
-            // It was told already, or will not be any more.
+            // The callback was called with an error before, or was dropped by the stop.
             (_, None) => {}
         }
         !ended.is_replaced
     }
 }
 
-/// Reads, and waits for it. In manual mode that happens here and now.
+/// Runs a read on a reader thread and waits for it. In manual mode, runs it on this thread.
 ///
 /// # Errors
-/// As the read has it; also where the disk does not answer, or the log ends meanwhile.
+/// The error of the read; or the disk does not answer, or the log is stopped meanwhile.
 pub(crate) fn wait_for(shared: &Arc<Shared>, mut reading: impl Reading + 'static) -> Outcome {
     if shared.options.manual {
         loop {
@@ -101,10 +101,10 @@ pub(crate) fn wait_for(shared: &Arc<Shared>, mut reading: impl Reading + 'static
     }
 }
 
-/// Does a read of one small file, and waits for what it found.
+/// Runs a read of one small file on a reader thread and waits for its result.
 ///
 /// # Errors
-/// The disk does not answer, or the log ends meanwhile.
+/// The disk does not answer, or the log is stopped meanwhile.
 pub(crate) fn wait_for_small<T: Send + 'static>(
     shared: &Arc<Shared>,
     file: String,
@@ -140,7 +140,7 @@ impl<F: FnOnce() + Send> Reading for Small<F> {
     }
 }
 
-/// The failure of a read that the disk does not answer.
+/// The error of a read that the disk does not answer.
 pub(crate) fn no_answer(file: &str) -> IoFailure {
     let error = io::Error::new(ErrorKind::TimedOut, "the disk does not answer");
     IoFailure::new("read", file, &error)
@@ -160,14 +160,14 @@ impl Shared {
             drop(running);
         })?;
         let mut readers = self.readers.lock();
-        // One that was replaced keeps its stack until its handle goes.
+        // A replaced thread that has ended keeps its stack until its handle is dropped.
         readers.retain(|reader| !reader.is_finished());
         readers.push(reader);
         Ok(())
     }
 
-    /// Looks for reads that take too long: which they are. Their readers are told that they failed,
-    /// and other threads started for the reads behind them.
+    /// Returns the reads that take too long, as lines of text. Reports the failure to their
+    /// readers, and starts other threads for the queued reads.
     pub(crate) fn look_after_reads(self: &Arc<Shared>) -> Vec<String> {
         let look = self.reader_watch.look(self.options.clock.now_ms());
         for (file, reader) in look.given_up {
@@ -183,7 +183,7 @@ impl Shared {
             }
         }
         if look.stalled.len() > STALLED_MAX {
-            // The disk is dead, and nobody is left who would find that out for each of them.
+            // The disk is dead, and no thread is left for the queued reads: fail them all.
             for job in self.queues.reads.take() {
                 (job.reader)(Err(no_answer(&job.reading.place().0).into()));
             }
@@ -191,8 +191,8 @@ impl Shared {
         look.stalled
     }
 
-    /// Begins no read any more, and tells nobody of those that there are. Says whether one is under
-    /// way: the disk may never answer it, and it changes nothing.
+    /// Begins no more reads, and drops the callbacks of all others. Returns whether a read is
+    /// running: the disk may never answer it, and it changes no data.
     pub(crate) fn stop_reads(&self) -> bool {
         self.queues.reads.stop();
         drop(self.queues.reads.take());

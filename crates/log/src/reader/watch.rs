@@ -1,6 +1,5 @@
-//! The watch over the threads "log-reader": one that does not come back from the disk is named, and
-//! another takes its place: a file that the disk does not answer for holds up nobody but those who
-//! want it.
+//! The watch over the threads "log-reader". If one hangs in a read, its file is logged and another
+//! thread replaces it, so a file that the disk does not answer for delays only its own readers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,15 +9,15 @@ use parking_lot::Mutex;
 use crate::batch::Offset;
 use crate::reader::{ColdReader, no_answer};
 
-/// A read that has taken longer holds up others for no good reason, in milliseconds. A turn of a
-/// read is 16 MiB: a slow disk needs a second for that.
+/// A turn that takes longer than this many milliseconds has stalled. A turn reads at most 16 MiB,
+/// which a slow disk reads in a second.
 const STALLED_MS: i64 = 10_000;
 
-/// Most threads that may wait for the disk in vain. Where more reads than that do not come back, it
-/// is not a file that is broken but the disk.
+/// Maximum number of threads that are replaced because they hang in a read. If more reads hang, the
+/// disk is broken and not a single file.
 pub(crate) const STALLED_MAX: usize = 8;
 
-/// The reads that the threads do at the moment.
+/// The turns that are running on the reader threads.
 #[derive(Default)]
 pub(crate) struct ReaderWatch {
     state: Mutex<Watched>,
@@ -32,41 +31,41 @@ struct Watched {
     is_stopped: bool,
 }
 
-/// A turn that is under way.
+/// A turn that is running.
 struct ReadTurn {
     id: u64,
     begun_ms: i64,
     file: Arc<str>,
     from: Offset,
-    /// The receiver of its outcome, until it is given up.
+    /// The callback; `None` once it was called with an error or dropped.
     reader: Option<ColdReader>,
-    /// It has stalled, and somebody was told.
+    /// Whether the turn has stalled and was logged.
     is_told: bool,
-    /// Another thread has taken its place.
+    /// Whether another thread has replaced the one of this turn.
     is_replaced: bool,
 }
 
-/// How a turn has ended.
+/// The end of a turn.
 pub(crate) struct Ended {
-    /// Too late: another thread has taken the place of the one that comes back.
+    /// Whether another thread has replaced the one of this turn, which must end.
     pub(crate) is_replaced: bool,
-    /// The receiver to be told; `None` if it was given up before.
+    /// The callback to call; `None` if it was called with an error or dropped before.
     pub(crate) reader: Option<ColdReader>,
 }
 
-/// The turns that take too long.
+/// The result of [`ReaderWatch::look`].
 #[derive(Default)]
 pub(crate) struct Look {
     pub(crate) stalled: Vec<String>,
-    /// So many threads are to take the place of theirs.
+    /// Number of threads to start as replacements.
     pub(crate) replace: usize,
-    /// Files that were given up since the last look, with those who wait for them.
+    /// Files that have stalled since the last call, with the callbacks to fail.
     pub(crate) given_up: Vec<(Arc<str>, ColdReader)>,
 }
 
 impl ReaderWatch {
-    /// A turn begins. `None`: it does not, because the log was stopped, or because another one
-    /// waits for the same file in vain, of which the reader is told.
+    /// Begins a turn and returns its id. `None` if it must not begin: the log was stopped, or
+    /// another turn has stalled on the same file; then `reader` is called with an error.
     pub(crate) fn begin(
         &self,
         now_ms: i64,
@@ -98,7 +97,7 @@ impl ReaderWatch {
         Some(id)
     }
 
-    /// It is over.
+    /// Ends a turn.
     pub(crate) fn end(&self, id: u64, now_ms: i64) -> Ended {
         let mut state = self.state.lock();
         let at = state.turns.iter().position(|turn| turn.id == id);
@@ -114,7 +113,7 @@ impl ReaderWatch {
         }
     }
 
-    /// Waiters for a read go on without it from now on.
+    /// Ends the blocking waits for reads from now on.
     pub(crate) fn stop_waiting(&self) {
         self.nobody_waits.store(true, Ordering::Release);
     }
@@ -123,8 +122,8 @@ impl ReaderWatch {
         self.nobody_waits.load(Ordering::Acquire)
     }
 
-    /// No turn begins any more, and nobody hears of those that are under way. Says whether there
-    /// are some.
+    /// Refuses further turns, and drops the callbacks of running ones. Returns whether turns are
+    /// running.
     pub(crate) fn stop(&self) -> bool {
         let mut state = self.state.lock();
         state.is_stopped = true;
@@ -133,7 +132,7 @@ impl ReaderWatch {
         !readers.is_empty()
     }
 
-    /// Looks for turns that take too long. Each is told in the log once.
+    /// Finds the turns that take too long. Logs each of them once.
     pub(crate) fn look(&self, now_ms: i64) -> Look {
         let mut state = self.state.lock();
         let mut look = Look::default();
@@ -160,8 +159,8 @@ impl ReaderWatch {
         look
     }
 
-    /// No thread could be started in the place of one: it goes on when it comes back, and the next
-    /// look tries again.
+    /// Undoes a replacement for which no thread could be started: the hanging thread continues if
+    /// the disk answers, and the next call of [`ReaderWatch::look`] tries again.
     pub(crate) fn keep_one(&self) {
         let mut state = self.state.lock();
         if let Some(turn) = state.turns.iter_mut().find(|turn| turn.is_replaced) {
