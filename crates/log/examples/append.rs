@@ -1,15 +1,16 @@
-//! Measures the log alone, for the decisions in `docs/decisions`:
+//! Measures the log without a broker, for the decisions in `docs/decisions`:
 //!
 //! ```text
 //! cargo run --release -p cloverleaf-log --example append -- FOLDER
 //! ```
 //!
-//! FOLDER should be on the disk in question and is used for a subfolder that is removed again.
+//! FOLDER should be on the disk to measure. The program creates a subfolder in it and removes it
+//! again.
 //!
-//! With `-- FOLDER plain COUNT` or `-- FOLDER idempotent COUNT` it appends that many batches of one
-//! message and does nothing else: for `perf stat -e instructions:u`, the difference of two counts.
-//! With `-- FOLDER ahead COUNT` it appends that many batches in the disk class, one at a time, with
-//! and without segments that are written ahead.
+//! With `-- FOLDER plain COUNT` or `-- FOLDER idempotent COUNT` it only appends COUNT batches of
+//! one message each: run it under `perf stat -e instructions:u` with two counts and subtract. With
+//! `-- FOLDER ahead COUNT` it appends COUNT batches in the class *disk*, one at a time, with and
+//! without prepared segments.
 
 use std::error::Error;
 use std::io::IoSlice;
@@ -38,7 +39,7 @@ fn batch(messages: usize) -> Batch {
     builder.finish()
 }
 
-/// Median of the time that `work` takes, after a few rounds that do not count.
+/// Median time of `work` over `rounds` rounds; further rounds at the beginning warm up.
 fn median(rounds: usize, mut work: impl FnMut() -> Outcome<()>) -> Outcome<Duration> {
     let mut times = Vec::with_capacity(rounds);
     for round in 0..rounds + rounds / 10 {
@@ -116,7 +117,7 @@ fn appends(log: &Log) -> Outcome<()> {
     Ok(())
 }
 
-/// Appends one message to each partition, waits for all of them, again and again.
+/// Repeatedly appends one message to each partition and waits for all of them.
 fn groups(log: &Log, partitions: u32, each: usize) -> Outcome<()> {
     let topic = Uuid::new_v4();
     let mut logs: Vec<Arc<PartitionLog>> = Vec::new();
@@ -192,7 +193,7 @@ fn sync_line(disk: &RealDisk) -> Outcome<()> {
     Ok(())
 }
 
-/// How long it takes to open what a killed broker has left in many partitions.
+/// Measures opening many partitions after a kill.
 fn opening(disk: &Arc<RealDisk>) -> Outcome<()> {
     let topic = Uuid::new_v4();
     for partitions in [100, 5_000] {
@@ -201,7 +202,7 @@ fn opening(disk: &Arc<RealDisk>) -> Outcome<()> {
             let partition = log.partition(topic, number, PartitionOptions::default())?;
             partition.append(batch(10), Durability::Kernel)?.wait()?;
         }
-        // Without `close`: every segment must be scanned.
+        // Without `close`, so that each segment must be scanned.
         drop(log);
         let began = Instant::now();
         let (log, recovery) = Log::open(disk.clone(), LogOptions::default())?;
@@ -228,7 +229,7 @@ fn opening(disk: &Arc<RealDisk>) -> Outcome<()> {
     Ok(())
 }
 
-/// Appends in the disk class with and without segments that are written ahead, in turns.
+/// Appends in the class *disk*, alternating between with and without prepared segments.
 fn ahead(disk: &Arc<RealDisk>, count: usize) -> Outcome<()> {
     let options = PartitionOptions::default();
     for messages in [1, 22, 230] {
@@ -240,8 +241,8 @@ fn ahead(disk: &Arc<RealDisk>, count: usize) -> Outcome<()> {
             let (log, _) = Log::open(disk.clone(), log_options)?;
             let topic = Uuid::new_v4();
             let partition = log.partition(topic, 0, options.clone())?;
-            // Fills the first segment, its second half in small steps: the next one has time to be
-            // written ahead.
+            // Fills half of the first segment with large batches and the rest with small ones, so
+            // that there is time to prepare the next segment.
             while partition.size_bytes() < options.segment_bytes / 2 {
                 partition.append(batch(500), Durability::Disk)?.wait()?;
             }

@@ -1,4 +1,4 @@
-//! The log through its public interface, on a simulated disk driven by hand.
+//! The log through its public interface, on a simulated disk, in manual mode.
 
 use crate::common::{SMALL, batch_of, fresh, manual, offsets, open, put, read_all, text_at, topic};
 use bytes::Bytes;
@@ -64,7 +64,8 @@ fn disk_class_is_ready_only_after_the_sync() {
     log.step_commit();
     assert!(first.is_ready() && second.is_ready());
     assert_eq!(partition.synced_end(), 2);
-    // One file and its three folders for both, and the journal as it was found.
+    // One file and three folders for both appends, and the journal, which counts as unsynced at the
+    // start.
     assert_eq!(disk.syncs() - before, 5);
     let third = partition
         .append(batch_of(&["c"]), Durability::Disk)
@@ -408,7 +409,7 @@ fn a_segment_that_is_too_old_takes_no_more_appends() {
     put(&partition, at(900_001));
     put(&partition, at(901_001));
     assert_eq!(partition.segments().len(), 2);
-    // Old timestamps do not make a new segment old: it counts from its beginning.
+    // Old timestamps do not make a new segment old: its age counts from its creation.
     partition.roll_aged(902_002);
     assert!(partition.segments()[1].active);
     drop((partition, log));
@@ -434,7 +435,7 @@ fn covered_segments_are_dropped_and_no_others_are_asked_for() {
         let mut builder = BatchBuilder::with_capacity(50, number);
         builder.push(None, Some(b"a"), &[]);
         put(&partition, builder.finish());
-        // The last one stays active.
+        // The last segment stays active.
         if number < 3 {
             partition.seal_active();
             log.step();
@@ -444,20 +445,20 @@ fn covered_segments_are_dropped_and_no_others_are_asked_for() {
     let drop_covered = |kept_since_ms, covered: &[Offset]| {
         let mut asked = Vec::new();
         let freed = partition.drop_covered(kept_since_ms, |range| {
-            // No lock is held.
+            // Would deadlock if a lock of the log were held.
             assert_eq!(partition.written_end(), partition.next_offset());
             asked.push(range.clone());
             covered.contains(&range.start)
         });
         (freed.unwrap(), asked)
     };
-    // A segment that is too young is not asked for, and the small active one would leave nothing
-    // but a name.
+    // The closure is not called for a segment that is too young, nor for the active one, which is
+    // too small to be sealed.
     assert_eq!(drop_covered(Some(2), &[]), (0, vec![0..1, 1..2]));
     let all = vec![0..1, 1..2, 2..3];
     assert_eq!(drop_covered(None, &[1]), (sizes[1], all));
     assert_eq!(offsets(&read_all(&partition)), [0, 2, 3]);
-    // A large one is sealed, and goes the next time.
+    // A large active segment is sealed, and dropped by the next call.
     let large = "x".repeat(1 << 20);
     put(&partition, batch_of(&[&large]));
     assert_eq!(drop_covered(None, &[3]), (0, vec![0..1, 2..3, 3..5]));

@@ -1,5 +1,5 @@
-//! Compaction through the log's public interface: what stays, what goes, and what a crash at any
-//! step leaves.
+//! Compaction through the log's public interface: which records are kept and which are removed, and
+//! crashes at any step.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -25,7 +25,7 @@ pub(crate) fn options(now_ms: i64) -> CompactionOptions {
     }
 }
 
-/// Words `key=value`, `key=` for a tombstone, `value` without a key.
+/// A record per word: `key=value`, `key=` for a tombstone, `value` for a record without a key.
 pub(crate) fn batch(words: &str) -> BatchBuilder {
     let mut builder = BatchBuilder::with_capacity(200, 1);
     for word in words.split(' ') {
@@ -53,7 +53,7 @@ pub(crate) fn show(partition: &Arc<PartitionLog>) -> String {
     words.join(" ")
 }
 
-/// Seals what there is, and begins a new segment, so that all before may be compacted.
+/// Seals the active segment and begins new ones, so that all records before can be compacted.
 pub(crate) fn seal(log: &Log, partition: &Arc<PartitionLog>) {
     partition.seal_active();
     put(partition, batch("end=end").finish());
@@ -92,7 +92,7 @@ fn the_newest_record_of_each_key_stays_at_its_offset() {
     assert_eq!(show(&partition), expected);
     let after = partition.compaction_status();
     assert!(after.clean_bytes > 0 && after.dirty_bytes == 0);
-    // The small ones are one now.
+    // The small segments were merged into one.
     assert_eq!(partition.segments().len(), 2);
     assert!(partition.compact(&options(0)).unwrap().is_done);
     drop((partition, log));
@@ -147,7 +147,7 @@ fn compressed_batches_stay_compressed() {
     }
     put(&partition, batch("b=2").finish());
     seal(&log, &partition);
-    // A batch that is too large when it is inflated stays as it is.
+    // A batch that inflates to more than the limit is kept as it is.
     let tight = CompactionOptions {
         inflated_bytes_max: 64,
         ..options(0)
@@ -205,14 +205,14 @@ fn tombstones_stay_while_something_older_cannot_be_cleaned() {
         put(&partition, batch("a=").finish());
         seal(&log, &partition);
         if is_corrupt {
-            // The second batch cannot be read, so the first one stays as it is.
+            // The second batch cannot be read, so its segment is not rewritten.
             let path = format!("topics/{}/0/{:020}.log", topic(1), 0);
             let file = disk.mount().open(&path, OpenMode::Existing).unwrap();
             let end = file.len().unwrap();
             file.write_all_at(&[IoSlice::new(&[0xff])], end - 3)
                 .unwrap();
         }
-        // Each segment is written anew alone.
+        // Each segment is rewritten alone.
         partition.set_options(&PartitionOptions {
             segment_bytes: 1,
             ..SMALL
@@ -227,7 +227,7 @@ fn tombstones_stay_while_something_older_cannot_be_cleaned() {
         let text = show(&partition);
         assert!(text.contains("0:a=1") && text.contains(":a= "), "{text}");
         assert_eq!(partition.compaction_status().horizon_ms, None);
-        // Once the older record can be removed, both go.
+        // Once the older record can be removed, the tombstone is removed, too.
         if !is_corrupt {
             put(&partition, batch("a=").finish());
             seal(&log, &partition);
@@ -299,7 +299,7 @@ fn the_last_batch_of_a_producer_stays_without_its_records() {
     assert_eq!((batches[0].count(), batches[0].base_sequence()), (0, 1));
     drop((partition, log, batches));
     disk.kill();
-    // Without the snapshot, too, its sequence numbers are known.
+    // The producer's sequence numbers are known even without the snapshot.
     let mount = disk.mount();
     mount
         .remove_file(&format!("topics/{}/0/producers", topic(1)))
@@ -402,15 +402,15 @@ fn what_cannot_be_read_is_not_given_up() {
     assert_eq!(byte, [0xff]);
 }
 
-/// The records that must be there: per key the newest value that was synced or a later one, or
-/// nothing behind a tombstone.
+/// The records that must be found: for each key the newest synced value or a later one, or no
+/// record after a tombstone.
 #[derive(Default)]
 struct Model {
-    /// Per key all values in order of their offsets; `None` is a tombstone.
+    /// For each key, all values in order of offset; `None` is a tombstone.
     values: BTreeMap<String, Vec<(Offset, Option<String>)>>,
 }
 
-/// Power losses and kills at any operation of a compaction, and the recovery interrupted.
+/// Power losses and kills at any operation of a compaction, and during the recovery after them.
 #[test]
 fn a_crash_at_any_step_keeps_the_newest_of_each_key() {
     let seeds = std::env::var("CLOVERLEAF_SEEDS").ok();
@@ -500,7 +500,7 @@ fn crash(seed: u64) {
         };
         end(&disk, random.next());
         if random.below(3) == 0 {
-            // The recovery, too, may be interrupted.
+            // The recovery may be interrupted, too.
             disk.die_after(random.below(10));
             let opened = Log::open(disk.mount(), manual());
             opened.into_iter().for_each(|(log, _)| log.step());
@@ -553,8 +553,8 @@ impl Model {
     }
 }
 
-/// The machine dies in each operation of a compaction in turn, with many fates of what was not
-/// synced.
+/// The machine crashes in each operation of a compaction in turn. Each is repeated with many seeds,
+/// which choose the unsynced changes that are left.
 #[test]
 fn a_crash_in_each_operation_keeps_the_newest_of_each_key() {
     let mut operations = 0;
@@ -571,7 +571,7 @@ fn a_crash_in_each_operation_keeps_the_newest_of_each_key() {
     assert!(operations > 12, "{operations}");
 }
 
-/// Says whether the compaction came to its end.
+/// Returns whether the compaction was completed.
 fn crash_in(operation: u64, fate: u64) -> bool {
     let larger = PartitionOptions {
         segment_bytes: 2_500,
@@ -582,7 +582,7 @@ fn crash_in(operation: u64, fate: u64) -> bool {
     let (log, _) = open(&disk);
     let partition = log.partition(topic(1), 0, SMALL).unwrap();
     for number in 0..40 {
-        // Values of different lengths, so that no batch lies where another one did.
+        // Values of different lengths, so that no batch is at the former position of another one.
         let key = match number % 3 {
             0 => format!("only{number}"),
             _ => format!("k{}", number % 7),
@@ -619,7 +619,7 @@ fn crash_in(operation: u64, fate: u64) -> bool {
         ends.windows(2).all(|pair| pair[0].1 <= pair[1].0),
         "{seed}: {ends:?}"
     );
-    // Files that are left behind do no harm later either.
+    // Leftover files do no harm later, either.
     log.step();
     compact_all(&partition, &options(0));
     model.check(seed, &partition, 0);

@@ -1,5 +1,4 @@
-//! Compressed batches: the round trip with every codec, bytes that are none, and what compaction
-//! makes of them.
+//! Compressed batches: the round trip with each codec, invalid bytes, and compaction.
 
 use bytes::Bytes;
 use cloverleaf_log::{
@@ -23,7 +22,7 @@ fn build(values: &[Vec<u8>]) -> Batch {
     builder.finish()
 }
 
-/// The batch with these bytes in place of its records, as a producer could send it.
+/// The batch with these bytes in place of its records, as a faulty producer could send it.
 fn with_payload(batch: &Batch, codec: Codec, payload: &[u8]) -> Batch {
     let mut bytes = batch.bytes()[..BATCH_HEADER_BYTES].to_vec();
     bytes.extend_from_slice(payload);
@@ -73,12 +72,13 @@ proptest! {
             let whole = payload.len();
             let at = at.index(whole);
             payload[at] ^= bits;
-            // An error, or a flip that the codec does not notice.
+            // The result is an error, unless the codec does not notice the flipped bits.
             let _ = with_payload(&batch, codec, &payload).inflate(BYTES_MAX);
             payload[at] ^= bits;
             payload.truncate(cut.index(whole));
             let cut_off = with_payload(&batch, codec, &payload).inflate(BYTES_MAX);
-            // Gzip's trailer and LZ4's end mark hold no records.
+            // Gzip's trailer and LZ4's end mark have no records, so without them the batch may
+            // still be valid.
             if payload.len() + 8 < whole {
                 prop_assert!(cut_off.is_err(), "{codec:?} {} of {whole}", payload.len());
             }
@@ -114,7 +114,7 @@ fn a_bomb_is_refused() {
         let bytes_max = BYTES_MAX;
         assert_eq!(refused, InflateError::TooLarge { bytes_max }, "{codec:?}");
     }
-    // A length that lies asks for no memory.
+    // A forged length must not cause a large allocation.
     let liar = with_payload(&batch, Codec::Snappy, &[0xff, 0xff, 0xff, 0xff, 0x0f, 0]);
     assert!(liar.inflate(usize::MAX).is_err());
 }
@@ -163,7 +163,7 @@ fn compaction_compresses_as_is_wanted_unless_a_batch_grows_large_by_it() {
         (Some(own), [own; 4]),
         (Some(plain), [plain, plain, own, plain]),
     ] {
-        // Something new, so that there is a pass.
+        // New records, so that there is a pass.
         seal(&log, &partition);
         let options = CompactionOptions {
             codec: wanted,

@@ -1,9 +1,9 @@
-//! The log against a plain model: any mixture of appends, commits, seals, drops, journal entries
-//! and snapshots, ended by `kill -9` or a power loss at any disk operation, again and again, while
-//! somebody may cut or remove sealed segments between two runs.
+//! Compares the log with a simple model: random appends, commits, seals, drops, journal entries and
+//! snapshots, ended repeatedly by `kill -9` or a power loss at any disk operation. Between two
+//! runs, sealed segments may be truncated or removed.
 //!
-//! `CLOVERLEAF_SEEDS=100000 cargo test -p cloverleaf-log --test crashes` runs more of it,
-//! `CLOVERLEAF_SEED=7` the one that a failure has named.
+//! `CLOVERLEAF_SEEDS=100000 cargo test -p cloverleaf-log crashes` runs more seeds,
+//! `CLOVERLEAF_SEED=7` only the one that a failure has named.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -17,27 +17,28 @@ use cloverleaf_log::{
 
 const PARTITIONS: usize = 3;
 
-/// The facts that must be true of one batch.
+/// The expected state of a batch.
 #[derive(Clone, Debug)]
 struct Fact {
     end: Offset,
     text: String,
-    /// Answered: handed to the kernel.
+    /// Acknowledged as written.
     written: bool,
-    /// Answered in the disk class.
+    /// Acknowledged as synced.
     synced: bool,
-    /// Retention has dropped it: it may come back after a power loss, or not.
+    /// Dropped by retention: it may or may not reappear after a power loss.
     dropped: bool,
 }
 
 #[derive(Default)]
 struct PartitionModel {
     facts: BTreeMap<Offset, Fact>,
-    /// Bodies of appends that failed: they may be there or not.
+    /// Bodies of failed appends, which may or may not be in the log.
     doubtful: BTreeSet<String>,
-    /// Cut-off parts, by base offset: their ends. Neither they nor their offsets ever come back.
+    /// Batches that were cut off, base offset to end offset. Neither they nor their offsets may
+    /// ever reappear.
     cut: BTreeMap<Offset, Offset>,
-    /// Everything below was given away to something that counts.
+    /// Offsets below this one were assigned to batches that count, and must not be assigned again.
     given: Offset,
     waiting: Vec<(Offset, Durability, Appended)>,
 }
@@ -45,11 +46,11 @@ struct PartitionModel {
 #[derive(Default)]
 struct JournalModel {
     content: Vec<Vec<u8>>,
-    /// This many entries of `content` were answered as synced.
+    /// Number of entries of `content` that were acknowledged as synced.
     synced: usize,
-    /// A snapshot that was interrupted: this may be the content instead.
+    /// The entries of an interrupted snapshot, which may be the content instead.
     instead: Option<Vec<Vec<u8>>>,
-    /// The content before a snapshot that a kill has interrupted, and how much of it was synced:
+    /// The content before a snapshot that a kill has interrupted, and its number of synced entries:
     /// a power loss before the next sync may undo the snapshot.
     before: Option<(Vec<Vec<u8>>, usize)>,
     waiting: Vec<(usize, Pending)>,
@@ -61,8 +62,8 @@ struct World {
     disk: SimDisk,
     options: LogOptions,
     segment_bytes: u64,
-    /// All batches have the same size, so that what a crash has left behind fits where new batches
-    /// end.
+    /// All batches have the same size, so that batches left over from a crash line up with new
+    /// ones.
     uniform: bool,
     log: Option<Log>,
     logs: Vec<Arc<PartitionLog>>,
@@ -107,7 +108,8 @@ impl World {
         self.log.as_ref().unwrap()
     }
 
-    /// Opens what `end` has left, and checks the journal, and what is told of files that were cut.
+    /// Opens the log after `end`, and checks the journal and the reported losses of truncated
+    /// files.
     fn open(&mut self, end: End) -> bool {
         let lost = self.lost_by_cuts();
         let Ok((log, recovery)) = Log::open(self.disk.mount(), self.options.clone()) else {
@@ -125,7 +127,7 @@ impl World {
             })
             .collect();
         let told = log.metrics().lost_messages;
-        // A power loss may bring back the index of a segment that was dropped.
+        // After a power loss the index of a dropped segment may reappear.
         let is_right = lost.start <= told && (told <= lost.end || end == End::PowerLoss);
         assert!(is_right, "seed {}: {told} told of {lost:?}", self.seed);
         self.log = Some(log);
@@ -176,7 +178,7 @@ impl World {
         }
     }
 
-    /// Notes who has been answered.
+    /// Notes which appends are acknowledged.
     fn collect_answers(&mut self) {
         for model in &mut self.partitions {
             for (base, class, appended) in std::mem::take(&mut model.waiting) {
@@ -239,7 +241,7 @@ impl World {
         let size = self.random.below(60) as usize;
         let entry = format!("{} {}", self.counter, "j".repeat(size)).into_bytes();
         let journal = self.log.as_ref().unwrap().journal();
-        // An entry in doubt may be the last one only: then the machine is dead.
+        // Only the last entry can be in doubt, because the machine has crashed by then.
         match journal.append(&[&entry]) {
             Ok(position) => {
                 self.journal.content.push(entry);
@@ -266,7 +268,8 @@ impl World {
                 self.journal.waiting.clear();
                 self.journal.before = None;
             }
-            // Only the first one that fails may have done something: the machine died in it.
+            // Only the first failed snapshot may have had an effect, because the machine crashed
+            // during it.
             Err(_) => {
                 self.journal.instead.get_or_insert(fresh);
             }
@@ -312,7 +315,7 @@ impl World {
         }
     }
 
-    /// Cuts or removes sealed segments behind the log's back.
+    /// Truncates or removes sealed segments while the log is closed.
     fn cut_sealed(&mut self) {
         for number in 0..PARTITIONS {
             for Sealed { base, bytes, .. } in sealed(&self.disk, number) {
@@ -325,7 +328,7 @@ impl World {
                     true => mount.remove_file(&path).unwrap(),
                     false => cut(&self.disk, &path, left),
                 }
-                // No power loss takes back that it was sealed: then nobody could tell.
+                // Makes the seal durable: without it, the loss could not be detected.
                 let index = mount.open(&path_of(number, base, "index"), OpenMode::Existing);
                 index.unwrap().sync_data().unwrap();
                 mount.sync_dir(&dir_of(number)).unwrap();
@@ -341,8 +344,8 @@ impl World {
         }
     }
 
-    /// How many messages the next start must tell of, and how many it may: the offsets between are
-    /// those of batches that are left, and of none.
+    /// The minimum and the maximum number of lost messages that the next start must report. The
+    /// maximum also counts offsets without messages and those of batches that are left.
     fn lost_by_cuts(&self) -> Range<u64> {
         let mut lost = 0..0;
         for (number, model) in self.partitions.iter().enumerate() {
@@ -357,7 +360,7 @@ impl World {
         lost
     }
 
-    /// After recovery: what was promised is there, in order, and nothing else.
+    /// After recovery, all acknowledged batches must be there, in order, and no others.
     fn check_partition(&mut self, number: usize, end: End) {
         let seed = self.seed;
         let model = &mut self.partitions[number];
@@ -378,7 +381,7 @@ impl World {
                     "seed {seed}: invented {text} at {base} in partition {number}"
                 ),
             }
-            // A batch that a kill has left in the kernel's memory is not on the disk for that.
+            // After a kill, a batch in the page cache need not be on the disk.
             let known = model.facts.get(&base).is_some_and(|fact| fact.synced);
             let fact = Fact {
                 end: last,
@@ -410,7 +413,7 @@ impl World {
         }
         assert!(next >= last);
         model.given = last.max(promised_end);
-        // The removal of a file may be undone by a later power loss.
+        // A later power loss may undo the removal of a file.
         let dropped = model
             .facts
             .iter()
@@ -451,7 +454,7 @@ impl World {
             if self.random.below(3) == 0 {
                 self.cut_sealed();
             }
-            // The recovery, too, may be interrupted.
+            // The recovery may be interrupted, too.
             if self.random.below(4) == 0 {
                 let changes = self.random.below(12);
                 self.disk.die_after(changes);
@@ -472,7 +475,7 @@ impl World {
         }
     }
 
-    /// Opens without looking at what was found.
+    /// Opens the log without a check.
     fn open_and_forget(&mut self) -> bool {
         if let Ok((log, _)) = Log::open(self.disk.mount(), self.options.clone()) {
             log.step();
@@ -481,7 +484,7 @@ impl World {
     }
 }
 
-/// A segment of which the disk says that it is sealed.
+/// A segment that has a footer on the disk.
 struct Sealed {
     base: Offset,
     footer: IndexEntry,
@@ -516,7 +519,7 @@ fn sealed(disk: &SimDisk, number: usize) -> Vec<Sealed> {
     names.filter_map(sealed).collect()
 }
 
-/// The batches in a file that are whole. A power loss may have left something else between them.
+/// The valid batches in a file. A power loss may have left other bytes between them.
 fn batches(file: &[u8]) -> Vec<(Range<usize>, Batch)> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -544,8 +547,8 @@ fn path_of(number: usize, base: Offset, ending: &str) -> String {
 }
 
 impl JournalModel {
-    /// The entries must be a beginning of what was appended that has all that was synced, or the
-    /// snapshot that was interrupted.
+    /// The entries must be a prefix of the appended ones that includes all synced ones, or those of
+    /// the interrupted snapshot.
     fn check_recovered(&mut self, seed: u64, entries: Vec<Vec<u8>>, end: End) {
         let begins = |(content, synced): &(Vec<Vec<u8>>, usize)| {
             content.starts_with(&entries) && entries.len() >= *synced

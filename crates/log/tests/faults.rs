@@ -1,4 +1,4 @@
-//! Bad days: failing writes and syncs, full and read-only disks, bit rot, lost indexes.
+//! Failing writes and syncs, full and read-only disks, bit rot, lost indexes.
 
 use std::sync::Arc;
 
@@ -73,7 +73,7 @@ fn a_failed_sync_fails_everyone_who_waits_and_poisons_the_segment() {
     assert!(matches!(first.wait(), Err(AppendError::Failed(_))));
     assert!(matches!(second.wait(), Err(AppendError::Failed(_))));
     elsewhere.wait().unwrap();
-    // Visible batches stay so, and those that come now go to another file.
+    // Visible batches stay visible, and later ones go to another file.
     assert_eq!(offsets(&read_all(&partition)), [0, 1]);
     let third = partition
         .append(batch_of(&["d"]), Durability::Disk)
@@ -201,7 +201,7 @@ fn the_reserve_is_for_the_broker_alone() {
         .unwrap()
         .wait()
         .unwrap();
-    // The journal works: its room was taken at the start.
+    // The journal still works, because its space was reserved at the start.
     disk.set(|faults| faults.room_bytes = Some(0));
     log.journal().append(&[b"cursor"]).unwrap();
     while !log.journal().should_snapshot() {
@@ -353,7 +353,7 @@ fn a_file_that_ends_too_early_loses_its_end_and_holds_up_nobody() {
     log.close();
     drop((partition, other, log));
     let len = batch_of(&[&"x".repeat(1_000)]).bytes().len() as u64;
-    // In the middle of a batch, between two, behind a header, and nothing left.
+    // In the middle of a batch, between two batches, after a header, and at the beginning.
     for (bytes, whole) in [(5 * len + 500, 5), (4 * len, 4), (3 * len + 61, 3), (0, 0)] {
         cut(&sim, &path("log"), bytes);
         let (log, _) = open(&sim);
@@ -363,14 +363,14 @@ fn a_file_that_ends_too_early_loses_its_end_and_holds_up_nobody() {
             assert_eq!(offsets(&read_all(&partition)), expected, "cut to {bytes}");
         }
         assert_eq!(log.metrics().corrupt_regions, 1, "cut to {bytes}");
-        // A reader that begins in the lost part goes on behind it.
+        // A reader that begins in the lost part continues after it.
         for from in [whole + 1, 50, 99] {
             let (answer, told) = std::sync::mpsc::channel();
             let Read::Cold(cold) = partition.read(from, 1 << 20) else {
                 panic!("not cold")
             };
             cold.on_ready(Box::new(move |outcome| answer.send(outcome).unwrap()));
-            // A turn for each of the two files.
+            // One turn for each of the two files.
             log.step();
             log.step();
             assert_eq!(offsets(&told.try_recv().unwrap().unwrap()), [100]);
@@ -471,7 +471,7 @@ fn a_lost_index_is_built_anew() {
     assert_eq!(read_all(&partition).len(), 100);
     log.close();
     drop((partition, log));
-    // An index that says nonsense is as good as none.
+    // An invalid index counts as a missing one.
     sim.corrupt(&path("index"), 0, &[9; 40]);
     let (_, recovery) = open(&sim);
     assert_eq!(recovery.partitions[0].next_offset, 100);
@@ -488,7 +488,7 @@ fn a_lost_index_and_a_corrupt_middle_lose_only_what_is_corrupt() {
     drop((partition, log));
     sim.mount().remove_file(&path("index")).unwrap();
     let len = batch_of(&[&"x".repeat(1_000)]).bytes().len() as u64;
-    // In a body, in a length, and in the base offset, which no checksum covers.
+    // In a body, in a length field, and in a base offset, which no checksum covers.
     sim.corrupt(&path("log"), 5 * len + 500, &[0xee; 10]);
     sim.corrupt(&path("log"), 50 * len + 8, &[0xee; 4]);
     sim.corrupt(&path("log"), 70 * len, &[0, 0, 0, 0xee]);
@@ -523,7 +523,7 @@ fn a_torn_tail_is_cut_off_and_reported() {
     sim.corrupt(&path("log"), 2 * len + 30, &[0xff]);
     let (log, recovery) = open(&sim);
     assert_eq!(recovery.partitions[0].next_offset, 2);
-    // Its last byte is a zero, as the reserved room behind it.
+    // The batch's last byte is a zero, which looks like the reserved space after it.
     assert_eq!(recovery.partitions[0].truncated_bytes, len - 1);
     assert!(
         recovery

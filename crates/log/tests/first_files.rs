@@ -1,4 +1,4 @@
-//! A partition's first file, which takes far longer to make than a batch takes to write.
+//! The creation of a partition's first file, which takes far longer than the write of a batch.
 
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::common::{batch_of, put, topic};
 use cloverleaf_log::{Durability, FaultyDisk, Log, LogOptions, PartitionOptions, SimDisk};
 
-/// Only a fault needs so long.
+/// Reached only if the test fails.
 const HANG: Duration = Duration::from_secs(120);
 
 #[test]

@@ -1,5 +1,5 @@
-//! Decoders answer any bytes with a value or an error, never with a panic, and give back what was
-//! put in.
+//! Decoders return a value or an error for any bytes and never panic. Encoded values survive the
+//! round trip.
 
 use bytes::Bytes;
 use cloverleaf_log::{Batch, BatchBuilder, BatchError, RecordCursor, RecordsSummary};
@@ -47,7 +47,7 @@ fn build(base_timestamp_ms: i64, messages: &[Message]) -> Batch {
     builder.finish()
 }
 
-/// The expected result of [`Batch::validate_records`], by the slow way; `None` for an error.
+/// The expected result of [`Batch::validate_records`], computed with a cursor; `None` for an error.
 fn summary(batch: &Batch) -> Option<RecordsSummary> {
     let mut cursor = batch.records();
     let mut expected = batch.base_offset();
@@ -71,11 +71,12 @@ fn summary(batch: &Batch) -> Option<RecordsSummary> {
     whole.then_some(summary)
 }
 
-/// Walks everything that can be walked, in both ways, and resumes from each position.
+/// Walks all records by reading and by skipping, and resumes from each position.
 fn walk(batch: &Batch) {
     let (found, expected) = (batch.validate_records().ok(), summary(batch));
     assert_eq!(found.is_some(), expected.is_some());
-    // Append time stands in the header, and the summary is of the records.
+    // With append time, the cursor's timestamps are those of the header, and the summary has those
+    // of the records.
     if !batch.has_append_time() {
         assert_eq!(found, expected);
     }
@@ -98,7 +99,7 @@ fn walk(batch: &Batch) {
     }
 }
 
-/// Makes the checksum right again, so that what lies behind it is reached.
+/// Corrects the checksum, so that the code after the checksum test is reached.
 fn fix_crc(bytes: &mut [u8]) {
     if bytes.len() > 21 {
         let crc = crc32c::crc32c(&bytes[21..]);

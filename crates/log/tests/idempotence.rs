@@ -143,7 +143,7 @@ fn a_duplicate_of_what_could_not_be_synced_is_told_so() {
     assert!(kernel.is_duplicate && kernel.is_ready());
 }
 
-/// The segment that had it was dropped, and an older one is still there.
+/// The segment of the batch was dropped, and an older segment still exists.
 #[test]
 fn a_duplicate_of_what_was_dropped_waits_for_nothing() {
     let disk = SimDisk::new();
@@ -170,7 +170,7 @@ fn a_duplicate_of_what_was_dropped_waits_for_nothing() {
     }
 }
 
-/// Its offsets are not given away again, and it is taken when it comes again.
+/// The offsets of the lost batch are not assigned again, and a retry of it is accepted.
 #[test]
 fn what_a_broken_disk_has_lost_is_no_duplicate() {
     let disk = SimDisk::new();
@@ -198,7 +198,7 @@ fn what_a_broken_disk_has_lost_is_no_duplicate() {
     assert_eq!(offsets(&read_all(&partition)), [0, 1, 2, 5, 6]);
 }
 
-/// Its header is whole, and its records are not.
+/// The batch's header is valid, and its records are corrupt.
 #[test]
 fn what_lies_in_a_corrupt_region_is_no_duplicate() {
     let disk = SimDisk::new();

@@ -1,5 +1,4 @@
-//! The state journal's files when something was done to them. What damage of the entries does is
-//! shown by the broker's tests.
+//! Damage of the state journal's files. The broker's tests show the effect of lost entries.
 
 use std::io::IoSlice;
 
@@ -55,7 +54,7 @@ fn a_header_of_which_one_copy_was_not_written_is_no_damage() {
     assert_eq!((recovery.journal.len(), recovery.lost_entries), (10, 0));
     assert!(!names(&disk).contains(&"state.0.damaged-1".to_owned()));
     disk.kill();
-    // Now the other one is not needed.
+    // The missing copy was restored, so the other one is not needed.
     disk.corrupt("state.0", 0, &[0; 512]);
     assert_eq!(open(&disk).1.journal.len(), 10);
     disk.kill();
@@ -73,7 +72,7 @@ fn after_an_orderly_end_it_is_known_how_many_entries_there_were() {
     }
     log.close();
     disk.kill();
-    // The last three of them.
+    // Overwrites the last three entries.
     let len = 10 * (24 + 50);
     let mount = disk.mount();
     let file = mount.open("state.0", OpenMode::Existing).unwrap();

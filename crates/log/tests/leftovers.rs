@@ -1,6 +1,6 @@
-//! Leftovers of failing disks and crashes: batches of producers that are dropped beside a poisoned
-//! segment, producers that were forgotten, files that compaction could not clear away, reserved
-//! space behind the last batch.
+//! Leftovers of failing disks and crashes: batches of producers that are dropped next to a poisoned
+//! segment, evicted producers, files that compaction could not remove, reserved space after the
+//! last batch.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ fn partition_of(log: &Log) -> Arc<PartitionLog> {
         .unwrap()
 }
 
-/// One record of a producer.
+/// A batch of one record of this producer.
 fn batch(producer: i64, sequence: i32) -> Batch {
     let mut builder = BatchBuilder::with_capacity(100, 1).with_producer(producer, 0, sequence);
     builder.push(None, Some(format!("{producer}:{sequence}").as_bytes()), &[]);
@@ -58,7 +58,7 @@ fn what_is_dropped_beside_a_poisoned_segment_is_recognized_after_a_restart() {
         segments.iter().map(|segment| segment.base).collect()
     };
     assert_eq!(bases(&partition), [0, 2, 3, 4]);
-    // The one behind the doubtful one says what no snapshot may say yet, and stays.
+    // The segment after the poisoned one stays, because no snapshot may cover its batches yet.
     partition.drop_segments(&[0, 3]).unwrap();
     assert_eq!(bases(&partition), [2, 3, 4]);
     drop((partition, log));
@@ -72,7 +72,7 @@ fn what_is_dropped_beside_a_poisoned_segment_is_recognized_after_a_restart() {
         assert_eq!(again.base, base);
     }
     assert_eq!(texts(&partition), ["7:2", "7:3", "7:4"]);
-    // Nothing is in doubt any more.
+    // No segment is poisoned after the restart.
     partition.seal_active();
     log.step();
     partition.drop_segments(&[2, 3]).unwrap();
@@ -125,7 +125,7 @@ fn an_evicted_producer_is_not_taken_for_one_that_is_known_from_its_beginning() {
     for producer in 10..15 {
         put(&partition, batch(producer, 0));
     }
-    // The snapshot does not name it any more.
+    // The snapshot does not contain producer 7 any more.
     partition.seal_active();
     log.step();
     put(&partition, batch(7, 2));
@@ -172,8 +172,8 @@ fn keyed(key: &str, value: &str) -> Batch {
     builder.finish()
 }
 
-/// A partition of seven segments, the first six sealed, that was compacted once while the sync with
-/// this number (from 0) and all behind it failed; and whether the compaction has failed by it.
+/// A partition of seven segments, the first six sealed, that was compacted once. The sync with this
+/// number (from 0) failed. Also returns whether the compaction has failed.
 fn compacted_with_a_failing_sync(sim: &SimDisk, fails_at: u64) -> (Log, Arc<PartitionLog>, bool) {
     let disk = FaultyDisk::new(sim.mount());
     let (log, _) = Log::open(disk.clone(), manual()).unwrap();
@@ -195,8 +195,8 @@ fn compacted_with_a_failing_sync(sim: &SimDisk, fails_at: u64) -> (Log, Arc<Part
     (log, partition, has_failed)
 }
 
-/// One sync fails, each in turn, while compaction puts one segment in the place of several:
-/// segments that are dropped afterwards do not come back from the files that it has left over.
+/// Each sync in turn fails while compaction replaces several segments with one. Segments that are
+/// dropped afterwards must not reappear from leftover files.
 #[test]
 fn what_compaction_could_not_clear_away_does_not_come_back() {
     let mut failures = 0;
@@ -205,7 +205,7 @@ fn what_compaction_could_not_clear_away_does_not_come_back() {
         let (log, partition, has_failed) = compacted_with_a_failing_sync(&sim, fails_at);
         failures += u32::from(has_failed);
         let before = offsets(&read_all(&partition));
-        // Only the active one stays.
+        // Only the active segment stays.
         let newest = [10];
         assert!(before.ends_with(&newest), "{fails_at}: {before:?}");
         let segments = partition.segments();
@@ -221,7 +221,7 @@ fn what_compaction_could_not_clear_away_does_not_come_back() {
     assert!(failures >= 3, "{failures} syncs failed");
 }
 
-/// Syncs that fail do not stop compaction for good, and no record's newest value is lost.
+/// Failed syncs do not stop compaction permanently, and the newest value of no key is lost.
 #[test]
 fn compaction_goes_on_after_a_failed_sync() {
     let options = CompactionOptions::default();
@@ -239,7 +239,7 @@ fn compaction_goes_on_after_a_failed_sync() {
         sim.power_loss(fails_at);
         let (log, _) = open(&sim);
         let found = offsets(&read_all(&partition_of(&log)));
-        // The active segment may be lost: nobody asked for its sync.
+        // The active segment may be lost, because it was not synced.
         assert!(found.starts_with(&kept[..6]), "{fails_at}: {found:?}");
         assert!(kept.starts_with(&found), "{fails_at}: {found:?}");
     }
@@ -252,10 +252,11 @@ fn log_file_len(sim: &SimDisk) -> u64 {
     file.len().unwrap()
 }
 
-/// So much room a start leaves behind the last batch where it cuts off the rest.
+/// Bytes of reserved space that a start leaves after the last batch when it cuts off the rest.
 const LEFT_BYTES: u64 = cloverleaf_log::BATCH_HEADER_BYTES as u64;
 
-/// A partition with two batches, and room behind them; says where the batches end.
+/// Makes a partition with two batches and reserved space after them. Returns the position after the
+/// batches.
 fn with_room(sim: &SimDisk) -> u64 {
     let (log, _) = open(sim);
     let partition = partition_of(&log);
@@ -311,8 +312,8 @@ fn after_an_orderly_end_room_stays_room_until_the_machine_is_started_anew() {
     assert_eq!(log_file_len(&sim), end + LEFT_BYTES);
 }
 
-/// Bytes that a power loss has left far behind the last whole batch are not read, and do not come
-/// back once later batches have grown up to them.
+/// Bytes that a power loss has left far after the last whole batch are not read, and do not
+/// reappear when later batches reach them.
 #[test]
 fn after_a_power_loss_what_lies_behind_a_hole_is_gone() {
     let sim = SimDisk::new();

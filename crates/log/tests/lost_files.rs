@@ -1,4 +1,4 @@
-//! Files that are gone, or shorter than they were, and damage in the newest one.
+//! Missing and truncated segment files, and damage in the newest one.
 
 use crate::common::{batch_of, cut, offsets, open, put, read_all, topic};
 use cloverleaf_log::{Durability, PartitionOptions, SimDisk};
@@ -8,8 +8,8 @@ const SMALL: PartitionOptions = PartitionOptions {
     segment_ms: None,
 };
 
-/// A partition of 100 messages in five segments that are sealed, and behind them an active one with
-/// 10 more that was closed in order.
+/// Makes a partition of 100 messages in five sealed segments and 10 more in the active one, and
+/// closes the log cleanly.
 fn closed_log(sim: &SimDisk) {
     let (log, _) = open(sim);
     let partition = log.partition(topic(1), 0, SMALL).unwrap();
@@ -30,7 +30,7 @@ fn path_of(base: u64, ending: &str) -> String {
 #[test]
 fn a_file_that_is_gone_or_cut_is_told_at_the_start_with_the_number_of_messages() {
     let len = batch_of(&[&"x".repeat(1_000)]).bytes().len() as u64;
-    // Of a sealed segment with 20 messages, and of the active one with 10.
+    // The file of a sealed segment with 20 messages, and that of the active one with 10.
     for (base, messages) in [(40, 20), (0, 20), (100, 10)] {
         for whole in [None, Some(0), Some(3), Some(9)] {
             let sim = SimDisk::new();
@@ -44,8 +44,8 @@ fn a_file_that_is_gone_or_cut_is_told_at_the_start_with_the_number_of_messages()
                 let (log, _) = open(&sim);
                 let partition = log.partition(topic(1), 0, SMALL).unwrap();
                 let counted = log.metrics();
-                // The fate of a file that is gone, or of one that appends go to, is known after one
-                // start, and repaired.
+                // The first start repairs a missing file and the active one, so the second one
+                // reports no loss of these.
                 let again = start == 0 || (base != 100 && whole.is_some());
                 let expected = if again { (1, lost) } else { (0, 0) };
                 let told = (counted.corrupt_regions, counted.lost_messages);
@@ -100,7 +100,7 @@ fn what_follows_damage_in_the_active_segment_stays() {
 #[test]
 fn a_newest_file_that_was_cut_after_a_kill_leaves_the_end_in_doubt() {
     let len = batch_of(&[&"x".repeat(200)]).bytes().len() as u64;
-    // Emptied, between two batches, within one, not at all.
+    // Truncated to nothing, between two batches, within a batch, and not at all.
     for (bytes, in_doubt) in [
         (Some(0), 1),
         (Some(3 * len), 1),
@@ -141,7 +141,7 @@ fn a_newest_file_that_is_gone_after_a_kill_leaves_the_end_in_doubt() {
     put(&partition, batch_of(&["c"]));
     log.close();
     drop((partition, log));
-    // Its index knows the first message, and not the second.
+    // The index covers the first message of the last segment, but not the second.
     let (log, _) = open(&sim);
     let partition = log.partition(topic(1), 0, SMALL).unwrap();
     put(&partition, batch_of(&["d"]));
@@ -159,7 +159,7 @@ fn a_newest_file_that_is_gone_after_a_kill_leaves_the_end_in_doubt() {
     }
 }
 
-/// Its index has no entry yet, and tells by its name all the same.
+/// The index has no entry yet, but its name shows that there was a segment.
 #[test]
 fn a_newest_file_that_is_gone_soon_after_it_was_begun_leaves_the_end_in_doubt() {
     for (before, raised_to) in [(1, 0), (1, 1_000), (0, 0), (0, 1_000)] {
@@ -181,7 +181,8 @@ fn a_newest_file_that_is_gone_soon_after_it_was_begun_leaves_the_end_in_doubt() 
             let (log, recovery) = open(&sim);
             let found = &recovery.partitions[0];
             assert_eq!(found.end_in_doubt, in_doubt, "{before} {raised_to}");
-            // The owner goes on far above the end; what lies before it is none of its business.
+            // The owner raises the next offset far above the end, so the log needs to guarantee
+            // only this.
             assert!(found.next_offset >= base, "{before} {raised_to}");
             let partition = log.partition(topic(1), 0, SMALL).unwrap();
             assert_eq!(log.metrics().corrupt_regions, u64::from(in_doubt));
@@ -241,7 +242,7 @@ fn a_newest_file_that_never_held_a_message_is_not_in_doubt() {
     }
 }
 
-/// Nor is one whose segment was being sealed, or begun anew, when the process was killed.
+/// A kill while the newest segment is sealed or begun does not put the end in doubt, either.
 #[test]
 fn a_kill_while_the_newest_segment_is_sealed_leaves_no_doubt() {
     for changes in 0..40 {

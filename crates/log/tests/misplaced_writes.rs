@@ -1,5 +1,5 @@
-//! A disk that writes whole batches where others belong, or does not write at all and says it has:
-//! each batch on it is valid, and the place is wrong. And bits that no checksum covers.
+//! A disk that writes whole batches to the wrong place, or loses writes without an error: each
+//! batch is valid, but in the wrong place. Also flipped bits that no checksum covers.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ const SMALL: PartitionOptions = PartitionOptions {
 };
 const BATCHES: u64 = 150;
 
-/// Batches of two records in three segments, the last one active; their length in bytes.
+/// Writes batches of two records in three segments, the last one active. Returns the length of a
+/// batch in bytes.
 fn write(sim: &SimDisk, in_order: bool) -> usize {
     let (log, _) = open(sim);
     let partition = log.partition(topic(1), 0, SMALL).unwrap();
@@ -37,7 +38,7 @@ fn reopen(sim: &SimDisk) -> (Log, Arc<PartitionLog>) {
     (log, partition)
 }
 
-/// The file and the place in it of each batch.
+/// The file and the position of each batch.
 fn places(partition: &PartitionLog, len: usize) -> Vec<(String, u64)> {
     let segments = partition.segments();
     let file = |base: Offset| format!("topics/{}/0/{base:020}.log", topic(1));
@@ -56,7 +57,7 @@ fn bytes_at(sim: &SimDisk, (file, at): &(String, u64), len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Checks that reads are right and in order, and only batch `hit` is missing.
+/// Checks that reads return the right batches in order, and that only batch `hit` is missing.
 fn check(sim: &SimDisk, hit: u64, what: &str) {
     let (log, partition) = reopen(sim);
     let right = |batch: &Batch| {
@@ -73,7 +74,7 @@ fn check(sim: &SimDisk, hit: u64, what: &str) {
         let told = (counted.corrupt_regions, counted.truncated_bytes);
         assert!(told.0 == 1 || told.1 > 0, "{what}: told {told:?}");
     }
-    // From each offset, with what the log remembers of other readers, and small reads.
+    // Small reads from each offset, with the hints and damages that earlier reads have left.
     for from in 0..BATCHES {
         let batches = match partition.read(from * 2, 1) {
             Read::Batches(batches) => batches,

@@ -1,5 +1,5 @@
-//! Segments whose file is written with zeros ahead: when one is made, that it is used, what becomes
-//! of it otherwise, and what a crash at any step leaves.
+//! Prepared segment files: when one is created, that it is used, how it is removed otherwise, and
+//! crashes at any step.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use cloverleaf_log::{
 };
 
 const SEGMENT_BYTES: u64 = 10_000;
-/// The segment's size in whole blocks.
+/// The segment's size, rounded up to whole blocks.
 const PREPARED_BYTES: u64 = 12_288;
 const OPTIONS: PartitionOptions = PartitionOptions {
     segment_bytes: SEGMENT_BYTES,
@@ -22,8 +22,8 @@ fn text(number: u64) -> String {
     format!("{number}:").repeat(100 + number as usize % 7)
 }
 
-/// Appends texts from `from` on in the disk class until the active segment has this many bytes at
-/// least; gives the number of the next text.
+/// Appends texts from number `from` on in the class *disk*, until the active segment has at least
+/// this many bytes. Returns the number of the next text.
 fn fill(log: &Log, partition: &Arc<PartitionLog>, from: u64, bytes: u64) -> u64 {
     let mut number = from;
     while partition.segments().last().map_or(0, |it| it.bytes) < bytes {
@@ -39,7 +39,7 @@ fn append(log: &Log, partition: &Arc<PartitionLog>, number: u64, class: Durabili
     appended.wait().unwrap();
 }
 
-/// Appends until a segment begins; gives the number of the next text.
+/// Appends until a new segment is begun. Returns the number of the next text.
 fn roll(log: &Log, partition: &Arc<PartitionLog>, from: u64) -> u64 {
     let segments = partition.segments().len();
     let mut number = from;
@@ -91,7 +91,7 @@ fn a_file_is_made_when_the_segment_is_half_full_and_used_for_the_next_one() {
         next = fill(&log, &partition, next, SEGMENT_BYTES / 2 + 1);
     }
     check(&partition, next);
-    // A prepared file that was used is cut when its segment is sealed.
+    // A prepared file that was used is truncated when its segment is sealed.
     let segments = partition.segments();
     for segment in segments.iter().filter(|segment| segment.sealed) {
         let name = format!("{:020}.log", segment.base);
@@ -138,7 +138,7 @@ fn a_file_that_is_not_needed_vanishes() {
     let partition = log.partition(topic(1), 0, OPTIONS).unwrap();
     let next = fill(&log, &partition, 0, SEGMENT_BYTES / 2 + 1);
     assert!(prepared(&disk).is_some());
-    // Another size of the segments.
+    // After a change of the segment size.
     partition.set_options(&PartitionOptions {
         segment_bytes: 3 * SEGMENT_BYTES,
         ..OPTIONS
@@ -147,7 +147,7 @@ fn a_file_that_is_not_needed_vanishes() {
     assert_eq!(prepared(&disk), None);
     let next = fill(&log, &partition, next, SEGMENT_BYTES * 3 / 2 + 1);
     assert_eq!(prepared(&disk), Some(32_768));
-    // The end of the log, which also leaves no zeros to read.
+    // After the log is closed, which also truncates the active segment.
     let next = roll(&log, &partition, next);
     let next = fill(&log, &partition, next, SEGMENT_BYTES * 3 / 2 + 1);
     assert_eq!(prepared(&disk), Some(32_768));
@@ -164,7 +164,7 @@ fn a_file_that_is_not_needed_vanishes() {
     let next = roll(&log, &partition, next);
     fill(&log, &partition, next, SEGMENT_BYTES / 2 + 1);
     assert!(prepared(&disk).is_some());
-    // The end of the topic.
+    // After the topic is deleted.
     log.delete_topic(topic(1));
     log.step();
     let left = disk.mount().list("topics").unwrap();
@@ -202,7 +202,7 @@ fn a_full_or_failing_disk_makes_none_and_takes_back_what_is_there() {
     disk.set(|faults| faults.room_bytes = Some(0));
     let mut refused = false;
     while !refused {
-        // The free space is believed for a while.
+        // A measurement of the free space is valid for a while.
         let refusal = partition.append(batch_of(&["x"]), Durability::None);
         refused = refusal.is_err();
         std::thread::yield_now();
@@ -212,8 +212,8 @@ fn a_full_or_failing_disk_makes_none_and_takes_back_what_is_there() {
     assert!(partition.next_offset() >= next);
 }
 
-/// The machine dies in each operation in turn, from before a file is made until after it was used,
-/// with many fates of what was not synced.
+/// The machine crashes in each operation in turn, from before a file is created until after it is
+/// used. Each is repeated with many seeds, which choose the unsynced changes that are left.
 #[test]
 fn a_crash_in_each_operation_loses_nothing_and_brings_nothing_back() {
     let mut operations = 0;
@@ -232,7 +232,7 @@ fn a_crash_in_each_operation_loses_nothing_and_brings_nothing_back() {
     assert!(died_with_file > 20, "{died_with_file}");
 }
 
-/// Says whether everything was done before the machine could die.
+/// Returns whether all operations were done before the crash.
 fn crash_in(operation: u64, fate: u64, died_with_file: &mut u64) -> bool {
     let disk = SimDisk::new();
     let (log, _) = open(&disk);
@@ -243,7 +243,7 @@ fn crash_in(operation: u64, fate: u64, died_with_file: &mut u64) -> bool {
     let mut survived = true;
     for number in first..first + 22 {
         let appended = partition.append(batch_of(&[&text(number)]), Durability::Disk);
-        // A prepared file is made in the step of one append and used in a later one.
+        // A prepared file is created in the step of one append and used in a later one.
         log.step();
         let answer = appended.map(|appended| appended.wait());
         if !matches!(answer, Ok(Ok(()))) {
@@ -262,7 +262,7 @@ fn crash_in(operation: u64, fate: u64, died_with_file: &mut u64) -> bool {
     assert_eq!(prepared(&disk), None);
     let partition = log.partition(topic(1), 0, OPTIONS).unwrap();
     check(&partition, acknowledged);
-    // A batch that was not acknowledged is there as it was appended, or never comes back.
+    // A batch that was not acknowledged is either complete or never reappears.
     let next = partition.next_offset();
     let next = roll(&log, &partition, next);
     let next = roll(&log, &partition, next);
@@ -325,7 +325,7 @@ fn the_log_s_own_thread_prepares_on_a_real_disk() {
 
 #[test]
 fn a_file_that_was_exchanged_with_the_prepared_one_is_put_back() {
-    // The active one, and one that is sealed.
+    // The active segment, and a sealed one.
     for back in [1, 2] {
         let disk = SimDisk::new();
         let (log, _) = open(&disk);

@@ -1,8 +1,8 @@
-//! Idempotent producers that repeat what was not answered, while the broker is killed and the power
-//! fails at any disk operation: nothing that was answered is lost, and nothing is there twice.
+//! Idempotent producers that retry batches without an answer, while the broker is killed or loses
+//! power at any disk operation: no acknowledged batch is lost, and no batch is stored twice.
 //!
-//! `CLOVERLEAF_SEEDS=100000 cargo test -p cloverleaf-log --test producer_crashes` runs more of it,
-//! `CLOVERLEAF_SEED=7` the one that a failure has named.
+//! `CLOVERLEAF_SEEDS=100000 cargo test -p cloverleaf-log producer_crashes` runs more seeds,
+//! `CLOVERLEAF_SEED=7` only the one that a failure has named.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -17,12 +17,12 @@ use cloverleaf_log::{
 const PRODUCERS: usize = 3;
 const IN_FLIGHT_MAX: usize = 5;
 
-/// A batch that was not answered yet.
+/// A batch that is not acknowledged yet.
 struct Sent {
     sequence: i32,
     records: usize,
     text: String,
-    /// `None`: to be repeated.
+    /// `None`: to be sent again.
     appended: Option<Appended>,
 }
 
@@ -33,7 +33,7 @@ struct Producer {
     in_flight: VecDeque<Sent>,
 }
 
-/// A batch that was answered.
+/// A batch that was acknowledged.
 struct Fact {
     base: Offset,
     producer: i64,
@@ -52,7 +52,7 @@ struct World {
     ids: i64,
     texts: u64,
     facts: BTreeMap<String, Fact>,
-    /// Offsets that retention has dropped: they may come back after a power loss, or not.
+    /// Offsets that retention has dropped: they may or may not reappear after a power loss.
     dropped: Vec<Range<Offset>>,
 }
 
@@ -127,7 +127,7 @@ impl World {
         let (records, filling) = (1 + self.random.below(3) as usize, self.random.below(300));
         let partition = self.partition();
         let producer = &mut self.producers[number];
-        // Only behind batches that were sent: in order, as clients do.
+        // Sends in order, as clients do: no new batch before all earlier ones are sent.
         let is_stuck = producer
             .in_flight
             .iter()
@@ -147,7 +147,8 @@ impl World {
         producer.in_flight.push_back(sent);
     }
 
-    /// Repeats what was not answered: after an error, or because the connection was lost.
+    /// Retries batches that were not acknowledged: after an error, or, with `everything`, after a
+    /// lost connection.
     fn repeat(&mut self, everything: bool) {
         let partition = self.partition();
         for producer in &mut self.producers {
@@ -155,7 +156,7 @@ impl World {
                 let sent = producer.in_flight.iter_mut();
                 sent.for_each(|sent| sent.appended = None);
             }
-            // From the first one that failed on, in order.
+            // From the first failed batch on, in order.
             let mut sent = producer.in_flight.iter();
             let Some(failed) = sent.position(|sent| sent.appended.is_none()) else {
                 continue;
@@ -233,8 +234,9 @@ impl World {
             let producer = &mut self.producers[number];
             let sent = producer.in_flight.iter_mut();
             sent.for_each(|sent| sent.appended = None);
-            // Batches that a power loss took from a producer that did not ask for the disk leave a
-            // gap: such a producer begins anew, and its batches are there at most once.
+            // A power loss may lose batches of a producer of the class *kernel* and leave a gap in
+            // its sequence numbers. The test replaces such a producer with a new one, and only
+            // checks that its batches are stored at most once.
             if end == End::PowerLoss && producer.class == Durability::Kernel {
                 let id = producer.id;
                 self.facts.retain(|_, fact| fact.producer != id);
@@ -247,7 +249,7 @@ impl World {
         }
     }
 
-    /// Nothing twice, and everything that was answered.
+    /// No batch is stored twice, and all acknowledged ones are there.
     fn check(&mut self, end: End) {
         let seed = self.seed;
         let mut found = BTreeMap::new();
@@ -287,7 +289,7 @@ impl World {
             self.crash(end);
             self.open();
             self.check(end);
-            // Everything is answered in the end.
+            // All batches are acknowledged in the end.
             if self.random.below(2) == 0 {
                 self.repeat(true);
                 self.log().step();
@@ -302,7 +304,7 @@ impl World {
 }
 
 impl Sent {
-    /// Says whether it was taken.
+    /// Returns whether the batch was accepted.
     fn send(
         &mut self,
         seed: u64,

@@ -1,8 +1,8 @@
-//! Threads that race, scheduled by a test: who appends, who commits, who seals, who prepares, who
-//! compacts and who reads, in thousands of orders. `cargo xtask suites races`.
+//! Races between threads that append, commit, seal, prepare, compact and read, scheduled by the
+//! test in thousands of orders. Run by `cargo xtask suites races`.
 //!
-//! The scheduler takes over at each lock and each wait; what an atomic alone protects it does not
-//! see. The disk is simulated, so that after each run the power can fail.
+//! The scheduler switches threads at each lock and each wait. Races on data that only an atomic
+//! protects are not found. The disk is simulated, so that each run can end with a power loss.
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use cloverleaf_log::{
     Read, SimDisk,
 };
 
-/// Schedules that are tried.
+/// Number of schedules that are tried.
 const SCHEDULES: usize = 3_000;
 const SMALL: PartitionOptions = PartitionOptions {
     segment_bytes: 400,
     segment_ms: None,
 };
 
-/// Appends six batches in turns of both classes; each with a key of its own.
+/// Appends six batches, alternating between both classes, each with a key of its own.
 fn append(partition: &Arc<PartitionLog>, name: &str) -> Vec<(String, Durability, Appended)> {
     let mut appended = Vec::new();
     for number in 0..6 {
@@ -34,7 +34,7 @@ fn append(partition: &Arc<PartitionLog>, name: &str) -> Vec<(String, Durability,
         };
         match partition.append(builder.finish(), class) {
             Ok(pending) => appended.push((text, class, pending)),
-            // The machine is dead.
+            // The machine has crashed.
             Err(_) => break,
         }
     }
@@ -75,7 +75,8 @@ fn run(power_fails: bool) {
         .collect();
     others.into_iter().for_each(|thread| thread.join().unwrap());
     if !power_fails {
-        // Before the housekeeper syncs what has been forgotten.
+        // Only one group commit, before the housekeeper would sync batches whose waiters were
+        // forgotten.
         log.step_commit();
         for (text, _, pending) in &appended {
             assert!(pending.is_ready(), "{text} is never answered");

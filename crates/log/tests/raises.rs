@@ -1,4 +1,5 @@
-//! Raised offsets: the next record lies further up, and until it is there the end stays.
+//! Raised offsets: the next record gets a higher offset, and the written end stays until it is
+//! written.
 
 use crate::common::{SMALL, batch_of, fresh, manual, offsets, open, put, read_all, topic};
 use cloverleaf_log::{Durability, Log, LogOptions, OpenMode, SimDisk};
@@ -61,7 +62,7 @@ fn the_start_is_never_above_what_is_pending() {
     assert!(appended.is_ready());
     assert_eq!((partition.start_offset(), partition.written_end()), (0, 1));
     assert_eq!(offsets(&read_all(&partition)), [0]);
-    // The hole is not on its way to the disk.
+    // The hole does not count as unwritten.
     assert_eq!(partition.written_and_unwritten(), (1, 0));
     let behind = partition.append(batch_of(&["b"]), Durability::Kernel);
     assert_eq!(partition.written_and_unwritten(), (1, 1));
@@ -70,7 +71,7 @@ fn the_start_is_never_above_what_is_pending() {
     assert_eq!(partition.written_and_unwritten(), (51, 0));
 }
 
-/// However the messages before have gone, and whatever start comes after.
+/// In whatever way the earlier messages were dropped, and after any kind of start.
 #[test]
 fn readers_reach_the_end_before_a_raise() {
     let (disk, mut log, mut partition) = fresh();
@@ -109,7 +110,7 @@ fn readers_reach_the_end_before_a_raise() {
     }
 }
 
-/// A power loss may keep the name of a new segment and lose what was in it.
+/// A power loss may keep the name of a new segment and lose its batches.
 #[test]
 fn an_empty_segment_further_up_is_no_end() {
     let (disk, log, partition) = fresh();

@@ -1,4 +1,4 @@
-//! The log on a real file system with its threads.
+//! The log on a real file system, with its threads.
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
@@ -176,7 +176,8 @@ fn nobody_else_may_read_what_is_stored() {
     log.close();
     let mut seen = 0;
     look(folder.path(), &mut seen);
-    // Two folders, the journal's two files, the lock, topics, topic, partition, segments, indexes.
+    // Two folders, the journal's two files, the lock, the folders of topics, topic and partition,
+    // segments, indexes.
     assert!(seen >= 11, "only {seen}");
 }
 
@@ -203,7 +204,7 @@ fn a_second_broker_is_told_who_has_the_folder() {
 #[test]
 fn a_folder_that_cannot_be_written_to_is_named() {
     let folder = tempfile::tempdir().unwrap();
-    // A file where the folder should be, so that it fails for the superuser too.
+    // A file in place of the folder, so that the test works for the superuser, too.
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();
     let refused = RealDisk::open(file.join("data")).unwrap_err().to_string();
@@ -250,7 +251,7 @@ fn room_is_reserved_in_small_steps_and_given_back_at_the_seal() {
     ));
 }
 
-/// Where a second process of this test is to open its log.
+/// Environment variable with the folder in which a second process of this test opens its log.
 const PANICS_IN: &str = "CLOVERLEAF_TEST_PANICS_IN";
 
 #[test]

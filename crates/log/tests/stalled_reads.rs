@@ -1,4 +1,4 @@
-//! A disk that does not answer a read: others go on, and so does the end.
+//! A disk that does not answer a read: other reads continue, and the log can be closed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::SeqCst};
@@ -12,16 +12,16 @@ use cloverleaf_log::{
     PartitionOptions, Read, ReadError, SimDisk,
 };
 
-/// Only a fault needs so long.
+/// Reached only if the test fails.
 const HANG: Duration = Duration::from_secs(120);
 
-/// Each batch is a segment.
+/// Each batch gets a segment of its own.
 const SMALL: PartitionOptions = PartitionOptions {
     segment_bytes: 1,
     segment_ms: None,
 };
 
-/// A log of two topics that the disk has and memory has not. It answers for the second one.
+/// A log with two topics that are not in memory. The disk answers only for the second one.
 struct World {
     log: Log,
     disk: Arc<FaultyDisk>,
@@ -62,7 +62,7 @@ impl World {
         self.log.partition(topic(number), 0, SMALL).unwrap()
     }
 
-    /// The outcome that a waiter is told when time passes and passes.
+    /// The outcome that a waiter gets while the test's clock advances.
     fn later<T: Send>(&self, told: &Receiver<T>) -> T {
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -79,7 +79,7 @@ impl World {
         })
     }
 
-    /// Ends the log while the disk still does not answer.
+    /// Closes the log while the disk still does not answer.
     fn close(self) {
         let log = self.log;
         now(&beside(move || log.close()));
@@ -87,7 +87,7 @@ impl World {
     }
 }
 
-/// Does something that may wait for the disk.
+/// Runs work that may wait for the disk on a thread of its own.
 fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
     let (answer, told) = channel();
     thread::spawn(move || drop(answer.send(work())));
@@ -98,7 +98,7 @@ fn now<T>(told: &Receiver<T>) -> T {
     told.recv_timeout(HANG).expect("it waits for the disk")
 }
 
-/// Begins a read on the log's own thread.
+/// Begins a read on the log's reader thread.
 fn read_cold(partition: &Arc<PartitionLog>) -> Receiver<Result<Vec<Batch>, ReadError>> {
     let Read::Cold(cold) = partition.read(0, 1 << 20) else {
         panic!("not cold")
@@ -135,7 +135,7 @@ fn one_file_is_waited_for_by_one_thread_however_many_want_it() {
     }
     assert_eq!(world.log.stalled_reads().len(), 1);
     assert!(now(&read_cold(&world.partition(2))).is_ok());
-    // Once the disk answers, everybody has it again.
+    // Once the disk answers, all readers get the file again.
     world.disk.set(|faults| faults.hanging_reads = None);
     while !world.log.stalled_reads().is_empty() {
         thread::yield_now();
@@ -153,7 +153,7 @@ fn a_look_up_by_time_that_hangs_holds_up_no_other() {
     };
     assert!(is_named(&world.later(&look_up(1)).unwrap_err()));
     assert_eq!(now(&look_up(2)).unwrap(), Some((0, 1)));
-    // A second look-up does not wait as long again.
+    // A second look-up fails without waiting.
     assert!(is_named(&now(&look_up(1)).unwrap_err()));
     world.close();
 }
@@ -181,6 +181,6 @@ fn an_end_waits_for_no_read() {
     world.close();
     assert!(matches!(now(&look_up), Err(ReadError::Closed)));
     assert!(now(&compaction).is_err());
-    // The reader on another thread is not called any more.
+    // The callback of the hanging read is not called any more.
     assert!(cold.recv_timeout(HANG).is_err());
 }

@@ -1,4 +1,4 @@
-//! Batches that are sent from their files: which ones, and that they are the right bytes.
+//! Batches that are sent from their files: which batches are, and that the bytes are right.
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
@@ -24,14 +24,14 @@ struct World {
 
 impl World {
     fn new() -> World {
-        // Not in memory, as the system's folder for such things may be.
+        // The system's temporary folder may be in memory, so another one is used.
         World::open(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap())
     }
 
     fn open(folder: tempfile::TempDir) -> World {
         let options = LogOptions {
             disk_free_bytes_min: 0,
-            // All but the newest batches are in files only.
+            // Only the newest batches are in the tail cache.
             tail_bytes_max: 50_000,
             ..LogOptions::default()
         };
@@ -50,7 +50,7 @@ impl World {
         }
     }
 
-    /// A world with so many batches of two records and of about 40,000 bytes.
+    /// A world with `count` batches of two records and of about 40,000 bytes each.
     fn with_batches(count: u32) -> World {
         let world = World::new();
         for number in 0..count {
@@ -92,7 +92,7 @@ impl World {
     }
 }
 
-/// The batches that a client would get.
+/// The batches that a client would receive.
 fn sent(stored: &StoredBatches) -> Vec<Batch> {
     let file = stored.file().as_fd().try_clone_to_owned().unwrap();
     let mut bytes = vec![0; stored.len_bytes()];
@@ -118,7 +118,7 @@ fn ranges_are_the_batches_that_a_read_gives() {
             let Some(stored) = partition.read_stored(from, bytes_max) else {
                 let near_the_end = from >= 190;
                 let segment_ends = partition.segments().iter().any(|s| {
-                    // The rest of the segment is too little to be worth it.
+                    // The rest of the segment is too small to be sent from the file.
                     s.end > from && s.end - from < 4
                 });
                 assert!(near_the_end || segment_ends, "{from} {bytes_max}");
@@ -151,7 +151,7 @@ fn a_reader_that_goes_on_where_it_stopped_gets_everything_once() {
         from = stored.end_offset();
         ranges += 1;
     }
-    // The first segment: the rest of it would have been less than is worth it.
+    // The loop ends within the first segment, whose rest is too small to be sent from the file.
     assert!(ranges >= 3 && from >= 40, "{ranges} {from}");
 }
 
@@ -201,7 +201,7 @@ fn behind_a_corrupt_batch_nothing_is_sent_unseen() {
     let world = world.again();
     let first = &world.files()[0];
     let file = std::fs::File::options().write(true).open(first).unwrap();
-    // In the fourth batch, behind its header.
+    // In the fourth batch, after its header.
     file.write_all_at(b"!", 3 * length + 100).unwrap();
     let left = read_all(&world.partition);
     assert!(left.len() < 100, "it was jumped over");
@@ -209,7 +209,7 @@ fn behind_a_corrupt_batch_nothing_is_sent_unseen() {
     assert_eq!(stored.end_offset(), 6, "three batches of two");
     assert!(world.partition.read_stored(6, 1 << 20).is_none());
     assert!(world.partition.read_stored(12, 1 << 20).is_none());
-    // The next segment is another file.
+    // The next segment, another file, is sent.
     let next = world.partition.segments()[1].base;
     assert!(world.partition.read_stored(next, 1 << 20).is_some());
 }
@@ -277,7 +277,7 @@ fn ranges_are_right_while_somebody_writes() {
         let mut from = 0;
         while from < 2 * count - 60 {
             let Some(stored) = partition.read_stored(from, 1 << 20) else {
-                // The rest of a segment, or not written yet.
+                // The rest of a segment is too small, or is not written yet.
                 if let Read::Batches(batches) = partition.read(from, 1) {
                     from = batches[0].end_offset();
                 }

@@ -1,5 +1,5 @@
-//! Clocks that go wrong, and records looked up by their times: whatever the times are, and
-//! wherever the data lies.
+//! Clocks that are set back, and look-ups of records by timestamps in any order, in memory and on
+//! disk.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
@@ -14,7 +14,7 @@ const HOUR_MS: i64 = 3_600_000;
 const DAY_MS: i64 = 24 * HOUR_MS;
 const START_MS: i64 = 1_700_000_000_000;
 
-/// A log on a disk whose clock shows what `clock` holds.
+/// A log whose clock returns the value of `clock`.
 fn open_at(disk: &SimDisk, clock: &Arc<AtomicI64>) -> (Log, Arc<PartitionLog>) {
     let clock = clock.clone();
     let options = LogOptions {
@@ -35,9 +35,9 @@ fn batch(sequence: i32, value: &[u8]) -> Batch {
 
 #[test]
 fn producers_are_known_under_a_clock_that_was_set_back_and_set_right_again() {
-    // With a snapshot of the producers, and by a walk over the log.
+    // With a snapshot of the producers, and with a walk over the log.
     for has_snapshot in [true, false] {
-        // An orderly end writes one if the walk would be long.
+        // A clean stop writes a snapshot if the walk would be long.
         let value = vec![b'v'; if has_snapshot { 2 << 20 } else { 1 }];
         let batch = |sequence| batch(sequence, &value);
         let is_duplicate = |partition: &Arc<PartitionLog>, sequence| {
@@ -64,7 +64,7 @@ fn producers_are_known_under_a_clock_that_was_set_back_and_set_right_again() {
         let gap = partition.append(batch(5), Durability::Kernel);
         assert!(matches!(gap, Err(AppendError::OutOfOrderSequence { .. })));
         put(&partition, batch(1));
-        // It is set right while the log is open, ...
+        // The clock is corrected while the log is open, ...
         clock.store(START_MS + HOUR_MS, SeqCst);
         if has_snapshot {
             partition.forget_silent_producers(START_MS + HOUR_MS);
@@ -87,10 +87,11 @@ fn producers_are_known_under_a_clock_that_was_set_back_and_set_right_again() {
     }
 }
 
-/// Offset and timestamp of each record that was put, in order.
+/// Offset and timestamp of each record that was appended, in order.
 type Model = Vec<(Offset, i64)>;
 
-/// Batches whose times go forth and back, over several segments and many index entries.
+/// Appends batches whose timestamps go forward and back, over several segments and many index
+/// entries.
 fn fill(partition: &Arc<PartitionLog>, random: &mut Random, codecs: &[Codec]) -> Model {
     let mut model = Model::new();
     let mut now_ms = START_MS;
@@ -103,7 +104,7 @@ fn fill(partition: &Arc<PartitionLog>, random: &mut Random, codecs: &[Codec]) ->
         let mut builder = BatchBuilder::with_capacity(16 << 10, now_ms);
         let records = 1 + random.below(4) as usize;
         let base = model.last().map_or(0, |(offset, _)| offset + 1);
-        // Of no use to a codec, so that batches are as large as they look.
+        // Random bytes cannot be compressed, so the batches stay large.
         let value: Vec<u8> = (0..4 << 10).map(|_| random.next() as u8).collect();
         let appended = codec == Codec::None && random.below(2) == 0;
         for number in 0..records {
@@ -128,7 +129,7 @@ fn fill(partition: &Arc<PartitionLog>, random: &mut Random, codecs: &[Codec]) ->
     model
 }
 
-/// Compares look-ups with a walk over all that was put from `start` on.
+/// Compares look-ups with a walk over all appended records from offset `start` on.
 #[track_caller]
 fn compare(partition: &Arc<PartitionLog>, model: &Model, start: Offset, random: &mut Random) {
     let visible = || model.iter().copied().filter(|(offset, _)| *offset >= start);
@@ -171,7 +172,7 @@ fn times_that_go_back_are_found_in_memory_and_in_cold_data() {
         log.close();
         drop((partition, log));
 
-        // Nothing is in memory, and nothing in the page cache.
+        // No batch is in the tail cache or in the page cache.
         let faulty = FaultyDisk::new(disk.mount());
         faulty.set(|faults| faults.uncached = true);
         let (log, _) = Log::open(faulty, manual()).unwrap();

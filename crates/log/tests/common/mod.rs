@@ -1,4 +1,4 @@
-//! Helpers that several tests need.
+//! Helpers for several tests.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use cloverleaf_log::{
 };
 use uuid::Uuid;
 
-/// Options of a log that the test drives itself.
+/// Options of a log in manual mode.
 pub fn manual() -> LogOptions {
     LogOptions {
         manual: true,
@@ -22,7 +22,7 @@ pub fn open(disk: &SimDisk) -> (Log, Recovery) {
     Log::open(disk.mount(), manual()).unwrap()
 }
 
-/// Segments that are soon full.
+/// Options for segments of one block.
 pub const SMALL: PartitionOptions = PartitionOptions {
     segment_bytes: 4096,
     segment_ms: None,
@@ -49,7 +49,7 @@ pub fn batch_of(texts: &[&str]) -> Batch {
     builder.finish()
 }
 
-/// Appends a batch that is handed to the kernel at once.
+/// Appends a batch, which is written at once.
 pub fn put(partition: &Arc<PartitionLog>, batch: Batch) {
     let appended = partition.append(batch, Durability::Kernel).unwrap();
     appended.wait().unwrap();
@@ -109,7 +109,7 @@ impl Random {
     }
 }
 
-/// Cuts a file.
+/// Truncates a file.
 pub fn cut(sim: &SimDisk, path: &str, len: u64) {
     let file = sim.mount().open(path, OpenMode::Existing).unwrap();
     file.set_len(len).unwrap();
