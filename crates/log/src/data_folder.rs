@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_that_came_to_nothing_changes_nothing() {
+    fn an_interrupted_start_changes_nothing() {
         let clean = clean_text(Some((3, 77)), "b");
         let once = opening_text("pid 1 since x", &clean);
         let twice = opening_text("pid 2 since y", &once);

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_over_a_peers_bytes_is_an_error_within_a_write_too() {
+    fn a_panic_on_a_peers_bytes_is_an_error_even_within_a_write() {
         begin_write();
         let inside = contain(|| (engine_has_failed(), panic_is_contained()));
         assert_eq!(inside, Ok((false, true)));

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_disk_is_told_once_when_it_begins_and_once_when_it_ends() {
+    fn a_full_disk_is_logged_once_when_it_begins_and_once_when_it_ends() {
         let told = LastReport::default();
         let later = LINE_INTERVAL_MS;
         assert!(!told.is_due(false, 0), "it was never full");
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_at_the_edge_does_not_fill_the_log() {
+    fn a_disk_at_the_edge_of_its_reserve_is_logged_rarely() {
         let told = LastReport::default();
         let mut lines = Vec::new();
         for now_ms in (0..=3 * LINE_INTERVAL_MS).step_by(100) {

@@ -77,7 +77,7 @@ fn disk_class_is_ready_only_after_the_sync() {
 }
 
 #[test]
-fn with_no_inline_writes_the_writer_thread_writes() {
+fn without_inline_writes_the_writer_thread_writes() {
     let disk = SimDisk::new();
     let options = LogOptions {
         inline_writes: false,
@@ -167,7 +167,7 @@ fn retention_by_time_and_bytes_takes_the_oldest() {
 }
 
 #[test]
-fn retention_by_time_ends_an_old_active_segment() {
+fn retention_by_time_seals_an_old_active_segment() {
     let (_, log, partition) = fresh();
     put(&partition, batch_of(&["a"]));
     assert!(partition.segments()[0].active);
@@ -200,7 +200,7 @@ fn raised_offsets_leave_a_hole() {
 }
 
 #[test]
-fn the_tail_count_follows_its_order() {
+fn the_tail_cache_counts_dropped_batches_until_their_turn() {
     let disk = SimDisk::new();
     let options = LogOptions {
         tail_bytes_max: 20_000,
@@ -273,7 +273,7 @@ fn a_cold_read_of_a_stopped_log_is_dropped_uncalled() {
 }
 
 #[test]
-fn a_clean_end_leaves_nothing_to_scan() {
+fn a_clean_stop_leaves_nothing_to_scan() {
     let disk = SimDisk::new();
     let (log, recovery) = open(&disk);
     assert!(!recovery.clean);
@@ -296,7 +296,7 @@ fn a_clean_end_leaves_nothing_to_scan() {
 }
 
 #[test]
-fn deleted_topics_are_gone() {
+fn deleted_topics_are_removed() {
     let (disk, log, partition) = fresh();
     put(&partition, batch_of(&["a"]));
     log.delete_topic(topic(1));
@@ -427,7 +427,7 @@ fn a_segment_that_is_too_old_takes_no_more_appends() {
 }
 
 #[test]
-fn covered_segments_are_dropped_and_no_others_are_asked_for() {
+fn covered_segments_are_dropped_and_only_candidates_are_checked() {
     let (_disk, log, _) = fresh();
     let partition = log.partition(topic(1), 0, PartitionOptions::default());
     let partition = partition.unwrap();
@@ -469,7 +469,7 @@ fn covered_segments_are_dropped_and_no_others_are_asked_for() {
 }
 
 #[test]
-fn the_append_time_replaces_the_producers() {
+fn the_append_time_replaces_the_producers_timestamps() {
     let mut builder = BatchBuilder::with_capacity(50, 7);
     builder.push(None, Some(b"a"), &[]);
     let batch = builder.finish();

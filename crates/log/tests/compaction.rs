@@ -171,7 +171,7 @@ fn compressed_batches_stay_compressed() {
 }
 
 #[test]
-fn tombstones_go_when_their_time_has_come() {
+fn tombstones_are_removed_after_their_delete_horizon() {
     let (log, _) = open(&SimDisk::new());
     let partition = log.partition(topic(1), 0, SMALL).unwrap();
     put(&partition, batch("a=1 b=1").finish());
@@ -189,7 +189,7 @@ fn tombstones_go_when_their_time_has_come() {
 }
 
 #[test]
-fn tombstones_stay_while_something_older_cannot_be_cleaned() {
+fn tombstones_stay_while_an_older_batch_cannot_be_cleaned() {
     for is_corrupt in [false, true] {
         let disk = SimDisk::new();
         let (log, _) = open(&disk);
@@ -313,7 +313,7 @@ fn the_last_batch_of_a_producer_stays_without_its_records() {
 }
 
 #[test]
-fn who_reads_an_old_segment_goes_on() {
+fn readers_of_replaced_segments_continue() {
     let disk = SimDisk::new();
     let options_of_log = cloverleaf_log::LogOptions {
         tail_bytes_max: 0,
@@ -339,7 +339,7 @@ fn who_reads_an_old_segment_goes_on() {
 }
 
 #[test]
-fn a_failure_loses_nothing_and_the_next_call_goes_on() {
+fn a_failure_loses_nothing_and_the_next_call_continues() {
     for (only, syncs) in [
         (".log.clean", 0),
         (".index.clean", 0),
@@ -384,7 +384,7 @@ fn a_failure_loses_nothing_and_the_next_call_goes_on() {
 }
 
 #[test]
-fn what_cannot_be_read_is_not_given_up() {
+fn unreadable_batches_are_not_compacted_away() {
     let disk = SimDisk::new();
     let (log, _) = open(&disk);
     let partition = log.partition(topic(1), 0, SMALL).unwrap();

@@ -42,7 +42,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn what_was_compressed_comes_back(
+    fn compressed_batches_survive_the_round_trip(
         values in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..2_000), 1..60),
     ) {
         let batch = build(&values);
@@ -86,7 +86,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_answered(payload in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn arbitrary_bytes_never_panic(payload in prop::collection::vec(any::<u8>(), 0..400)) {
         let batch = build(&[vec![1; 10]]);
         for codec in CODECS {
             let _ = with_payload(&batch, codec, &payload).inflate(BYTES_MAX);
@@ -95,7 +95,7 @@ proptest! {
 }
 
 #[test]
-fn raw_snappy_is_read_too() {
+fn raw_snappy_can_be_inflated() {
     let batch = build(&[vec![7; 500], b"other".to_vec()]);
     let raw = snap::raw::Encoder::new()
         .compress_vec(records(&batch))
@@ -105,7 +105,7 @@ fn raw_snappy_is_read_too() {
 }
 
 #[test]
-fn a_bomb_is_refused() {
+fn a_decompression_bomb_is_refused() {
     let batch = build(&[vec![0; 32 << 20]]);
     for codec in CODECS {
         let bomb = batch.compress(codec).unwrap();
@@ -142,7 +142,7 @@ fn a_batch_without_records_keeps_its_place() {
 }
 
 #[test]
-fn compaction_compresses_as_is_wanted_unless_a_batch_grows_large_by_it() {
+fn compaction_recompresses_unless_a_batch_would_grow_too_large() {
     let disk = SimDisk::new();
     let (log, _) = open(&disk);
     let partition = log.partition(topic(1), 0, SMALL).unwrap();

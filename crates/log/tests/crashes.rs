@@ -593,11 +593,11 @@ fn run_seeds(first: u64) {
 }
 
 #[test]
-fn nothing_that_was_promised_is_lost_with_even_seeds() {
+fn acknowledged_data_survives_crashes_with_even_seeds() {
     run_seeds(0);
 }
 
 #[test]
-fn nothing_that_was_promised_is_lost_with_odd_seeds() {
+fn acknowledged_data_survives_crashes_with_odd_seeds() {
     run_seeds(1);
 }

@@ -22,7 +22,7 @@ fn faulty() -> (SimDisk, Arc<FaultyDisk>, Log) {
 }
 
 #[test]
-fn a_failed_write_fails_its_append_and_later_ones_go_on_elsewhere() {
+fn a_failed_write_fails_its_append_and_later_ones_go_to_a_new_segment() {
     for torn_bytes in [0, 30, 80, 10_000] {
         let (sim, disk, log) = faulty();
         let partition = log.partition(topic(1), 0, SMALL).unwrap();
@@ -54,7 +54,7 @@ fn a_failed_write_fails_its_append_and_later_ones_go_on_elsewhere() {
 }
 
 #[test]
-fn a_failed_sync_fails_everyone_who_waits_and_poisons_the_segment() {
+fn a_failed_sync_fails_all_waiters_and_poisons_the_segment() {
     let (_, disk, log) = faulty();
     let partition = log.partition(topic(1), 0, SMALL).unwrap();
     let other = log.partition(topic(2), 0, SMALL).unwrap();
@@ -86,7 +86,7 @@ fn a_failed_sync_fails_everyone_who_waits_and_poisons_the_segment() {
 }
 
 #[test]
-fn a_failed_sync_of_the_housekeeper_is_told_to_who_comes_later() {
+fn after_a_failed_background_sync_appends_go_to_a_new_segment() {
     let (_, disk, log) = faulty();
     let partition = log.partition(topic(1), 0, SMALL).unwrap();
     put(&partition, batch_of(&["a"]));
@@ -125,7 +125,7 @@ fn a_failed_file_system_sync_fails_all() {
 }
 
 #[test]
-fn a_full_disk_refuses_and_recovers_by_itself() {
+fn a_full_disk_refuses_appends_until_space_is_free() {
     let (_, disk, log) = faulty();
     let partition = log.partition(topic(1), 0, SMALL).unwrap();
     put(&partition, batch_of(&["a"]));
@@ -176,7 +176,7 @@ fn on_a_full_disk_all_but_the_newest_segment_can_be_dropped() {
 }
 
 #[test]
-fn the_reserve_is_for_the_broker_alone() {
+fn only_the_broker_may_use_the_reserve() {
     let sim = SimDisk::new();
     let disk = FaultyDisk::new(sim.mount());
     disk.set(|faults| faults.room_bytes = Some(3_000_000));
@@ -214,7 +214,7 @@ fn the_reserve_is_for_the_broker_alone() {
 }
 
 #[test]
-fn a_failed_journal_takes_nothing_until_a_snapshot() {
+fn a_failed_journal_refuses_entries_until_a_snapshot() {
     let (sim, disk, log) = faulty();
     let partition = log.partition(topic(1), 0, SMALL).unwrap();
     log.journal().append(&[b"one"]).unwrap();
@@ -338,7 +338,7 @@ fn a_corrupt_middle_is_reported_once_and_the_rest_stays_readable() {
 }
 
 #[test]
-fn a_file_that_ends_too_early_loses_its_end_and_holds_up_nobody() {
+fn a_truncated_file_loses_only_its_end_and_blocks_no_reader() {
     let sim = SimDisk::new();
     sealed_log(&sim);
     let (log, _) = open(&sim);
@@ -383,7 +383,7 @@ fn a_file_that_ends_too_early_loses_its_end_and_holds_up_nobody() {
 }
 
 #[test]
-fn a_file_that_is_gone_is_told_once_and_stepped_over() {
+fn a_missing_file_is_reported_once_and_skipped() {
     let sim = SimDisk::new();
     sealed_log(&sim);
     let (log, _) = open(&sim);
@@ -397,7 +397,7 @@ fn a_file_that_is_gone_is_told_once_and_stepped_over() {
 }
 
 #[test]
-fn a_long_damage_is_searched_in_turns_with_others() {
+fn a_long_damaged_region_does_not_block_other_reads() {
     let sim = SimDisk::new();
     sealed_log(&sim);
     let (log, _) = open(&sim);
@@ -435,7 +435,7 @@ fn a_long_damage_is_searched_in_turns_with_others() {
 }
 
 #[test]
-fn a_read_error_is_jumped_over_like_corruption() {
+fn a_read_error_is_skipped_like_corruption() {
     let sim = SimDisk::new();
     sealed_log(&sim);
     let disk = FaultyDisk::new(sim.mount());
@@ -453,7 +453,7 @@ fn a_read_error_is_jumped_over_like_corruption() {
 }
 
 #[test]
-fn a_lost_index_is_built_anew() {
+fn a_lost_index_is_rebuilt() {
     let sim = SimDisk::new();
     sealed_log(&sim);
     let (log, _) = open(&sim);
@@ -556,7 +556,7 @@ fn a_read_only_folder_and_a_second_broker_are_refused_with_reasons() {
 }
 
 #[test]
-fn strange_names_in_the_folder_disturb_nobody() {
+fn unknown_names_in_the_folder_are_ignored() {
     let sim = SimDisk::new();
     sealed_log(&sim);
     let mount = sim.mount();

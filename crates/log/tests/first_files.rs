@@ -10,7 +10,7 @@ use cloverleaf_log::{Durability, FaultyDisk, Log, LogOptions, PartitionOptions, 
 const HANG: Duration = Duration::from_secs(120);
 
 #[test]
-fn a_first_file_holds_up_neither_who_appends_nor_other_partitions() {
+fn creating_a_first_file_blocks_neither_appends_nor_other_partitions() {
     for inline_writes in [true, false] {
         let disk = FaultyDisk::new(SimDisk::new().mount());
         let options = LogOptions {

@@ -17,7 +17,7 @@ fn batch(sequence: i32, records: usize) -> Batch {
 }
 
 #[test]
-fn a_batch_that_comes_again_keeps_its_offsets() {
+fn a_duplicate_gets_the_offsets_of_the_stored_batch() {
     let (log, _) = open(&SimDisk::new());
     let partition = log
         .partition(topic(1), 0, PartitionOptions::default())
@@ -58,7 +58,7 @@ fn a_duplicate_waits_for_the_durability_it_asks_for() {
 }
 
 #[test]
-fn a_duplicate_of_what_is_not_written_yet_waits_for_the_write() {
+fn a_duplicate_of_an_unwritten_batch_waits_for_its_write() {
     let options = LogOptions {
         inline_writes: false,
         ..manual()
@@ -82,7 +82,7 @@ fn a_duplicate_of_what_is_not_written_yet_waits_for_the_write() {
 }
 
 #[test]
-fn a_failed_write_is_taken_back_and_the_repetition_is_stored() {
+fn a_retry_after_a_failed_write_is_stored() {
     let disk = FaultyDisk::new(SimDisk::new().mount());
     for inline_writes in [true, false] {
         let options = LogOptions {
@@ -124,7 +124,7 @@ fn a_failed_write_is_taken_back_and_the_repetition_is_stored() {
 }
 
 #[test]
-fn a_duplicate_of_what_could_not_be_synced_is_told_so() {
+fn a_duplicate_of_a_batch_whose_sync_failed_fails() {
     let disk = FaultyDisk::new(SimDisk::new().mount());
     let (log, _) = Log::open(disk.clone(), manual()).unwrap();
     let partition = log
@@ -145,7 +145,7 @@ fn a_duplicate_of_what_could_not_be_synced_is_told_so() {
 
 /// The segment of the batch was dropped, and an older segment still exists.
 #[test]
-fn a_duplicate_of_what_was_dropped_waits_for_nothing() {
+fn a_duplicate_of_a_dropped_batch_is_ready_at_once() {
     let disk = SimDisk::new();
     let (log, _) = open(&disk);
     let options = PartitionOptions::default;
@@ -172,7 +172,7 @@ fn a_duplicate_of_what_was_dropped_waits_for_nothing() {
 
 /// The offsets of the lost batch are not assigned again, and a retry of it is accepted.
 #[test]
-fn what_a_broken_disk_has_lost_is_no_duplicate() {
+fn a_retry_of_a_batch_lost_to_damage_is_stored() {
     let disk = SimDisk::new();
     let (log, _) = open(&disk);
     let partition = log
@@ -200,7 +200,7 @@ fn what_a_broken_disk_has_lost_is_no_duplicate() {
 
 /// The batch's header is valid, and its records are corrupt.
 #[test]
-fn what_lies_in_a_corrupt_region_is_no_duplicate() {
+fn a_retry_of_a_corrupt_batch_is_stored() {
     let disk = SimDisk::new();
     let (log, _) = open(&disk);
     let partition = log

@@ -27,7 +27,7 @@ fn names(disk: &SimDisk) -> Vec<String> {
 }
 
 #[test]
-fn a_full_disk_leaves_a_damaged_journal_as_it_is() {
+fn a_full_disk_leaves_a_damaged_journal_unchanged() {
     let disk = ten_entries();
     disk.corrupt("state.0", 1_300, b"#");
     let faulty = FaultyDisk::new(disk.mount());
@@ -47,7 +47,7 @@ fn a_full_disk_leaves_a_damaged_journal_as_it_is() {
 }
 
 #[test]
-fn a_header_of_which_one_copy_was_not_written_is_no_damage() {
+fn a_header_with_one_unwritten_copy_is_not_damage() {
     let disk = ten_entries();
     disk.corrupt("state.0", 512, &[0; 512]);
     let (_, recovery) = open(&disk);
@@ -64,7 +64,7 @@ fn a_header_of_which_one_copy_was_not_written_is_no_damage() {
 }
 
 #[test]
-fn after_an_orderly_end_it_is_known_how_many_entries_there_were() {
+fn after_a_clean_stop_missing_entries_are_counted() {
     let disk = SimDisk::new();
     let (log, _) = open(&disk);
     for number in 0..10 {
@@ -90,7 +90,7 @@ fn after_an_orderly_end_it_is_known_how_many_entries_there_were() {
 }
 
 #[test]
-fn the_file_before_does_not_pass_for_the_one_that_took_over() {
+fn a_superseded_file_is_not_taken_for_the_current_one() {
     let disk = ten_entries();
     let (log, _) = open(&disk);
     let snapshot = (0..5).map(|number| vec![number; 50]);

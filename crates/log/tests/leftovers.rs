@@ -33,7 +33,7 @@ fn texts(partition: &Arc<PartitionLog>) -> Vec<String> {
 }
 
 #[test]
-fn what_is_dropped_beside_a_poisoned_segment_is_recognized_after_a_restart() {
+fn duplicates_of_batches_dropped_beside_a_poisoned_segment_are_recognized() {
     let sim = SimDisk::new();
     let disk = FaultyDisk::new(sim.mount());
     let (log, _) = Log::open(disk.clone(), manual()).unwrap();
@@ -80,7 +80,7 @@ fn what_is_dropped_beside_a_poisoned_segment_is_recognized_after_a_restart() {
 }
 
 #[test]
-fn a_poisoned_segment_that_goes_does_not_keep_others() {
+fn dropping_a_poisoned_segment_lets_later_ones_be_dropped() {
     let sim = SimDisk::new();
     let disk = FaultyDisk::new(sim.mount());
     let (log, _) = Log::open(disk.clone(), manual()).unwrap();
@@ -112,7 +112,7 @@ fn a_poisoned_segment_that_goes_does_not_keep_others() {
 }
 
 #[test]
-fn an_evicted_producer_is_not_taken_for_one_that_is_known_from_its_beginning() {
+fn retries_of_an_evicted_producer_are_not_taken_for_lost_batches() {
     let sim = SimDisk::new();
     let options = LogOptions {
         producers_max: 2,
@@ -146,7 +146,7 @@ fn an_evicted_producer_is_not_taken_for_one_that_is_known_from_its_beginning() {
 }
 
 #[test]
-fn a_damaged_snapshot_makes_no_producer_known_from_its_beginning() {
+fn after_a_damaged_snapshot_retries_are_not_taken_for_lost_batches() {
     let sim = SimDisk::new();
     let (log, _) = open(&sim);
     let partition = partition_of(&log);
@@ -198,7 +198,7 @@ fn compacted_with_a_failing_sync(sim: &SimDisk, fails_at: u64) -> (Log, Arc<Part
 /// Each sync in turn fails while compaction replaces several segments with one. Segments that are
 /// dropped afterwards must not reappear from leftover files.
 #[test]
-fn what_compaction_could_not_clear_away_does_not_come_back() {
+fn files_that_compaction_could_not_remove_do_not_bring_records_back() {
     let mut failures = 0;
     for fails_at in 0..40 {
         let sim = SimDisk::new();
@@ -223,7 +223,7 @@ fn what_compaction_could_not_clear_away_does_not_come_back() {
 
 /// Failed syncs do not stop compaction permanently, and the newest value of no key is lost.
 #[test]
-fn compaction_goes_on_after_a_failed_sync() {
+fn compaction_continues_after_a_failed_sync() {
     let options = CompactionOptions::default();
     let mut failures = 0;
     for fails_at in 0..40 {
@@ -277,7 +277,7 @@ fn with_room(sim: &SimDisk) -> u64 {
 }
 
 #[test]
-fn after_a_kill_room_stays_room() {
+fn after_a_kill_reserved_space_is_kept() {
     let sim = SimDisk::new();
     with_room(&sim);
     let (log, recovery) = open(&sim);
@@ -290,7 +290,7 @@ fn after_a_kill_room_stays_room() {
 }
 
 #[test]
-fn after_an_orderly_end_room_stays_room_until_the_machine_is_started_anew() {
+fn after_a_clean_stop_reserved_space_is_kept_until_a_power_loss() {
     let sim = SimDisk::new();
     let end = with_room(&sim);
     let (log, _) = open(&sim);
@@ -315,7 +315,7 @@ fn after_an_orderly_end_room_stays_room_until_the_machine_is_started_anew() {
 /// Bytes that a power loss has left far after the last whole batch are not read, and do not
 /// reappear when later batches reach them.
 #[test]
-fn after_a_power_loss_what_lies_behind_a_hole_is_gone() {
+fn after_a_power_loss_bytes_after_a_hole_are_cut_off() {
     let sim = SimDisk::new();
     let end = with_room(&sim);
     let path = format!("{DIR}/{:020}.log", 0);

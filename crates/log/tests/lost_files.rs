@@ -28,7 +28,7 @@ fn path_of(base: u64, ending: &str) -> String {
 }
 
 #[test]
-fn a_file_that_is_gone_or_cut_is_told_at_the_start_with_the_number_of_messages() {
+fn the_start_reports_missing_and_truncated_files_with_the_lost_messages() {
     let len = batch_of(&[&"x".repeat(1_000)]).bytes().len() as u64;
     // The file of a sealed segment with 20 messages, and that of the active one with 10.
     for (base, messages) in [(40, 20), (0, 20), (100, 10)] {
@@ -67,7 +67,7 @@ fn a_file_that_is_gone_or_cut_is_told_at_the_start_with_the_number_of_messages()
 }
 
 #[test]
-fn what_follows_damage_in_the_active_segment_stays() {
+fn batches_after_damage_in_the_active_segment_are_kept() {
     let sim = SimDisk::new();
     let (log, _) = open(&sim);
     let partition = log.partition(topic(1), 0, SMALL).unwrap();
@@ -98,7 +98,7 @@ fn what_follows_damage_in_the_active_segment_stays() {
 }
 
 #[test]
-fn a_newest_file_that_was_cut_after_a_kill_leaves_the_end_in_doubt() {
+fn a_truncated_newest_file_after_a_kill_puts_the_end_in_doubt() {
     let len = batch_of(&[&"x".repeat(200)]).bytes().len() as u64;
     // Truncated to nothing, between two batches, within a batch, and not at all.
     for (bytes, in_doubt) in [
@@ -131,7 +131,7 @@ fn a_newest_file_that_was_cut_after_a_kill_leaves_the_end_in_doubt() {
 }
 
 #[test]
-fn a_newest_file_that_is_gone_after_a_kill_leaves_the_end_in_doubt() {
+fn a_missing_newest_file_after_a_kill_puts_the_end_in_doubt() {
     let sim = SimDisk::new();
     let (log, _) = open(&sim);
     let partition = log.partition(topic(1), 0, SMALL).unwrap();
@@ -161,7 +161,7 @@ fn a_newest_file_that_is_gone_after_a_kill_leaves_the_end_in_doubt() {
 
 /// The index has no entry yet, but its name shows that there was a segment.
 #[test]
-fn a_newest_file_that_is_gone_soon_after_it_was_begun_leaves_the_end_in_doubt() {
+fn a_missing_newest_file_without_an_index_entry_puts_the_end_in_doubt() {
     for (before, raised_to) in [(1, 0), (1, 1_000), (0, 0), (0, 1_000)] {
         let sim = SimDisk::new();
         let (log, _) = open(&sim);
@@ -221,7 +221,7 @@ fn a_kill_while_a_segment_is_begun_leaves_no_doubt() {
 }
 
 #[test]
-fn a_newest_file_that_never_held_a_message_is_not_in_doubt() {
+fn a_newest_file_without_messages_is_not_in_doubt() {
     let sim = SimDisk::new();
     let (log, _) = open(&sim);
     let partition = log.partition(topic(1), 0, SMALL).unwrap();

@@ -91,7 +91,7 @@ fn check(sim: &SimDisk, hit: u64, what: &str) {
 }
 
 #[test]
-fn a_batch_in_the_place_of_another_is_damage_and_the_others_stay() {
+fn a_misplaced_batch_is_damage_and_the_others_are_kept() {
     for seed in 0..200 {
         let mut random = Random(seed);
         let sim = SimDisk::new();
@@ -116,7 +116,7 @@ fn a_batch_in_the_place_of_another_is_damage_and_the_others_stay() {
 }
 
 #[test]
-fn a_flipped_bit_of_a_base_offset_costs_its_batch() {
+fn a_flipped_bit_of_a_base_offset_loses_only_its_batch() {
     for bit in 0..64 {
         let sim = SimDisk::new();
         let len = write(&sim, true);

@@ -74,7 +74,7 @@ fn check(partition: &Arc<PartitionLog>, numbers: u64) {
 }
 
 #[test]
-fn a_file_is_made_when_the_segment_is_half_full_and_used_for_the_next_one() {
+fn a_file_is_prepared_when_the_segment_is_half_full_and_used_for_the_next_one() {
     let disk = SimDisk::new();
     let (log, _) = open(&disk);
     let partition = log.partition(topic(1), 0, OPTIONS).unwrap();
@@ -110,7 +110,7 @@ fn a_file_is_made_when_the_segment_is_half_full_and_used_for_the_next_one() {
 }
 
 #[test]
-fn only_appends_that_wait_for_the_disk_have_one_made() {
+fn only_appends_of_the_disk_class_prepare_a_file() {
     for (class, prepare_segments, expected) in [
         (Durability::Disk, true, Some(PREPARED_BYTES)),
         (Durability::Disk, false, None),
@@ -132,7 +132,7 @@ fn only_appends_that_wait_for_the_disk_have_one_made() {
 }
 
 #[test]
-fn a_file_that_is_not_needed_vanishes() {
+fn a_prepared_file_that_is_not_needed_is_removed() {
     let disk = SimDisk::new();
     let (log, _) = open(&disk);
     let partition = log.partition(topic(1), 0, OPTIONS).unwrap();
@@ -172,7 +172,7 @@ fn a_file_that_is_not_needed_vanishes() {
 }
 
 #[test]
-fn a_full_or_failing_disk_makes_none_and_takes_back_what_is_there() {
+fn no_file_is_prepared_on_a_failing_disk_and_a_full_one_frees_it() {
     let sim = SimDisk::new();
     let disk = FaultyDisk::new(sim.mount());
     let options = LogOptions {
@@ -275,7 +275,7 @@ fn crash_in(operation: u64, fate: u64, died_with_file: &mut u64) -> bool {
 }
 
 #[test]
-fn a_real_folder_takes_zeros_and_stops_when_asked() {
+fn a_real_folder_creates_zeroed_files_and_stops_when_asked() {
     let folder = tempfile::tempdir().unwrap();
     let disk = RealDisk::open(folder.path()).unwrap();
     let bytes = (3 << 20) + 4096;
@@ -288,7 +288,7 @@ fn a_real_folder_takes_zeros_and_stops_when_asked() {
 }
 
 #[test]
-fn the_log_s_own_thread_prepares_on_a_real_disk() {
+fn the_preparer_thread_works_on_a_real_disk() {
     let folder = tempfile::tempdir().unwrap();
     let disk = RealDisk::open(folder.path()).unwrap();
     let options = LogOptions {

@@ -114,11 +114,11 @@ fn random() -> u64 {
 }
 
 #[test]
-fn whatever_order_threads_run_in_nothing_answered_is_lost() {
+fn no_schedule_loses_acknowledged_data() {
     shuttle::check_random(|| run(false), SCHEDULES);
 }
 
 #[test]
-fn whatever_order_threads_run_in_power_takes_nothing_that_was_synced() {
+fn no_schedule_loses_synced_data_in_a_power_loss() {
     shuttle::check_random(|| run(true), SCHEDULES);
 }

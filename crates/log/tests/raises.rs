@@ -5,7 +5,7 @@ use crate::common::{SMALL, batch_of, fresh, manual, offsets, open, put, read_all
 use cloverleaf_log::{Durability, Log, LogOptions, OpenMode, SimDisk};
 
 #[test]
-fn a_raise_leaves_the_ends_and_begins_a_segment() {
+fn a_raise_moves_no_end_and_begins_a_segment() {
     let (_, log, partition) = fresh();
     partition.raise_next_offset(10);
     let ends = || (partition.written_end(), partition.synced_end());
@@ -42,7 +42,7 @@ fn a_raise_leaves_the_ends_and_begins_a_segment() {
 }
 
 #[test]
-fn the_start_is_never_above_what_is_pending() {
+fn the_start_is_never_above_pending_records() {
     let disk = SimDisk::new();
     let options = LogOptions {
         inline_writes: false,
@@ -112,7 +112,7 @@ fn readers_reach_the_end_before_a_raise() {
 
 /// A power loss may keep the name of a new segment and lose its batches.
 #[test]
-fn an_empty_segment_further_up_is_no_end() {
+fn an_empty_segment_does_not_move_the_written_end() {
     let (disk, log, partition) = fresh();
     put(&partition, batch_of(&["a"]));
     log.sync_all().unwrap();

@@ -147,7 +147,7 @@ fn more_partitions_than_open_files_work() {
 }
 
 #[test]
-fn nobody_else_may_read_what_is_stored() {
+fn files_are_readable_only_by_the_broker() {
     fn look(folder: &std::path::Path, seen: &mut usize) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let entry = entry.unwrap();
@@ -182,7 +182,7 @@ fn nobody_else_may_read_what_is_stored() {
 }
 
 #[test]
-fn a_second_broker_is_told_who_has_the_folder() {
+fn a_second_broker_gets_the_holder_of_the_lock() {
     let folder = tempfile::tempdir().unwrap();
     let (log, _) = open(&folder, options());
     let refused = Log::open(RealDisk::open(folder.path()).unwrap(), options()).unwrap_err();
@@ -227,7 +227,7 @@ fn a_folder_that_cannot_be_written_to_is_named() {
 }
 
 #[test]
-fn room_is_reserved_in_small_steps_and_given_back_at_the_seal() {
+fn space_is_reserved_in_small_steps_and_released_by_the_seal() {
     let folder = tempfile::tempdir().unwrap();
     let (log, _) = open(&folder, options());
     let partition = log

@@ -116,7 +116,7 @@ fn is_named(error: &ReadError) -> bool {
 }
 
 #[test]
-fn a_read_that_hangs_holds_up_no_other_topic_and_no_end() {
+fn a_hanging_read_blocks_neither_other_topics_nor_the_stop() {
     let world = World::new();
     let hangs = read_cold(&world.partition(1));
     assert!(is_named(&world.later(&hangs).unwrap_err()));
@@ -127,7 +127,7 @@ fn a_read_that_hangs_holds_up_no_other_topic_and_no_end() {
 }
 
 #[test]
-fn one_file_is_waited_for_by_one_thread_however_many_want_it() {
+fn a_hanging_file_blocks_only_one_thread() {
     let world = World::new();
     let hang: Vec<_> = (0..50).map(|_| read_cold(&world.partition(1))).collect();
     for hangs in &hang {
@@ -145,7 +145,7 @@ fn one_file_is_waited_for_by_one_thread_however_many_want_it() {
 }
 
 #[test]
-fn a_look_up_by_time_that_hangs_holds_up_no_other() {
+fn a_hanging_timestamp_lookup_blocks_no_other() {
     let world = World::new();
     let look_up = |number| {
         let partition = world.partition(number);
@@ -159,7 +159,7 @@ fn a_look_up_by_time_that_hangs_holds_up_no_other() {
 }
 
 #[test]
-fn a_compaction_that_hangs_holds_up_no_other() {
+fn a_hanging_compaction_blocks_no_other_topic() {
     let world = World::new();
     let compact = |number| {
         let partition = world.partition(number);
@@ -172,7 +172,7 @@ fn a_compaction_that_hangs_holds_up_no_other() {
 }
 
 #[test]
-fn an_end_waits_for_no_read() {
+fn a_stop_waits_for_no_read() {
     let world = World::new();
     let (partition, compacted) = (world.partition(1), world.partition(1));
     let look_up = beside(move || partition.offset_for_timestamp(1));

@@ -142,7 +142,7 @@ fn ranges_are_the_batches_that_a_read_gives() {
 }
 
 #[test]
-fn a_reader_that_goes_on_where_it_stopped_gets_everything_once() {
+fn a_reader_that_continues_where_it_stopped_gets_each_batch_once() {
     let world = World::with_batches(100);
     let mut from: Offset = 0;
     let mut ranges = 0;
@@ -156,7 +156,7 @@ fn a_reader_that_goes_on_where_it_stopped_gets_everything_once() {
 }
 
 #[test]
-fn small_batches_and_small_wishes_are_read() {
+fn small_batches_and_small_requests_are_not_sent_from_files() {
     let world = World::new();
     for number in 0..3_000 {
         put(
@@ -185,7 +185,7 @@ fn small_batches_and_small_wishes_are_read() {
 }
 
 #[test]
-fn what_an_earlier_run_wrote_is_sent_once_it_was_read() {
+fn batches_of_an_earlier_run_are_sent_once_they_were_read() {
     let world = World::with_batches(100).again();
     assert!(world.partition.read_stored(0, 1 << 20).is_none());
     let all = read_all(&world.partition);
@@ -195,7 +195,7 @@ fn what_an_earlier_run_wrote_is_sent_once_it_was_read() {
 }
 
 #[test]
-fn behind_a_corrupt_batch_nothing_is_sent_unseen() {
+fn no_unverified_batch_after_a_corrupt_one_is_sent() {
     let world = World::with_batches(100);
     let length = read_all(&world.partition)[0].bytes().len() as u64;
     let world = world.again();
@@ -215,7 +215,7 @@ fn behind_a_corrupt_batch_nothing_is_sent_unseen() {
 }
 
 #[test]
-fn what_the_kernel_has_dropped_is_read() {
+fn batches_evicted_from_the_page_cache_are_read() {
     let world = World::with_batches(100);
     let first = std::fs::File::open(&world.files()[0]).unwrap();
     first.sync_all().unwrap();
@@ -229,7 +229,7 @@ fn what_the_kernel_has_dropped_is_read() {
 }
 
 #[test]
-fn what_was_not_in_memory_for_a_while_is_read_before_it_is_sent() {
+fn evicted_batches_are_verified_again_before_they_are_sent() {
     let world = World::with_batches(100);
     assert!(world.partition.read_stored(20, 400_000).is_some());
     world.disk.set(|faults| faults.uncached = true);
@@ -261,7 +261,7 @@ fn a_segment_whose_sync_has_failed_is_read() {
 }
 
 #[test]
-fn ranges_are_right_while_somebody_writes() {
+fn ranges_are_right_during_writes() {
     let world = World::with_batches(10);
     let partition = &world.partition;
     let text = |number: u64| format!("{number:010}").repeat(BATCH_TEXT_BYTES / 10);

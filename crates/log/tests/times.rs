@@ -34,7 +34,7 @@ fn batch(sequence: i32, value: &[u8]) -> Batch {
 }
 
 #[test]
-fn producers_are_known_under_a_clock_that_was_set_back_and_set_right_again() {
+fn producers_are_known_while_a_clock_is_set_back_and_corrected() {
     // With a snapshot of the producers, and with a walk over the log.
     for has_snapshot in [true, false] {
         // A clean stop writes a snapshot if the walk would be long.
@@ -149,7 +149,7 @@ fn compare(partition: &Arc<PartitionLog>, model: &Model, start: Offset, random: 
 }
 
 #[test]
-fn times_that_go_back_are_found_in_memory_and_in_cold_data() {
+fn decreasing_timestamps_are_found_in_memory_and_on_disk() {
     let all = [
         Codec::None,
         Codec::Gzip,

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn spare_capacity_is_given_back() {
+    fn spare_capacity_is_released() {
         let mut builder = BatchBuilder::with_capacity(1 << 20, 0);
         builder.push(None, Some(&[7; 100]), &[]);
         let batch = builder.finish();

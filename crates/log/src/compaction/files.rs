@@ -352,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_standing_survives_the_round_trip() {
+    fn the_checkpoint_survives_the_round_trip() {
         for horizon_ms in [None, Some(7), Some(-1)] {
             let standing = Standing {
                 clean_end: 1 << 40,

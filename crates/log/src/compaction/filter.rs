@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn tombstones_go_once_their_horizon_has_passed() {
+    fn tombstones_are_removed_once_their_horizon_has_passed() {
         let (batches, seen) = check(
             ["a b", "-a _"],
             5_000,

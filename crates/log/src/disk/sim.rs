@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kill_keeps_everything_but_not_for_ever() {
+    fn a_kill_keeps_unsynced_changes_until_a_power_loss() {
         let disk = SimDisk::new();
         let file = disk.mount().open("x", OpenMode::CreateNew).unwrap();
         write(&file, b"data", 0);

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_hole_counts_unless_a_power_loss_may_have_left_it() {
+    fn entries_after_a_hole_are_used_unless_a_power_loss_may_have_left_it() {
         let all = entries(5);
         let (mut file, starts) = file_of(&all, &[]);
         file[starts[2] + 30] ^= 1;
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_last_entry_is_seen() {
+    fn a_damaged_last_entry_is_detected() {
         let (mut file, starts) = file_of(&entries(3), &[]);
         assert!(!read(&file, false).unwrap().torn_end);
         file[starts[2] + 100] ^= 1;
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_within_a_payload_is_none() {
+    fn an_entry_within_a_payload_is_not_an_entry() {
         let (inner, starts) = file_of(&entries(2), &[]);
         let mut outer = encode_journal_header(JournalId { tag: 77, ..ID }).to_vec();
         let id = JournalId { tag: 77, ..ID };
@@ -324,7 +324,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn damage_loses_what_it_hit(
+        fn damage_loses_only_the_entries_that_it_hit(
             count in 1u8..12,
             at in 0usize..9_000,
             len in 1usize..3_000,

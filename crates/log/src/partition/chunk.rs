@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_is_used_again_once_nobody_needs_it() {
+    fn a_buffer_is_reused_once_no_batch_needs_it() {
         let buffers = ChunkBuffers::default();
         let first = read(&buffers, b"a longer text");
         let slice = first.slice(2..8);
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn few_buffers_are_kept() {
+    fn the_pool_of_buffers_is_bounded() {
         let buffers = ChunkBuffers::default();
         let chunks: Vec<Bytes> = (0..20).map(|_| read(&buffers, b"x")).collect();
         drop(chunks);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_read_gives_its_buffer_back() {
+    fn a_failed_read_returns_its_buffer() {
         let buffers = ChunkBuffers::default();
         let failed = buffers.read(CHUNK_BYTES_MAX, |_| Err(std::io::Error::other("broken")));
         assert!(failed.is_err());

@@ -411,7 +411,7 @@ mod tests {
     /// The accepted end counts batches only: neither skipped offsets nor the sealing of a segment
     /// move it.
     #[test]
-    fn nothing_is_accepted_while_a_segment_is_begun_or_ended() {
+    fn beginning_or_ending_a_segment_moves_no_accepted_end() {
         let options = LogOptions {
             manual: true,
             inline_writes: false,

@@ -50,7 +50,7 @@ fn sequences_must_continue() {
 }
 
 #[test]
-fn sequences_go_round() {
+fn sequence_numbers_wrap_around() {
     let max = i32::MAX;
     check(&[(0, max - 1, 2), (0, 0, 1)], "new, new");
     check(&[(0, max, 3), (0, 2, 1), (0, max, 3)], "new, new, at 100");
@@ -78,7 +78,7 @@ fn five_batches_are_remembered() {
 }
 
 #[test]
-fn what_was_not_written_can_be_taken_back() {
+fn unwritten_batches_can_be_undone() {
     let mut producers = table(10);
     for number in 0..5 {
         producers.add(&claim(0, number, 1), number as u64, number as u64, 0);
@@ -96,7 +96,7 @@ fn what_was_not_written_can_be_taken_back() {
 }
 
 #[test]
-fn what_a_power_loss_took_is_taken_again() {
+fn retries_of_lost_batches_are_accepted() {
     let mut producers = table(10);
     producers.recover(&claim(0, 2, 1), 100, 0);
     producers.recover(&claim(0, 6, 1), 103, 0);

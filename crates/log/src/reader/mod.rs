@@ -211,7 +211,7 @@ mod tests {
     use crate::{Log, LogClock, LogOptions, PartitionOptions, SimDisk};
 
     #[test]
-    fn a_thread_that_was_replaced_is_let_go_when_it_has_come_back() {
+    fn a_replaced_thread_is_dropped_once_it_has_ended() {
         let now_ms = Arc::new(AtomicI64::new(0));
         let clock = now_ms.clone();
         let options = LogOptions {

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_that_does_not_come_back_is_named_and_its_thread_replaced() {
+    fn a_stalled_read_is_named_and_its_thread_replaced() {
         let watch = ReaderWatch::default();
         assert_eq!(stalled(&watch.look(50_000)), (vec![], 0, 0));
         let (slow, told) = begin(&watch, 50_000, "a");
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_for_which_no_other_can_be_started_goes_on() {
+    fn a_thread_that_cannot_be_replaced_continues() {
         let watch = ReaderWatch::default();
         let (slow, _told) = begin(&watch, 0, "a");
         for _ in 0..2 {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_the_disk_does_not_answer_for_takes_no_second_thread() {
+    fn a_stalled_file_takes_no_second_thread() {
         let watch = ReaderWatch::default();
         let (first, _) = begin(&watch, 0, "a");
         watch.look(10_000);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn not_every_read_of_a_dead_disk_gets_a_thread() {
+    fn replacements_on_a_dead_disk_are_bounded() {
         let watch = ReaderWatch::default();
         let turns: Vec<_> = (0..100)
             .map(|number| begin(&watch, 0, &number.to_string()))
