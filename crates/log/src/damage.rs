@@ -16,7 +16,7 @@ use crate::segment::scan::find_batch;
 use crate::shared::Shared;
 
 /// Bytes of one step of a search. A step with an unreadable block is skipped as a whole.
-const SEARCH_BYTES: u64 = 64 << 10;
+const SEARCH_STEP_BYTES: u64 = 64 << 10;
 
 /// The damaged regions of a segment, by their first position.
 pub(crate) type Damages = BTreeMap<u64, Damage>;
@@ -31,27 +31,27 @@ pub(crate) enum Damage {
 }
 
 /// The fault at a position at which a batch is expected.
-pub(crate) enum Fault {
+pub(crate) enum ReadFault {
     /// The bytes are no valid batch, for this reason.
     NoBatch(String),
     /// The disk cannot read the bytes.
     Unreadable(std::io::Error),
     /// The file ends before the segment does.
-    Ends,
+    FileEnds,
 }
 
 /// Finds the end of the damaged region that begins at `position`, and reports the region. Returns
-/// the position after it; `None` if the bytes that may be scanned in this turn (`turn`) are used
+/// the position after it; `None` if the bytes that may be scanned in this turn (`budget_bytes`) are used
 /// up, so that the reader must call again. `after` is the end offset of the last batch before the
 /// region, if it is known.
-pub(crate) fn step_over(
+pub(crate) fn skip_damage(
     shared: &Shared,
     segment: &Segment,
     file: &dyn DiskFile,
     position: u64,
     after: Option<Offset>,
-    fault: &Fault,
-    turn: &mut u64,
+    fault: &ReadFault,
+    budget_bytes: &mut u64,
 ) -> Option<u64> {
     let known = segment.damages.lock().get(&position).copied();
     let searched = match known {
@@ -62,25 +62,25 @@ pub(crate) fn step_over(
     let offsets = after.unwrap_or(segment.base)..segment.end();
     let bytes_max = shared.options.batch_bytes_max;
     let found = match fault {
-        Fault::Ends => Some((segment.len(), Some(segment.end()))),
-        Fault::Unreadable(_) => {
+        ReadFault::FileEnds => Some((segment.len(), Some(segment.end()))),
+        ReadFault::Unreadable(_) => {
             let boundary = segment.with_index(|entries| boundary_after(entries, position));
             let next = boundary.flatten().unwrap_or(segment.len());
-            Some((next, offset_at(segment, file, next)))
+            Some((next, base_offset_at(segment, file, next)))
         }
-        Fault::NoBatch(_) => {
+        ReadFault::NoBatch(_) => {
             let mut searched = searched;
             loop {
                 let left = segment.len().saturating_sub(searched);
                 if left == 0 {
                     break Some((segment.len(), Some(segment.end())));
                 }
-                if *turn == 0 {
+                if *budget_bytes == 0 {
                     segment.note_damage(position, Damage::AtLeast(searched));
                     break None;
                 }
-                let until = searched + left.min(SEARCH_BYTES);
-                *turn = turn.saturating_sub(until - searched);
+                let until = searched + left.min(SEARCH_STEP_BYTES);
+                *budget_bytes = budget_bytes.saturating_sub(until - searched);
                 let starts = searched + 1..until + 1;
                 match find_batch(file, starts, offsets.clone(), bytes_max) {
                     Ok(Some((next, offset))) => break Some((next, Some(offset))),
@@ -93,28 +93,28 @@ pub(crate) fn step_over(
     let (next, offset) = found?;
     // In a truncated file each reader meets the missing bytes at another position. They are
     // reported only once.
-    let is_new = next < segment.len() || segment.behind_damage(next - 1).is_none();
+    let is_new = next < segment.len() || segment.end_of_damage(next - 1).is_none();
     segment.note_damage(position, Damage::UpTo(next));
-    segment.distrust_from(position);
+    segment.note_unchecked_from(position);
     if is_new {
         let loss = Loss {
             file: segment.log_path(),
             position,
             bytes: next.saturating_sub(position),
             reason: match fault {
-                Fault::NoBatch(reason) => reason.clone(),
-                Fault::Unreadable(error) => error.to_string(),
-                Fault::Ends => ENDS_EARLY.to_owned(),
+                ReadFault::NoBatch(reason) => reason.clone(),
+                ReadFault::Unreadable(error) => error.to_string(),
+                ReadFault::FileEnds => REASON_TRUNCATED.to_owned(),
             },
             offsets: after.zip(offset).map(|(from, to)| from..to),
         };
-        loss.tell(shared);
+        loss.report(shared);
     }
     Some(next)
 }
 
 /// The base offset of the batch at a position; `None` if it cannot be read.
-fn offset_at(segment: &Segment, file: &dyn DiskFile, position: u64) -> Option<Offset> {
+fn base_offset_at(segment: &Segment, file: &dyn DiskFile, position: u64) -> Option<Offset> {
     if position == segment.len() {
         return Some(segment.end());
     }
@@ -139,13 +139,13 @@ pub(crate) struct Loss {
 }
 
 /// A [`Loss::reason`]: the file is shorter than the data that was written to it.
-pub(crate) const ENDS_EARLY: &str = "the file ends too early";
+pub(crate) const REASON_TRUNCATED: &str = "the file ends too early";
 /// A [`Loss::reason`]: the file does not exist.
-pub(crate) const IS_GONE: &str = "the file is gone";
+pub(crate) const REASON_MISSING: &str = "the file is gone";
 
 impl Loss {
     /// Counts the loss and logs it. Call it once for each loss.
-    pub(crate) fn tell(&self, shared: &Shared) {
+    pub(crate) fn report(&self, shared: &Shared) {
         count(&shared.counters.corrupt_regions, 1);
         let Loss {
             file,

@@ -14,7 +14,7 @@ use crate::metrics::count;
 use crate::partition::PartitionLog;
 use crate::partition::group_commit::{sync_partitions, sync_segment};
 use crate::producers::snapshot::SNAPSHOT_BYTES;
-use crate::segment::{Close, Segment, Stage};
+use crate::segment::{FinalIndexItem, Segment, Stage};
 use crate::shared::Shared;
 
 /// Once this many bytes are unsynced, they are synced before the interval ends, so that a later
@@ -105,7 +105,7 @@ impl Housekeeper {
         }
         sync_partitions(shared, &dirty);
         for partition in dirty.iter().filter(|partition| !partition.is_deleted()) {
-            partition.promise_synced(shared, Close::No);
+            partition.flush_active_index(shared, FinalIndexItem::None);
             partition.try_snapshot_producers(SNAPSHOT_BYTES);
         }
     }
@@ -125,12 +125,12 @@ fn seal(
     sync_segment(shared, segment, segment.len())?;
     // The index must have an entry for the end before the file is truncated: recovery takes a file
     // without reserved space and without such an entry for a damaged one.
-    segment.flush_index(shared, Close::Promise)?;
+    segment.flush_index(shared, FinalIndexItem::End)?;
     segment.file(shared)?.set_len(segment.len()).map_err(fail)?;
     partition.try_snapshot_producers(1);
     // The segment's name must be durable before its footer is.
     sync_partitions(shared, std::slice::from_ref(partition));
-    segment.flush_index(shared, Close::Footer)?;
+    segment.flush_index(shared, FinalIndexItem::Footer)?;
     count(&shared.counters.syncs, 2);
     let sync = shared.disk.sync_dir(&partition.dir);
     sync.map_err(|error| IoFailure::new("sync", &partition.dir, &error))?;
@@ -141,10 +141,10 @@ fn seal(
 
 impl PartitionLog {
     /// Writes the index entries of the active segment whose bytes are synced.
-    pub(crate) fn promise_synced(&self, shared: &Shared, close: Close) {
+    pub(crate) fn flush_active_index(&self, shared: &Shared, final_item: FinalIndexItem) {
         let active = self.state.lock().active().cloned();
         if let Some(segment) = active
-            && let Err(failure) = segment.flush_index(shared, close)
+            && let Err(failure) = segment.flush_index(shared, final_item)
         {
             tracing::warn!(%failure, "index not written; the next start scans more of the log");
         }

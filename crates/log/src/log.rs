@@ -24,7 +24,7 @@ use crate::producers::snapshot::SNAPSHOT_BYTES_AT_CLOSE;
 use crate::queue::{Queue, Queued};
 use crate::recovery::{Recovery, recover_partitions};
 use crate::removal::{Removal, Remover};
-use crate::segment::Close;
+use crate::segment::FinalIndexItem;
 use crate::shared::{Queues, Shared};
 
 /// Lock file of the data folder.
@@ -154,7 +154,7 @@ impl Log {
         log.set_options(&options);
         let log = log.clone();
         drop(partitions);
-        log.tell_losses();
+        log.report_losses();
         Ok(log)
     }
 
@@ -269,7 +269,7 @@ impl Log {
     /// that finds such a read also logs it, reports the failure to the reader, and starts another
     /// thread for the queued reads. Call it regularly, without a lock that readers take.
     pub fn stalled_reads(&self) -> Vec<String> {
-        self.inner.shared.look_after_reads()
+        self.inner.shared.check_stalled_reads()
     }
 
     /// Ends all blocking waits for a read with [`crate::ReadError::Closed`]. It is the first step
@@ -323,9 +323,9 @@ impl Log {
         self.inner.housekeeper.lock().work(shared, chores, false);
         sync_partitions(shared, &partitions);
         for partition in &partitions {
-            partition.promise_synced(shared, Close::Promise);
+            partition.flush_active_index(shared, FinalIndexItem::End);
             partition.discard_prepared();
-            partition.cut_room();
+            partition.truncate_reserved();
             partition.try_snapshot_producers(SNAPSHOT_BYTES_AT_CLOSE);
             partition.close_now();
         }
@@ -336,7 +336,7 @@ impl Log {
         if let Some(Err(error)) = lock.map(|lock| lock.set_text(&text)) {
             tracing::warn!(%error, "the lock file does not say that the log was closed cleanly");
         }
-        self.inner.shared.forget_partitions();
+        self.inner.shared.drop_partitions();
     }
 }
 
@@ -376,7 +376,7 @@ impl Drop for Inner {
             partition.close_now();
         }
         self.shared.journal.close_now();
-        self.shared.forget_partitions();
+        self.shared.drop_partitions();
     }
 }
 
@@ -480,7 +480,7 @@ fn open_files(
     let shared = Arc::new(shared);
     let same_boot = data_folder::is_same_boot(previous, &recovery.boot_id);
     if let Err(failure) = recover_partitions(&shared, recovery, same_boot) {
-        shared.forget_partitions();
+        shared.drop_partitions();
         return Err(failure);
     }
     Ok(shared)

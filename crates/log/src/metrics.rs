@@ -83,7 +83,7 @@ pub(crate) fn count(counter: &AtomicU64, amount: u64) {
 }
 
 /// Subtracts from a gauge. Returns its value before.
-pub(crate) fn discount(gauge: &AtomicU64, amount: u64) -> u64 {
+pub(crate) fn subtract(gauge: &AtomicU64, amount: u64) -> u64 {
     gauge.fetch_sub(amount, Relaxed)
 }
 

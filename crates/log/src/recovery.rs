@@ -13,7 +13,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use crate::batch::{BATCH_HEADER_BYTES, Batch, Offset};
-use crate::damage::{Damage, ENDS_EARLY, IS_GONE, Loss};
+use crate::damage::{Damage, Loss, REASON_MISSING, REASON_TRUNCATED};
 use crate::disk::{Disk, DiskFile, OpenMode, read_full};
 use crate::error::IoFailure;
 use crate::housekeeping::Chore;
@@ -24,7 +24,7 @@ use crate::producers::recovery::recover_producers;
 use crate::producers::snapshot::read_snapshot;
 use crate::segment::files::{find_segments, remove_segment};
 use crate::segment::index::{INDEX_ENTRY_BYTES, IndexEntry, IndexItem, decode_index_item};
-use crate::segment::scan::{Behind, OFFSETS_AHEAD_MAX, find_batch, scan};
+use crate::segment::scan::{OFFSET_GAP_MAX, TailBytes, find_batch, scan};
 use crate::segment::{Segment, SegmentState, Stage, create_index, read_index};
 use crate::shared::Shared;
 use crate::topic_files::{self, RecoveredTopic, TOPIC_NAME};
@@ -90,7 +90,7 @@ pub(crate) fn recover_partitions(
         let raise_to = state.raise_to;
         let partition = PartitionLog::new(shared.clone(), topic, number, state);
         partition.raise_next_offset(raise_to);
-        note_unfinished(shared, &partition);
+        queue_unfinished(shared, &partition);
         recovery.partitions.push(RecoveredPartition {
             topic,
             partition: number,
@@ -106,7 +106,7 @@ pub(crate) fn recover_partitions(
 }
 
 /// Queues the work that the last run did not finish for the housekeeper.
-fn note_unfinished(shared: &Shared, partition: &Arc<PartitionLog>) {
+fn queue_unfinished(shared: &Shared, partition: &Arc<PartitionLog>) {
     let mut state = partition.state.lock();
     for segment in &state.segments {
         count(
@@ -268,7 +268,7 @@ fn recover_partition(
                 position: segment.len(),
                 reserved: found.file_len,
                 // The file may have been a prepared one. If it was not, padding does no harm.
-                fills_blocks: true,
+                pads_blocks: true,
                 has_dir: true,
             };
         }
@@ -277,7 +277,7 @@ fn recover_partition(
     let found_end = state.next_offset;
     let ends = state.losses.iter().flat_map(|loss| &loss.offsets);
     lost_end = ends.fold(lost_end, |end, offsets| end.max(offsets.end));
-    if let Err(failure) = begin_behind(shared, &mut state, &dir, lost_end) {
+    if let Err(failure) = begin_above(shared, &mut state, &dir, lost_end) {
         // The index files without a segment stay: they tell the next start that these offsets were
         // assigned.
         tracing::warn!(%failure, "cannot create a segment above the lost offsets");
@@ -298,7 +298,7 @@ fn recover_partition(
 
 /// If messages at the end are lost, begins a segment with a base offset above theirs, so that later
 /// starts know, too, that the lost offsets were assigned.
-fn begin_behind(
+fn begin_above(
     shared: &Shared,
     state: &mut RecoveredState,
     dir: &Arc<str>,
@@ -344,7 +344,7 @@ fn missing(shared: &Shared, dir: &str, base: Offset, end_in_doubt: bool) -> Opti
         file: format!("{dir}/{base:020}.log"),
         position: 0,
         bytes: end.map_or(0, |end| end.position),
-        reason: IS_GONE.to_owned(),
+        reason: REASON_MISSING.to_owned(),
         offsets: end.map(|end| base..end.offset),
     })
 }
@@ -356,7 +356,7 @@ fn cut_short(path: &str, position: u64, from: Offset, said: IndexEntry) -> Loss 
         file: path.to_owned(),
         position,
         bytes: said.position - position,
-        reason: ENDS_EARLY.to_owned(),
+        reason: REASON_TRUNCATED.to_owned(),
         offsets: Some(from..said.offset),
     }
 }
@@ -424,11 +424,11 @@ fn recover_segment(
     let start = entries.last().copied().unwrap_or(beginning(base));
     let bytes_max = shared.options.batch_bytes_max;
     let below = next_base.unwrap_or(Offset::MAX);
-    let behind = match next_base {
-        None => Behind::Room,
-        Some(_) => Behind::Anything,
+    let tail_bytes = match next_base {
+        None => TailBytes::Reserved,
+        Some(_) => TailBytes::Unknown,
     };
-    let mut found = scan(&*file, start, below, bytes_max, behind).map_err(fail("read"))?;
+    let mut found = scan(&*file, start, below, bytes_max, tail_bytes).map_err(fail("read"))?;
     entries.append(&mut found.entries);
     has_producers |= found.has_producers;
     // If valid batches follow the invalid bytes, these are a corrupt region, not a torn tail. The
@@ -437,7 +437,7 @@ fn recover_segment(
     let content_end = found.position + found.torn_bytes;
     while found.torn_bytes > 0 && gaps.len() < GAPS_MAX {
         let starts = found.position + 1..content_end;
-        let offsets = found.end..below.min(found.end.saturating_add(OFFSETS_AHEAD_MAX));
+        let offsets = found.end..below.min(found.end.saturating_add(OFFSET_GAP_MAX));
         let next = find_batch(&*file, starts, offsets, bytes_max);
         let Some((position, offset)) = next.map_err(fail("read"))? else {
             break;
@@ -457,8 +457,8 @@ fn recover_segment(
             max_timestamp_ms: found.max_timestamp_ms,
         };
         entries.push(next);
-        let behind = Behind::ContentUpTo(content_end);
-        found = scan(&*file, next, below, bytes_max, behind).map_err(fail("read"))?;
+        let tail_bytes = TailBytes::ZerosFrom(content_end);
+        found = scan(&*file, next, below, bytes_max, tail_bytes).map_err(fail("read"))?;
         entries.append(&mut found.entries);
         has_producers |= found.has_producers;
     }
@@ -548,7 +548,7 @@ fn check_length(shared: &Shared, path: &str, base: Offset, footer: IndexEntry) -
     let start = index.entries[..before].last().copied();
     let start = start.unwrap_or(beginning(base));
     let bytes_max = shared.options.batch_bytes_max;
-    let found = scan(&*file, start, footer.offset, bytes_max, Behind::Anything);
+    let found = scan(&*file, start, footer.offset, bytes_max, TailBytes::Unknown);
     let (position, end) = found.map_or((start.position, start.offset), |it| (it.position, it.end));
     Some(cut_short(path, position, end, footer))
 }

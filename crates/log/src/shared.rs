@@ -24,8 +24,8 @@ use crate::queue::Queue;
 use crate::reader::ReadJob;
 use crate::reader::watch::ReaderWatch;
 use crate::removal::{Removal, Removals};
-use crate::segment::residents::Residents;
-use crate::space::Space;
+use crate::segment::eviction::EvictionQueue;
+use crate::space::FreeSpace;
 use crate::topic_files::Describer;
 
 /// If a write on the caller's thread takes longer than this, the disk throttles writers. An
@@ -105,10 +105,10 @@ pub(crate) struct Shared {
     pub(crate) reader_watch: ReaderWatch,
     /// The threads "log-reader": one, and one more for each that hangs in a read.
     pub(crate) readers: Mutex<Vec<JoinHandle<()>>>,
-    pub(crate) space: Space,
-    pub(crate) open_files: Residents,
+    pub(crate) space: FreeSpace,
+    pub(crate) open_files: EvictionQueue,
     pub(crate) prepared_files: PreparedFiles,
-    pub(crate) indexes: Residents,
+    pub(crate) indexes: EvictionQueue,
     pub(crate) partitions: RwLock<BTreeMap<(Uuid, u32), Arc<PartitionLog>>>,
     pub(crate) removals: Removals,
     pub(crate) describer: OnceLock<Describer>,
@@ -128,12 +128,12 @@ impl Shared {
     ) -> Shared {
         Shared {
             tail: TailCache::new(options.tail_bytes_max),
-            space: Space::new(options.disk_free_bytes_min),
-            open_files: Residents::new(options.open_files_max as u64),
+            space: FreeSpace::new(options.disk_free_bytes_min),
+            open_files: EvictionQueue::new(options.open_files_max as u64),
             chunks: ChunkBuffers::default(),
             reader_watch: ReaderWatch::default(),
             readers: Mutex::default(),
-            indexes: Residents::new(options.index_bytes_max),
+            indexes: EvictionQueue::new(options.index_bytes_max),
             partitions: RwLock::default(),
             removals: Removals::default(),
             describer: OnceLock::new(),
@@ -179,7 +179,7 @@ impl Shared {
     }
 
     /// Drops all partitions, to break the reference cycle between them and this struct.
-    pub(crate) fn forget_partitions(&self) {
+    pub(crate) fn drop_partitions(&self) {
         let partitions = std::mem::take(&mut *self.partitions.write());
         drop(partitions);
         self.queues.clear();

@@ -6,14 +6,14 @@ use std::time::Instant;
 use crate::disk::Disk;
 
 /// Milliseconds for which a measurement of the free space is valid.
-const BELIEF_MS: u64 = 100;
+const MEASUREMENT_VALID_MS: u64 = 100;
 
 /// Minimum milliseconds between two log lines, so that a disk at the edge of its reserve is not
 /// filled by log lines.
 const LINE_INTERVAL_MS: u64 = 10_000;
 
 /// The last measured free space, and the bytes that may be written before the next measurement.
-pub(crate) struct Space {
+pub(crate) struct FreeSpace {
     reserve_bytes: u64,
     started: Instant,
     /// Milliseconds after `started` at which the measurement expires.
@@ -22,18 +22,18 @@ pub(crate) struct Space {
     budget_bytes: AtomicI64,
     free_bytes: AtomicU64,
     full: AtomicBool,
-    told: LastReport,
+    told: LoggedDiskState,
 }
 
 /// The state that the last log line has reported.
 #[derive(Default)]
-struct LastReport {
+struct LoggedDiskState {
     is_full: AtomicBool,
     /// Milliseconds after the start from which on the next line may be logged.
     next_ms: AtomicU64,
 }
 
-impl LastReport {
+impl LoggedDiskState {
     /// Whether a line is due, because the state has changed since the last line.
     fn is_due(&self, is_full: bool, now_ms: u64) -> bool {
         if self.is_full.load(Relaxed) == is_full || now_ms < self.next_ms.load(Relaxed) {
@@ -50,16 +50,16 @@ impl LastReport {
     }
 }
 
-impl Space {
-    pub(crate) fn new(reserve_bytes: u64) -> Space {
-        Space {
+impl FreeSpace {
+    pub(crate) fn new(reserve_bytes: u64) -> FreeSpace {
+        FreeSpace {
             reserve_bytes,
             started: Instant::now(),
             believed_until_ms: AtomicU64::new(0),
             budget_bytes: AtomicI64::new(0),
             free_bytes: AtomicU64::new(u64::MAX),
             full: AtomicBool::new(false),
-            told: LastReport::default(),
+            told: LoggedDiskState::default(),
         }
     }
 
@@ -88,7 +88,8 @@ impl Space {
         self.full.store(above == 0, Relaxed);
         self.budget_bytes
             .store(i64::try_from(above / 2).unwrap_or(i64::MAX), Relaxed);
-        self.believed_until_ms.store(now_ms + BELIEF_MS, Relaxed);
+        self.believed_until_ms
+            .store(now_ms + MEASUREMENT_VALID_MS, Relaxed);
         self.tell(free, above == 0, now_ms);
     }
 
@@ -132,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_full_disk_is_logged_once_when_it_begins_and_once_when_it_ends() {
-        let told = LastReport::default();
+        let told = LoggedDiskState::default();
         let later = LINE_INTERVAL_MS;
         assert!(!told.is_due(false, 0), "it was never full");
         assert!(told.is_due(true, 5));
@@ -143,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_disk_at_the_edge_of_its_reserve_is_logged_rarely() {
-        let told = LastReport::default();
+        let told = LoggedDiskState::default();
         let mut lines = Vec::new();
         for now_ms in (0..=3 * LINE_INTERVAL_MS).step_by(100) {
             let is_full = now_ms / 100 % 2 == 0;

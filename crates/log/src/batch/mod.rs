@@ -370,8 +370,8 @@ impl Batch {
     }
 
     /// Takes exclusive ownership of the bytes; copies them only if they are shared. So
-    /// [`Unplaced::place`], under the partition's lock, only sets two fields.
-    pub(crate) fn into_unplaced(self) -> Unplaced {
+    /// [`UnassignedBatch::place`], under the partition's lock, only sets two fields.
+    pub(crate) fn into_unassigned(self) -> UnassignedBatch {
         let Batch {
             bytes,
             max_timestamp_ms,
@@ -383,7 +383,7 @@ impl Batch {
             Ok(own) => own,
             Err(shared) => BytesMut::from(&shared[..]),
         };
-        Unplaced {
+        UnassignedBatch {
             bytes,
             max_timestamp_ms,
             last_offset_delta,
@@ -406,14 +406,14 @@ impl std::fmt::Debug for Batch {
 }
 
 /// A batch that has no offsets yet and whose bytes are not shared.
-pub(crate) struct Unplaced {
+pub(crate) struct UnassignedBatch {
     bytes: BytesMut,
     max_timestamp_ms: i64,
     last_offset_delta: u32,
     count: u32,
 }
 
-impl Unplaced {
+impl UnassignedBatch {
     /// Assigns the batch's offsets: sets the base offset and the leader epoch (always 0: one
     /// broker).
     pub(crate) fn place(mut self, base_offset: Offset) -> Batch {

@@ -48,12 +48,12 @@ const WRITE_BYTES: usize = 1 << 20;
 
 /// How far compaction has come, kept across restarts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Standing {
+pub(crate) struct CompactionCheckpoint {
     pub(crate) clean_end: Offset,
     pub(crate) horizon_ms: Option<i64>,
 }
 
-impl Standing {
+impl CompactionCheckpoint {
     fn encode(self) -> [u8; STATE_BYTES] {
         let mut bytes = [0; STATE_BYTES];
         bytes[..8].copy_from_slice(STATE_MAGIC);
@@ -65,11 +65,11 @@ impl Standing {
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Option<Standing> {
+    fn decode(bytes: &[u8]) -> Option<CompactionCheckpoint> {
         let is_ours = bytes.len() == STATE_BYTES
             && bytes.starts_with(STATE_MAGIC)
             && u32::from_le_bytes(field(bytes, 24)) == crc32c::crc32c(&bytes[..24]);
-        is_ours.then(|| Standing {
+        is_ours.then(|| CompactionCheckpoint {
             clean_end: u64::from_le_bytes(field(bytes, 8)),
             horizon_ms: Some(i64::from_le_bytes(field(bytes, 16))).filter(|it| *it != i64::MAX),
         })
@@ -80,20 +80,20 @@ impl Standing {
     }
 
     /// The stored checkpoint; the beginning of the partition if there is none or it cannot be read.
-    pub(crate) fn load(disk: &dyn Disk, dir: &str) -> Standing {
-        let path = Standing::path(dir);
+    pub(crate) fn load(disk: &dyn Disk, dir: &str) -> CompactionCheckpoint {
+        let path = CompactionCheckpoint::path(dir);
         let mut bytes = [0; STATE_BYTES + 1];
         let read = disk.open(&path, OpenMode::Existing);
         let count = read.and_then(|file| read_full(&*file, &mut bytes, 0));
         let standing = count
             .ok()
-            .and_then(|count| Standing::decode(&bytes[..count]));
+            .and_then(|count| CompactionCheckpoint::decode(&bytes[..count]));
         standing.unwrap_or_default()
     }
 
     /// Stores the checkpoint durably.
     pub(crate) fn save(self, shared: &Shared, dir: &str) -> Result<(), IoFailure> {
-        let path = Standing::path(dir);
+        let path = CompactionCheckpoint::path(dir);
         count(&shared.counters.syncs, 1);
         let written = replace_file(&*shared.disk, dir, &path, &self.encode(), 0);
         written.map_err(|error| IoFailure::new("write", &path, &error))
@@ -354,15 +354,15 @@ mod tests {
     #[test]
     fn the_checkpoint_survives_the_round_trip() {
         for horizon_ms in [None, Some(7), Some(-1)] {
-            let standing = Standing {
+            let standing = CompactionCheckpoint {
                 clean_end: 1 << 40,
                 horizon_ms,
             };
             let mut bytes = standing.encode();
-            assert_eq!(Standing::decode(&bytes), Some(standing));
+            assert_eq!(CompactionCheckpoint::decode(&bytes), Some(standing));
             bytes[9] ^= 1;
-            assert_eq!(Standing::decode(&bytes), None);
-            assert_eq!(Standing::decode(&bytes[..20]), None);
+            assert_eq!(CompactionCheckpoint::decode(&bytes), None);
+            assert_eq!(CompactionCheckpoint::decode(&bytes[..20]), None);
         }
     }
 }

@@ -278,7 +278,7 @@ mod tests {
                 None => builder.push_at(timestamp_ms, Some(word.as_bytes()), Some(b"v"), &[]),
             }
         }
-        builder.finish().into_unplaced().place(base)
+        builder.finish().into_unassigned().place(base)
     }
 
     fn show(batch: &Batch) -> String {

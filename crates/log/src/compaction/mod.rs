@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::batch::{Batch, Codec, Offset};
-use crate::compaction::files::{CleanWriter, Standing};
+use crate::compaction::files::{CleanWriter, CompactionCheckpoint};
 use crate::compaction::filter::{Filter, KeptRecords, OffsetMap, Seen, is_walkable, pack};
 use crate::error::{IoFailure, LogError, ReadError};
 use crate::partition::PartitionLog;
@@ -28,7 +28,7 @@ use crate::segment::{Segment, Stage};
 
 /// A batch may grow up to this many bytes when it is recompressed with another codec: readers fetch
 /// a batch whole, and by default at most this many bytes at once.
-const GROWN_BYTES_MAX: usize = 1 << 20;
+const RECOMPRESSED_BYTES_MAX: usize = 1 << 20;
 
 /// Options of one call of [`PartitionLog::compact`].
 #[derive(Clone, Debug)]
@@ -107,7 +107,7 @@ pub struct CompactionStatus {
 #[derive(Default)]
 pub(crate) struct Compaction {
     /// `None` until it is read from the disk.
-    standing: Option<Standing>,
+    standing: Option<CompactionCheckpoint>,
     pass: Option<Pass>,
 }
 
@@ -267,7 +267,7 @@ impl PartitionLog {
             self.clean_run(pass, &run, options, done)?;
             pass.done_to = end;
         }
-        let reached = Standing {
+        let reached = CompactionCheckpoint {
             clean_end: pass.map.end,
             horizon_ms: pass.horizon_ms,
         };
@@ -279,7 +279,11 @@ impl PartitionLog {
     }
 
     /// The segments that no pass has covered and that are older than `min_lag_ms`.
-    fn dirty(&self, standing: Standing, options: &CompactionOptions) -> Vec<Arc<Segment>> {
+    fn dirty(
+        &self,
+        standing: CompactionCheckpoint,
+        options: &CompactionOptions,
+    ) -> Vec<Arc<Segment>> {
         let lag_ms = i64::try_from(options.min_lag_ms).unwrap_or(i64::MAX);
         let newest_ms = options.now_ms.saturating_sub(lag_ms);
         let is_old = |segment: &Arc<Segment>| {
@@ -293,7 +297,7 @@ impl PartitionLog {
     /// Collects the keys of the dirty segments; `None` if there is nothing to do.
     fn begin_pass(
         self: &Arc<Self>,
-        standing: Standing,
+        standing: CompactionCheckpoint,
         options: &CompactionOptions,
     ) -> Result<Option<Pass>, Break> {
         let dirty = self.dirty(standing, options);
@@ -461,13 +465,17 @@ impl PartitionLog {
 }
 
 impl Compaction {
-    fn standing(&mut self, partition: &PartitionLog) -> Result<Standing, ReadError> {
+    fn standing(&mut self, partition: &PartitionLog) -> Result<CompactionCheckpoint, ReadError> {
         if let Some(standing) = self.standing {
             return Ok(standing);
         }
         let (disk, dir) = (partition.shared.disk.clone(), partition.dir.clone());
-        let load = move || Standing::load(&*disk, &dir);
-        let found = wait_for_small(&partition.shared, Standing::path(&partition.dir), load)?;
+        let load = move || CompactionCheckpoint::load(&*disk, &dir);
+        let found = wait_for_small(
+            &partition.shared,
+            CompactionCheckpoint::path(&partition.dir),
+            load,
+        )?;
         Ok(*self.standing.insert(found))
     }
 }
@@ -533,7 +541,7 @@ impl Cleaner<'_> {
             "compaction keeps the envelope of a batch"
         );
         let mut packed = pack(kept.clone(), wanted, keeps_empty);
-        let bytes_max = batch.bytes().len().max(GROWN_BYTES_MAX);
+        let bytes_max = batch.bytes().len().max(RECOMPRESSED_BYTES_MAX);
         let is_large = |packed: &Batch| packed.bytes().len() > bytes_max;
         if wanted != own && matches!(&packed, Ok(Some(packed)) if is_large(packed)) {
             if is_whole {

@@ -310,12 +310,12 @@ impl Journal {
         state.dirty_noted = false;
         if let Some(failure) = &state.failure {
             let failure = failure.clone();
-            let mut told = Completions::default();
+            let mut completions = Completions::default();
             for (_, waiter) in state.waiters.drain(..) {
-                told.add(waiter, Err(failure.clone().into()));
+                completions.add(waiter, Err(failure.clone().into()));
             }
             drop(state);
-            told.tell();
+            completions.complete_all();
             return Err(failure);
         }
         if state.synced == state.appended {
@@ -351,46 +351,46 @@ impl Journal {
             count(&self.counters.sync_errors, 1);
             self.set_failure(&mut state, Some(failure.clone()));
         }
-        let told = state.settle(target, &outcome);
+        let completions = state.take_completions(target, &outcome);
         drop(state);
-        told.tell();
+        completions.complete_all();
         outcome
     }
 
     /// Fails all waiters with [`AppendError::Closed`].
     pub(crate) fn close_now(&self) {
-        let mut told = Completions::default();
+        let mut completions = Completions::default();
         for (_, waiter) in self.state.lock().waiters.drain(..) {
-            told.add(waiter, Err(AppendError::Closed));
+            completions.add(waiter, Err(AppendError::Closed));
         }
-        told.tell();
+        completions.complete_all();
     }
 }
 
 impl JournalState {
     /// Collects the waiters that a sync up to `target` completes or fails.
-    fn settle(&mut self, target: u64, outcome: &Result<(), IoFailure>) -> Completions {
+    fn take_completions(&mut self, target: u64, outcome: &Result<(), IoFailure>) -> Completions {
         invariant!(
             target <= self.appended,
             "the state journal was synced up to byte {target} of {}",
             self.appended
         );
-        let mut told = Completions::default();
+        let mut completions = Completions::default();
         match outcome {
             Ok(()) => {
                 self.synced = self.synced.max(target);
                 let synced = self.synced;
                 for (_, waiter) in self.waiters.extract_if(.., |(end, _)| *end <= synced) {
-                    told.add(waiter, Ok(()));
+                    completions.add(waiter, Ok(()));
                 }
             }
             Err(failure) => {
                 for (_, waiter) in self.waiters.drain(..) {
-                    told.add(waiter, Err(failure.clone().into()));
+                    completions.add(waiter, Err(failure.clone().into()));
                 }
             }
         }
-        told
+        completions
     }
 }
 

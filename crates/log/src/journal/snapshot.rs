@@ -114,9 +114,9 @@ impl Journal {
         if heals {
             self.set_failure(state, None);
         }
-        let told = state.settle(covered, &Ok(()));
+        let completions = state.take_completions(covered, &Ok(()));
         drop(guard);
-        told.tell();
+        completions.complete_all();
         // The note matters only if the new file is damaged later, so a failure is ignored.
         if superseded.is_ok() {
             count(&self.counters.syncs, 1);

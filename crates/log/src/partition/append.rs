@@ -16,14 +16,14 @@ use crate::batch::{Batch, Offset};
 use crate::error::AppendError;
 use crate::housekeeping::Chore;
 use crate::invariant::{begin_write, end_write};
-use crate::metrics::{count, discount};
+use crate::metrics::{count, subtract};
 use crate::options::Durability;
 use crate::partition::appended::{Appended, Completions, Pending};
 use crate::partition::group_commit::SyncRequest;
 use crate::partition::prepared::Preparation;
-use crate::partition::writer::Written;
+use crate::partition::writer::WriteOutcome;
 use crate::partition::{PartitionLog, PartitionState, WriteWaiter, tail_weight};
-use crate::producers::{Claim, Verdict};
+use crate::producers::{ProducerFields, SequenceVerdict};
 use crate::shared::Shared;
 
 /// Maximum rounds of writing in a row. After these a caller's thread leaves the rest to
@@ -57,7 +57,7 @@ impl PartitionLog {
         let now = Instant::now();
         if let Err(free_bytes) = self.shared.space.admit(&*self.shared.disk, now, bytes) {
             count(&self.shared.counters.storage_full, 1);
-            self.shared.give_back_prepared();
+            self.shared.release_prepared();
             return Err(AppendError::StorageFull { free_bytes });
         }
         self.append_at(batch, class, now)
@@ -95,9 +95,9 @@ impl PartitionLog {
             // batch may be acknowledged as durable.
             return Err(AppendError::Failed(failure));
         }
-        let claim = Claim::of(&batch);
+        let claim = ProducerFields::of(&batch);
         let now_ms = claim.as_ref().map_or(0, |_| shared.options.clock.now_ms());
-        let batch = batch.into_unplaced();
+        let batch = batch.into_unassigned();
         let mut state = self.state.lock();
         if state.is_closed {
             return Err(AppendError::Closed);
@@ -109,8 +109,12 @@ impl PartitionLog {
         );
         if let Some(claim) = &claim {
             match state.producers.check(claim, now_ms)? {
-                Verdict::Duplicate(stored) => return self.answer_duplicate(state, stored, class),
-                Verdict::New => state.producers.add(claim, base, self.written_end(), now_ms),
+                SequenceVerdict::Duplicate(stored) => {
+                    return self.answer_duplicate(state, stored, class);
+                }
+                SequenceVerdict::New => {
+                    state.producers.add(claim, base, self.written_end(), now_ms)
+                }
             }
         }
         let batch = batch.place(base);
@@ -128,7 +132,7 @@ impl PartitionLog {
             let batches = state.writes.begin();
             drop(state);
             self.write_rounds(batches, Some(now))?;
-        } else if state.writes.ask() {
+        } else if state.writes.mark_queued_if_due() {
             drop(state);
             self.queue_write();
         }
@@ -186,23 +190,23 @@ impl PartitionLog {
             let mut writer = self.writer.lock();
             let written = writer.write(self, &batches);
             let slow = began.is_some_and(|began| self.shared.judge_write(began));
-            let hand_over = slow || rounds == ROUNDS_MAX;
-            let mut told = Completions::default();
+            let leaves_rest = slow || rounds == ROUNDS_MAX;
+            let mut completions = Completions::default();
             let mut state = self.state.lock();
-            let round = self.make_visible(&mut state, &mut batches, &written, &mut told);
+            let round = self.make_visible(&mut state, &mut batches, &written, &mut completions);
             if state.writes.take_seal_request() {
                 drop(state);
                 writer.roll(self);
                 state = self.state.lock();
             }
             drop(writer);
-            let goes_on = state.writes.next_round(&mut batches, !hand_over);
-            let queue = !goes_on && state.writes.ask();
+            let goes_on = state.writes.next_round(&mut batches, !leaves_rest);
+            let queue = !goes_on && state.writes.mark_queued_if_due();
             drop(state);
             if queue {
                 self.queue_write();
             }
-            self.after_round(&round, told);
+            self.after_round(&round, completions);
             end_write();
             first.get_or_insert(written.error.map_or(Ok(()), Err));
             if !goes_on {
@@ -218,17 +222,17 @@ impl PartitionLog {
         self: &Arc<Self>,
         state: &mut PartitionState,
         batches: &mut Vec<Batch>,
-        written: &Written,
-        told: &mut Completions,
-    ) -> Round {
+        written: &WriteOutcome,
+        completions: &mut Completions,
+    ) -> WriteRound {
         state.writes.end_round();
-        let mut round = Round {
+        let mut round = WriteRound {
             has_failed: written.error.is_some(),
-            ..Round::default()
+            ..WriteRound::default()
         };
         let last = batches.last().map_or(0, Batch::end_offset);
         let all: u64 = batches.iter().map(|batch| batch.bytes().len() as u64).sum();
-        let unwritten = discount(&self.shared.counters.unwritten_bytes, all);
+        let unwritten = subtract(&self.shared.counters.unwritten_bytes, all);
         invariant!(
             unwritten >= all,
             "more bytes were written than were pending"
@@ -247,7 +251,7 @@ impl PartitionLog {
             state.recent.push(batch);
         }
         if let Some(error) = &written.error {
-            self.take_back(state, batches, error, told);
+            self.undo_failed_write(state, batches, error, completions);
         }
         batches.clear();
         if written.count > 0 {
@@ -260,23 +264,23 @@ impl PartitionLog {
         }
         for WriteWaiter { end, class, waiter } in state.writes.take_waiters(last) {
             match (&written.error, class) {
-                (Some(error), _) if end > round.end => told.add(waiter, Err(error.clone())),
+                (Some(error), _) if end > round.end => completions.add(waiter, Err(error.clone())),
                 (_, Durability::Disk) => {
                     waiter.note_written();
                     state.syncs.wait_for_newest(end, waiter);
                 }
-                _ => told.add(waiter, Ok(())),
+                _ => completions.add(waiter, Ok(())),
             }
         }
-        round.ask_sync = state.syncs.ask();
-        round.prepare = state.ask_to_prepare(&self.shared, self.segment_bytes());
+        round.queue_sync = state.syncs.mark_queued_if_due();
+        round.prepare = state.request_prepared(&self.shared, self.segment_bytes());
         round
     }
 
     /// The part of a round that runs after the locks are released.
-    fn after_round(self: &Arc<Self>, round: &Round, told: Completions) {
+    fn after_round(self: &Arc<Self>, round: &WriteRound, completions: Completions) {
         let shared = &self.shared;
-        told.tell();
+        completions.complete_all();
         if round.bytes > 0 {
             if round.note_dirty {
                 let _ = shared.queues.chores.push(Chore::Dirty(self.clone()));
@@ -287,13 +291,13 @@ impl PartitionLog {
             shared.tail.admit(self, round.end, round.weight);
         }
         if round.bytes > 0 || round.has_failed {
-            self.tell_written();
+            self.notify_written();
         }
         if round.prepare {
-            let work = Preparation::Tend(self.clone());
+            let work = Preparation::Update(self.clone());
             let _ = shared.queues.preparations.push(work);
         }
-        if round.ask_sync
+        if round.queue_sync
             && shared
                 .queues
                 .syncs
@@ -306,23 +310,23 @@ impl PartitionLog {
 
     /// Refuses appends from now on and fails all waiters with [`AppendError::Closed`].
     pub(crate) fn close_now(&self) {
-        let mut told = Completions::default();
+        let mut completions = Completions::default();
         let mut state = self.state.lock();
         state.is_closed = true;
         for waiting in state.writes.take_waiters(Offset::MAX) {
-            told.add(waiting.waiter, Err(AppendError::Closed));
+            completions.add(waiting.waiter, Err(AppendError::Closed));
         }
         for (_, waiter) in state.syncs.take_waiters(Offset::MAX) {
-            told.add(waiter, Err(AppendError::Closed));
+            completions.add(waiter, Err(AppendError::Closed));
         }
         drop(state);
-        told.tell();
+        completions.complete_all();
     }
 }
 
 /// The result of one round of writing.
 #[derive(Default)]
-struct Round {
+struct WriteRound {
     /// Offset after the last batch that was written; 0 if there is none.
     end: u64,
     bytes: u64,
@@ -332,7 +336,7 @@ struct Round {
     steps: Vec<(u64, u64)>,
     has_failed: bool,
     note_dirty: bool,
-    ask_sync: bool,
+    queue_sync: bool,
     prepare: bool,
 }
 

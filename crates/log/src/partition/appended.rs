@@ -99,7 +99,7 @@ impl Pending {
     /// # Errors
     /// The batch could not be written or synced.
     pub fn wait(mut self) -> Result<(), AppendError> {
-        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        let waker = Waker::from(Arc::new(ThreadWaker(std::thread::current())));
         let mut context = Context::from_waker(&waker);
         loop {
             match Pin::new(&mut self).poll(&mut context) {
@@ -121,9 +121,9 @@ impl Future for Pending {
     }
 }
 
-struct Unpark(Thread);
+struct ThreadWaker(Thread);
 
-impl Wake for Unpark {
+impl Wake for ThreadWaker {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
     }
@@ -185,7 +185,7 @@ impl Completions {
         self.list.push((waiter, outcome));
     }
 
-    pub(crate) fn tell(self) {
+    pub(crate) fn complete_all(self) {
         for (waiter, outcome) in self.list {
             waiter.complete(outcome);
         }

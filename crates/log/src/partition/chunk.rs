@@ -10,9 +10,9 @@ use crate::partition::read::CHUNK_BYTES_MAX;
 
 /// Smaller chunks, in bytes, are not pooled: they are not worth a lock and a buffer of the full
 /// size.
-const KEPT_CHUNK_BYTES_MIN: usize = CHUNK_BYTES_MAX / 4;
+const POOLED_CHUNK_BYTES_MIN: usize = CHUNK_BYTES_MAX / 4;
 /// Maximum number of free buffers in the pool. Each has [`CHUNK_BYTES_MAX`] bytes.
-const KEPT_BUFFERS_MAX: usize = 4;
+const POOLED_BUFFERS_MAX: usize = 4;
 
 /// The pool of free buffers.
 #[derive(Default)]
@@ -28,14 +28,14 @@ impl ChunkBuffers {
         bytes: usize,
         fill: impl FnOnce(&mut [u8]) -> std::io::Result<usize>,
     ) -> std::io::Result<Bytes> {
-        if !(KEPT_CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&bytes) {
+        if !(POOLED_CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&bytes) {
             let mut chunk = BytesMut::zeroed(bytes);
             let count = fill(&mut chunk)?;
             chunk.truncate(count);
             return Ok(chunk.freeze());
         }
         let used_before = self.free.lock().pop();
-        let mut chunk = Chunk {
+        let mut chunk = PooledChunk {
             bytes: used_before.unwrap_or_else(|| vec![0; CHUNK_BYTES_MAX].into_boxed_slice()),
             count: 0,
             free: self.free.clone(),
@@ -46,23 +46,23 @@ impl ChunkBuffers {
 }
 
 /// A buffer in use. The bytes after the first `count` are left over from earlier reads.
-struct Chunk {
+struct PooledChunk {
     bytes: Box<[u8]>,
     count: usize,
     free: Arc<Mutex<Vec<Box<[u8]>>>>,
 }
 
-impl AsRef<[u8]> for Chunk {
+impl AsRef<[u8]> for PooledChunk {
     fn as_ref(&self) -> &[u8] {
         &self.bytes[..self.count]
     }
 }
 
-impl Drop for Chunk {
+impl Drop for PooledChunk {
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
         let mut free = self.free.lock();
-        if free.len() < KEPT_BUFFERS_MAX {
+        if free.len() < POOLED_BUFFERS_MAX {
             free.push(bytes);
         }
     }
@@ -106,7 +106,7 @@ mod tests {
         let buffers = ChunkBuffers::default();
         let chunks: Vec<Bytes> = (0..20).map(|_| read(&buffers, b"x")).collect();
         drop(chunks);
-        assert_eq!(buffers.free.lock().len(), KEPT_BUFFERS_MAX);
+        assert_eq!(buffers.free.lock().len(), POOLED_BUFFERS_MAX);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::batch::Offset;
 use crate::error::{AppendError, IoFailure};
-use crate::metrics::{count, discount};
+use crate::metrics::{count, subtract};
 use crate::partition::PartitionLog;
 use crate::partition::appended::Completions;
 use crate::segment::{Segment, Stage};
@@ -50,11 +50,11 @@ pub(crate) fn commit_group(shared: &Shared, requests: Vec<SyncRequest>) {
             partitions.push(partition);
         }
     }
-    let told = sync_partitions(shared, &partitions);
-    if told > 0 {
+    let completed = sync_partitions(shared, &partitions);
+    if completed > 0 {
         count(&shared.counters.groups, 1);
         let max = &shared.counters.group_waiters_max;
-        max.fetch_max(told, Relaxed);
+        max.fetch_max(completed, Relaxed);
     }
 }
 
@@ -73,14 +73,14 @@ pub(crate) fn try_sync_partitions(
     if outcome.is_ok() {
         outcome = sync_plans(shared, &plans);
     }
-    let mut told = 0;
+    let mut completed = 0;
     for plan in &plans {
-        told += plan.partition.finish_sync(plan, &outcome);
+        completed += plan.partition.finish_sync(plan, &outcome);
     }
     let mut segments = plans.iter().flat_map(|plan| &plan.segments);
     let doubt = segments.find_map(|(segment, _)| segment.failure());
     let outcome = outcome.and_then(|()| doubt.map_or(Ok(()), |failure| Err(failure.clone())));
-    (told, outcome)
+    (completed, outcome)
 }
 
 /// Syncs the files and folders of all plans. A file whose sync fails is poisoned, and the others
@@ -100,7 +100,7 @@ fn sync_plans(shared: &Shared, plans: &[SyncPlan]) -> Result<(), IoFailure> {
         for (segment, len) in plans.iter().flat_map(|plan| &plan.segments) {
             match &outcome {
                 Ok(()) => {
-                    discount(&shared.counters.unsynced_bytes, segment.note_synced(*len));
+                    subtract(&shared.counters.unsynced_bytes, segment.note_synced(*len));
                 }
                 Err(failure) => poison(shared, segment, failure),
             }
@@ -161,7 +161,7 @@ pub(crate) fn sync_segment(
     });
     match outcome {
         Ok(()) => {
-            discount(&shared.counters.unsynced_bytes, segment.note_synced(len));
+            subtract(&shared.counters.unsynced_bytes, segment.note_synced(len));
             Ok(())
         }
         Err(failure) => {
@@ -178,7 +178,7 @@ fn poison(shared: &Shared, segment: &Segment, failure: &IoFailure) {
         return;
     }
     count(&shared.counters.sync_errors, 1);
-    discount(
+    subtract(
         &shared.counters.unsynced_bytes,
         segment.len().saturating_sub(segment.synced()),
     );
@@ -209,7 +209,7 @@ impl PartitionLog {
 
     /// Completes the waiters for this sync; returns their number.
     fn finish_sync(&self, plan: &SyncPlan, outcome: &Result<(), IoFailure>) -> u64 {
-        let mut told = Completions::default();
+        let mut completions = Completions::default();
         let mut state = self.state.lock();
         if outcome.is_ok() {
             state.unsynced_folders.note_synced(&plan.dirs);
@@ -218,9 +218,9 @@ impl PartitionLog {
         let waiters: Vec<_> = state.syncs.take_waiters(plan.target).collect();
         let due = waiters.len() as u64;
         for (end, waiter) in waiters {
-            let doubt = || state.segment_that_ends_with(end)?.failure();
+            let doubt = || state.segment_ending_at(end)?.failure();
             let failure = outcome.as_ref().err().or_else(doubt);
-            told.add(
+            completions.add(
                 waiter,
                 failure.map_or(Ok(()), |it| Err(AppendError::Failed(it.clone()))),
             );
@@ -228,7 +228,7 @@ impl PartitionLog {
         drop(state);
         // Counted before completion, so that a completed waiter is always in the count.
         count(&self.shared.counters.group_waiters, due);
-        told.tell();
+        completions.complete_all();
         due
     }
 }

@@ -32,7 +32,7 @@ use crate::compaction::Compaction;
 use crate::compaction::files::Replacement;
 use crate::damage::Loss;
 use crate::options::PartitionOptions;
-use crate::partition::prepared::Prepared;
+use crate::partition::prepared::PreparedState;
 use crate::partition::writer::Writer;
 use crate::producers::Producers;
 use crate::segment::{Segment, SegmentInfo};
@@ -117,7 +117,7 @@ impl PartitionLog {
             syncs: SyncQueue::default(),
             segments,
             recent: RecentBatches::default(),
-            prepared: Prepared::No,
+            prepared: PreparedState::None,
             unsynced_folders,
             is_closed: false,
             is_deleted: false,
@@ -296,13 +296,13 @@ impl PartitionLog {
     }
 
     /// Reports the losses that recovery found, once.
-    pub(crate) fn tell_losses(&self) {
+    pub(crate) fn report_losses(&self) {
         for loss in std::mem::take(&mut *self.losses.lock()) {
-            loss.tell(&self.shared);
+            loss.report(&self.shared);
         }
     }
 
-    pub(crate) fn tell_written(&self) {
+    pub(crate) fn notify_written(&self) {
         if let Some(listener) = self.listener.get() {
             listener(self.written_end());
         }

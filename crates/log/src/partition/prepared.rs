@@ -7,7 +7,7 @@
 //! file `next.prepared` with zeros and syncs it. When the writer begins the next segment it renames
 //! this file, or creates an ordinary one if there is none.
 //!
-//! Only a file that this process has finished is used ([`Prepared`]). Recovery removes the file,
+//! Only a file that this process has finished is used ([`PreparedState`]). Recovery removes the file,
 //! unless it contains messages (`segment/files.rs`). Recovery takes zeros after the last batch for
 //! the end of the segment, as it does with unwritten space. A failure here is harmless.
 
@@ -27,12 +27,12 @@ const PREPARED_MAX: usize = 64;
 
 /// The state of a partition's prepared file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Prepared {
+pub(crate) enum PreparedState {
     /// No file, and none requested.
     #[default]
-    No,
+    None,
     /// "log-preparer" will create the file, or is creating it.
-    Asked,
+    Requested,
     /// The file is ready: this many zeros, synced.
     Ready(u64),
     /// The file could not be created, or was removed to free space. It is not requested again
@@ -43,9 +43,9 @@ pub(crate) enum Prepared {
 /// Work for "log-preparer".
 pub(crate) enum Preparation {
     /// Create the file if it was requested, or remove it if the segment size has changed.
-    Tend(Arc<PartitionLog>),
+    Update(Arc<PartitionLog>),
     /// The disk is nearly full: remove all prepared files.
-    GiveBack,
+    RemoveAll,
 }
 
 /// Counters for the prepared files of all partitions.
@@ -53,17 +53,17 @@ pub(crate) enum Preparation {
 pub(crate) struct PreparedFiles {
     /// Number of files that are ready.
     count: AtomicUsize,
-    /// [`Preparation::GiveBack`] is queued.
-    give_back: AtomicBool,
+    /// [`Preparation::RemoveAll`] is queued.
+    is_removal_queued: AtomicBool,
 }
 
 impl Shared {
     /// Does one piece of work, on "log-preparer".
     pub(crate) fn prepare(&self, work: Preparation) {
         match work {
-            Preparation::Tend(partition) => partition.tend_prepared(),
-            Preparation::GiveBack => {
-                self.prepared_files.give_back.store(false, Release);
+            Preparation::Update(partition) => partition.update_prepared(),
+            Preparation::RemoveAll => {
+                self.prepared_files.is_removal_queued.store(false, Release);
                 for partition in self.all_partitions() {
                     partition.discard_prepared();
                 }
@@ -72,17 +72,17 @@ impl Shared {
     }
 
     /// Frees the space of all prepared files, after an append was refused because the disk is full.
-    pub(crate) fn give_back_prepared(&self) {
+    pub(crate) fn release_prepared(&self) {
         let files = &self.prepared_files;
-        if files.count.load(Acquire) > 0 && !files.give_back.swap(true, AcqRel) {
-            let _ = self.queues.preparations.push(Preparation::GiveBack);
+        if files.count.load(Acquire) > 0 && !files.is_removal_queued.swap(true, AcqRel) {
+            let _ = self.queues.preparations.push(Preparation::RemoveAll);
         }
     }
 }
 
 impl PreparedFiles {
     /// Notes that a file that was ready was used or removed.
-    fn used_up(&self) {
+    fn note_gone(&self) {
         let before = self.count.fetch_sub(1, AcqRel);
         invariant!(
             before > 0,
@@ -92,17 +92,17 @@ impl PreparedFiles {
 }
 
 impl PartitionState {
-    /// Whether the caller must queue a [`Preparation::Tend`]. If so, marks the file as requested.
-    pub(crate) fn ask_to_prepare(&mut self, shared: &Shared, segment_bytes: u64) -> bool {
+    /// Whether the caller must queue a [`Preparation::Update`]. If so, marks the file as requested.
+    pub(crate) fn request_prepared(&mut self, shared: &Shared, segment_bytes: u64) -> bool {
         let due = shared.options.prepare_segments
-            && self.prepared == Prepared::No
+            && self.prepared == PreparedState::None
             && !self.is_closed
             && self.syncs.is_waited_for()
             && self
                 .active()
                 .is_some_and(|segment| segment.len() > segment_bytes / 2);
         if due {
-            self.prepared = Prepared::Asked;
+            self.prepared = PreparedState::Requested;
         }
         due
     }
@@ -121,15 +121,15 @@ impl PartitionLog {
 
     /// Has a prepared file of the wrong size removed, after the options have changed.
     pub(crate) fn recheck_prepared(self: &Arc<Self>) {
-        if matches!(self.state.lock().prepared, Prepared::Ready(_)) {
-            let work = Preparation::Tend(self.clone());
+        if matches!(self.state.lock().prepared, PreparedState::Ready(_)) {
+            let work = Preparation::Update(self.clone());
             let _ = self.shared.queues.preparations.push(work);
         }
     }
 
     /// Creates the file if it was requested, removes it if it has the wrong size. Blocks on the
     /// disk.
-    fn tend_prepared(&self) {
+    fn update_prepared(&self) {
         let _file = self.prepared_lock.lock();
         let bytes = self.prepared_bytes();
         let (prepared, closed) = {
@@ -137,22 +137,24 @@ impl PartitionLog {
             (state.prepared, state.is_closed)
         };
         match prepared {
-            Prepared::Asked if !closed => {}
-            Prepared::Ready(has) if has != bytes => return self.discard_locked(Prepared::No),
+            PreparedState::Requested if !closed => {}
+            PreparedState::Ready(has) if has != bytes => {
+                return self.discard_locked(PreparedState::None);
+            }
             _ => return,
         }
-        let made = self.make_prepared(bytes);
+        let made = self.create_prepared(bytes);
         let mut state = self.state.lock();
         if made {
             self.shared.prepared_files.count.fetch_add(1, AcqRel);
-            state.prepared = Prepared::Ready(bytes);
+            state.prepared = PreparedState::Ready(bytes);
         } else {
-            state.prepared = Prepared::Declined;
+            state.prepared = PreparedState::Declined;
         }
     }
 
     /// Creates the file; returns whether that succeeded.
-    fn make_prepared(&self, bytes: u64) -> bool {
+    fn create_prepared(&self, bytes: u64) -> bool {
         let shared = &self.shared;
         let reserve = shared.options.disk_free_bytes_min.saturating_mul(2);
         let free = shared.disk.free_bytes().unwrap_or(0);
@@ -179,17 +181,17 @@ impl PartitionLog {
     /// "log-preparer" if it is creating the file. Blocks on the disk.
     pub(crate) fn discard_prepared(&self) {
         let _file = self.prepared_lock.lock();
-        self.discard_locked(Prepared::Declined);
+        self.discard_locked(PreparedState::Declined);
     }
 
-    fn discard_locked(&self, then: Prepared) {
+    fn discard_locked(&self, then: PreparedState) {
         let mut state = self.state.lock();
-        if !matches!(state.prepared, Prepared::Ready(_)) {
+        if !matches!(state.prepared, PreparedState::Ready(_)) {
             return;
         }
         state.prepared = then;
         drop(state);
-        self.shared.prepared_files.used_up();
+        self.shared.prepared_files.note_gone();
         self.remove_prepared();
     }
 
@@ -205,14 +207,14 @@ impl PartitionLog {
 
     /// Truncates a prepared active segment to its last batch, when the log is stopped: so the next
     /// start need not read the zeros from the disk. Only saves time.
-    pub(crate) fn cut_room(&self) {
+    pub(crate) fn truncate_reserved(&self) {
         let mut writer = self.writer.lock();
         let Some(segment) = writer.active.clone() else {
             return;
         };
         // An empty segment keeps its reserved space: recovery would take it for a truncated one.
         let has_room = writer.position > 0 && writer.reserved > writer.position;
-        if writer.fills_blocks && has_room && !segment.is_poisoned() {
+        if writer.pads_blocks && has_room && !segment.is_poisoned() {
             let cut = segment
                 .file(&self.shared)
                 .map(|file| file.set_len(writer.position));
@@ -229,16 +231,16 @@ impl PartitionLog {
         let wanted = self.segment_bytes();
         let mut state = self.state.lock();
         let has = match state.prepared {
-            Prepared::Ready(has) if has >= wanted => has,
-            Prepared::Declined => {
-                state.prepared = Prepared::No;
+            PreparedState::Ready(has) if has >= wanted => has,
+            PreparedState::Declined => {
+                state.prepared = PreparedState::None;
                 return None;
             }
             _ => return None,
         };
-        state.prepared = Prepared::No;
+        state.prepared = PreparedState::None;
         drop(state);
-        self.shared.prepared_files.used_up();
+        self.shared.prepared_files.note_gone();
         let path = self.prepared_path();
         if let Err(error) = self.shared.disk.rename(&path, log_path) {
             tracing::debug!(file = %path, %error, "prepared segment not used");

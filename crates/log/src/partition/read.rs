@@ -13,7 +13,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::batch::{BATCH_HEADER_BYTES, Batch, Offset};
-use crate::damage::{Fault, step_over};
+use crate::damage::{ReadFault, skip_damage};
 use crate::disk::{DiskFile, read_full};
 use crate::error::{IoFailure, LogError, ReadError};
 use crate::metrics::count;
@@ -54,7 +54,7 @@ pub struct ColdRead {
     from: Offset,
     bytes_max: usize,
     /// The position at which the last turn stopped; `None` before the first turn.
-    reached: Option<Reached>,
+    resume_at: Option<ResumePoint>,
 }
 
 impl ColdRead {
@@ -84,9 +84,9 @@ impl ColdRead {
 impl Reading for ColdRead {
     fn place(&self) -> (Arc<str>, Offset) {
         let segment = self.segment.clone().or_else(|| {
-            match self.partition.state.lock().place(self.from, 1) {
-                ReadPlace::Segment(segment, _) => Some(segment),
-                ReadPlace::Tail(_) | ReadPlace::End => None,
+            match self.partition.state.lock().source(self.from, 1) {
+                ReadSource::Segment(segment, _) => Some(segment),
+                ReadSource::Tail(_) | ReadSource::End => None,
             }
         });
         let file = segment.map_or(self.partition.dir.clone(), |it| it.log_path().into());
@@ -94,13 +94,13 @@ impl Reading for ColdRead {
     }
 
     fn turn(&mut self) -> Option<Outcome> {
-        if self.reached.is_none() {
+        if self.resume_at.is_none() {
             count(&self.partition.shared.counters.cold_reads, 1);
         }
         let mut turn = ReadBudget {
-            patience: Patience::Blocks,
+            mode: ReadMode::Blocking,
             left: TURN_BYTES,
-            reached: self.reached.take(),
+            resume_at: self.resume_at.take(),
         };
         let (partition, from, bytes_max) = (&self.partition, self.from, self.bytes_max);
         let found = match &self.segment {
@@ -108,11 +108,11 @@ impl Reading for ColdRead {
             None => partition.read_as(from, bytes_max, &mut turn),
         };
         match found {
-            ReadFound::Batches(batches) => Some(Ok(batches)),
-            ReadFound::Failed(failure) => Some(Err(failure.into())),
-            ReadFound::Nothing | ReadFound::WouldBlock => Some(Ok(Vec::new())),
-            ReadFound::Later(from) => {
-                (self.from, self.reached) = (from, turn.reached);
+            TurnResult::Batches(batches) => Some(Ok(batches)),
+            TurnResult::Failed(failure) => Some(Err(failure.into())),
+            TurnResult::Nothing | TurnResult::WouldBlock => Some(Ok(Vec::new())),
+            TurnResult::NextTurn(from) => {
+                (self.from, self.resume_at) = (from, turn.resume_at);
                 None
             }
         }
@@ -121,58 +121,58 @@ impl Reading for ColdRead {
 
 /// Whether a read may wait for the disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Patience {
+enum ReadMode {
     CacheOnly,
-    Blocks,
+    Blocking,
 }
 
 /// The limits of one turn of a read.
 struct ReadBudget {
-    patience: Patience,
+    mode: ReadMode,
     /// Bytes that the turn may still scan.
     left: u64,
     /// The position at which the previous turn stopped. When this turn ends, the position at which
     /// it stopped.
-    reached: Option<Reached>,
+    resume_at: Option<ResumePoint>,
 }
 
 /// A position in a segment's file at which a turn has stopped.
 #[derive(Debug)]
-struct Reached {
+struct ResumePoint {
     segment: Arc<Segment>,
     position: u64,
 }
 
 impl ReadBudget {
-    fn new(patience: Patience) -> ReadBudget {
+    fn new(mode: ReadMode) -> ReadBudget {
         ReadBudget {
-            patience,
+            mode,
             left: u64::MAX,
-            reached: None,
+            resume_at: None,
         }
     }
 
-    fn over(&mut self, segment: &Arc<Segment>, position: u64, from: Offset) -> ReadFound {
-        self.reached = Some(Reached {
+    fn stop_at(&mut self, segment: &Arc<Segment>, position: u64, from: Offset) -> TurnResult {
+        self.resume_at = Some(ResumePoint {
             segment: segment.clone(),
             position,
         });
-        ReadFound::Later(from)
+        TurnResult::NextTurn(from)
     }
 }
 
-enum ReadFound {
+enum TurnResult {
     Batches(Vec<Batch>),
     /// No readable batch at or after the offset in the segments that were scanned.
     Nothing,
     /// The turn has ended; the next one continues at this offset.
-    Later(Offset),
+    NextTurn(Offset),
     WouldBlock,
     Failed(IoFailure),
 }
 
 /// The source of a read.
-pub(crate) enum ReadPlace {
+pub(crate) enum ReadSource {
     Tail(Vec<Batch>),
     Segment(Arc<Segment>, Offset),
     End,
@@ -185,11 +185,11 @@ impl PartitionLog {
         if from >= self.written_end() {
             return Read::End;
         }
-        match self.read_as(from, bytes_max, &mut ReadBudget::new(Patience::CacheOnly)) {
-            ReadFound::Batches(batches) => Read::Batches(batches),
-            ReadFound::Nothing => Read::End,
+        match self.read_as(from, bytes_max, &mut ReadBudget::new(ReadMode::CacheOnly)) {
+            TurnResult::Batches(batches) => Read::Batches(batches),
+            TurnResult::Nothing => Read::End,
             // A failed read is repeated as a cold read, which reports the error.
-            ReadFound::WouldBlock | ReadFound::Failed(_) | ReadFound::Later(_) => {
+            TurnResult::WouldBlock | TurnResult::Failed(_) | TurnResult::NextTurn(_) => {
                 Read::Cold(self.cold_read(None, from, bytes_max))
             }
         }
@@ -219,11 +219,11 @@ impl PartitionLog {
         segment: &Arc<Segment>,
         from: Offset,
     ) -> Result<Vec<Batch>, ReadError> {
-        let mut turn = ReadBudget::new(Patience::CacheOnly);
+        let mut turn = ReadBudget::new(ReadMode::CacheOnly);
         match read_segment(&self.shared, segment, from, CHUNK_BYTES_MAX, &mut turn) {
-            ReadFound::Batches(batches) => Ok(batches),
-            ReadFound::Nothing => Ok(Vec::new()),
-            ReadFound::WouldBlock | ReadFound::Failed(_) | ReadFound::Later(_) => {
+            TurnResult::Batches(batches) => Ok(batches),
+            TurnResult::Nothing => Ok(Vec::new()),
+            TurnResult::WouldBlock | TurnResult::Failed(_) | TurnResult::NextTurn(_) => {
                 let segment = Some(segment.clone());
                 self.cold_read(segment, from, CHUNK_BYTES_MAX).run()
             }
@@ -241,7 +241,7 @@ impl PartitionLog {
             segment,
             from,
             bytes_max,
-            reached: None,
+            resume_at: None,
         }
     }
 
@@ -251,28 +251,28 @@ impl PartitionLog {
         first.is_some_and(|first| from >= first)
     }
 
-    fn read_as(&self, mut from: Offset, bytes_max: usize, turn: &mut ReadBudget) -> ReadFound {
+    fn read_as(&self, mut from: Offset, bytes_max: usize, turn: &mut ReadBudget) -> TurnResult {
         loop {
-            let place = self.state.lock().place(from, bytes_max);
-            let (segment, start) = match place {
-                ReadPlace::Tail(batches) => return ReadFound::Batches(batches),
-                ReadPlace::End => return ReadFound::Nothing,
-                ReadPlace::Segment(segment, start) => (segment, start),
+            let source = self.state.lock().source(from, bytes_max);
+            let (segment, start) = match source {
+                ReadSource::Tail(batches) => return TurnResult::Batches(batches),
+                ReadSource::End => return TurnResult::Nothing,
+                ReadSource::Segment(segment, start) => (segment, start),
             };
             let end = segment.end();
             from = match read_segment(&self.shared, &segment, start, bytes_max, turn) {
-                ReadFound::Nothing => end.max(start + 1),
-                ReadFound::Failed(_) if self.is_gone(&segment) => end,
-                ReadFound::Failed(failure) if failure.kind == ErrorKind::NotFound => {
-                    segment.tell_missing(&self.shared);
+                TurnResult::Nothing => end.max(start + 1),
+                TurnResult::Failed(_) if self.is_gone(&segment) => end,
+                TurnResult::Failed(failure) if failure.kind == ErrorKind::NotFound => {
+                    segment.report_missing(&self.shared);
                     end
                 }
                 found => return found,
             };
-            if turn.patience == Patience::Blocks {
+            if turn.mode == ReadMode::Blocking {
                 // A turn reads one file only, so that a read that hangs can be reported with the
                 // file's name.
-                return ReadFound::Later(from);
+                return TurnResult::NextTurn(from);
             }
         }
     }
@@ -289,7 +289,7 @@ impl PartitionLog {
 }
 
 impl PartitionState {
-    pub(crate) fn place(&self, from: Offset, bytes_max: usize) -> ReadPlace {
+    pub(crate) fn source(&self, from: Offset, bytes_max: usize) -> ReadSource {
         let from = from.max(self.offsets.logical_start());
         let holds = self
             .segments
@@ -304,14 +304,14 @@ impl PartitionState {
             if next >= first {
                 let batches = self.recent.read(next, bytes_max);
                 return match batches.is_empty() {
-                    true => ReadPlace::End,
-                    false => ReadPlace::Tail(batches),
+                    true => ReadSource::End,
+                    false => ReadSource::Tail(batches),
                 };
             }
         }
         match self.segments.get(holds) {
-            Some(segment) => ReadPlace::Segment(segment.clone(), from.max(segment.base)),
-            None => ReadPlace::End,
+            Some(segment) => ReadSource::Segment(segment.clone(), from.max(segment.base)),
+            None => ReadSource::End,
         }
     }
 }
@@ -323,17 +323,17 @@ fn read_segment(
     from: Offset,
     bytes_max: usize,
     turn: &mut ReadBudget,
-) -> ReadFound {
-    let blocks = turn.patience == Patience::Blocks;
+) -> TurnResult {
+    let blocks = turn.mode == ReadMode::Blocking;
     // The position is valid for this file only: compaction may have replaced the segment since the
     // last turn.
-    let reached = turn.reached.take();
-    let reached = reached.filter(|it| Arc::ptr_eq(&it.segment, segment));
-    let known = reached.map(|it| it.position);
+    let resume_at = turn.resume_at.take();
+    let resume_at = resume_at.filter(|it| Arc::ptr_eq(&it.segment, segment));
+    let known = resume_at.map(|it| it.position);
     let hint = segment.hint(from).filter(|_| known.is_none());
     let mut position = match hint.or(known).or_else(|| segment.position_of(from)) {
         Some(position) => position,
-        None if !blocks => return ReadFound::WouldBlock,
+        None if !blocks => return TurnResult::WouldBlock,
         None => {
             segment.load_index(shared);
             segment
@@ -343,7 +343,7 @@ fn read_segment(
     };
     let file = match segment.file(shared) {
         Ok(file) => file,
-        Err(failure) => return ReadFound::Failed(failure),
+        Err(failure) => return TurnResult::Failed(failure),
     };
     let mut chunk_bytes = bytes_max.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX);
     // End offset of the batch before `position`, if known from this read or, by the hint, from an
@@ -352,18 +352,18 @@ fn read_segment(
     if position == 0 {
         after = Some(segment.base);
     }
-    let mut careful_at = None;
+    let mut retried_at = None;
     loop {
         let left = segment.len().saturating_sub(position);
         if left == 0 {
-            return ReadFound::Nothing;
+            return TurnResult::Nothing;
         }
         if turn.left == 0 {
-            return turn.over(segment, position, from);
+            return turn.stop_at(segment, position, from);
         }
         let wanted = chunk_bytes.min(usize::try_from(left).unwrap_or(usize::MAX));
         turn.left = turn.left.saturating_sub(wanted as u64);
-        let fill = |chunk: &mut [u8]| fill_chunk(&*file, position, chunk, turn.patience);
+        let fill = |chunk: &mut [u8]| fill_chunk(&*file, position, chunk, turn.mode);
         let fault = match shared.chunks.read(wanted, fill) {
             Ok(chunk) => {
                 // A writer sets the segment's end offset before its length, and the length bounds
@@ -374,48 +374,48 @@ fn read_segment(
                 position += split.used as u64;
                 if let Some(last) = split.batches.last() {
                     segment.set_hint(last.end_offset(), position);
-                    return ReadFound::Batches(split.batches);
+                    return TurnResult::Batches(split.batches);
                 }
                 after = split.after.or(after);
                 let bytes_left = segment.len().saturating_sub(position);
                 match split.end {
-                    SplitEnd::Invalid(reason) => Fault::NoBatch(reason),
+                    ChunkEnd::Invalid(reason) => ReadFault::NoBatch(reason),
                     // Compaction has removed all records from `from` to the segment's end.
-                    SplitEnd::Wants(_) if bytes_left == 0 => return ReadFound::Nothing,
-                    SplitEnd::Wants(bytes) => {
+                    ChunkEnd::NeedsBytes(_) if bytes_left == 0 => return TurnResult::Nothing,
+                    ChunkEnd::NeedsBytes(bytes) => {
                         if bytes as u64 > bytes_left.min(shared.options.batch_bytes_max) {
-                            Fault::NoBatch("impossible length".to_owned())
+                            ReadFault::NoBatch("impossible length".to_owned())
                         } else if chunk.len() == wanted {
                             // Includes the header of the following batch, which `is_misplaced`
                             // needs.
                             chunk_bytes = chunk_bytes.max(bytes + BATCH_HEADER_BYTES);
                             continue;
                         } else if blocks {
-                            Fault::Ends
+                            ReadFault::FileEnds
                         } else {
                             // The page cache has only the beginning of the chunk.
-                            return ReadFound::WouldBlock;
+                            return TurnResult::WouldBlock;
                         }
                     }
                 }
             }
-            Err(_) if !blocks => return ReadFound::WouldBlock,
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Fault::Ends,
-            Err(_) if chunk_bytes > CHUNK_BYTES_MIN && careful_at != Some(position) => {
+            Err(_) if !blocks => return TurnResult::WouldBlock,
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => ReadFault::FileEnds,
+            Err(_) if chunk_bytes > CHUNK_BYTES_MIN && retried_at != Some(position) => {
                 // The unreadable block may be after the next batches: try a smaller chunk.
-                (chunk_bytes, careful_at) = (CHUNK_BYTES_MIN, Some(position));
+                (chunk_bytes, retried_at) = (CHUNK_BYTES_MIN, Some(position));
                 continue;
             }
-            Err(error) => Fault::Unreadable(error),
+            Err(error) => ReadFault::Unreadable(error),
         };
-        let next = match segment.behind_damage(position) {
+        let next = match segment.end_of_damage(position) {
             Some(next) => next,
-            None if !blocks => return ReadFound::WouldBlock,
+            None if !blocks => return TurnResult::WouldBlock,
             None => {
                 let left = &mut turn.left;
-                match step_over(shared, segment, &*file, position, after, &fault, left) {
+                match skip_damage(shared, segment, &*file, position, after, &fault, left) {
                     Some(next) => next,
-                    None => return turn.over(segment, position, from),
+                    None => return turn.stop_at(segment, position, from),
                 }
             }
         };
@@ -428,33 +428,33 @@ fn fill_chunk(
     file: &dyn DiskFile,
     position: u64,
     chunk: &mut [u8],
-    patience: Patience,
+    mode: ReadMode,
 ) -> std::io::Result<usize> {
-    let count = match patience {
-        Patience::CacheOnly => file.read_at_nowait(chunk, position)?,
-        Patience::Blocks => read_full(file, chunk, position)?,
+    let count = match mode {
+        ReadMode::CacheOnly => file.read_at_nowait(chunk, position)?,
+        ReadMode::Blocking => read_full(file, chunk, position)?,
     };
-    match (count, patience) {
-        (0, Patience::CacheOnly) => Err(ErrorKind::WouldBlock.into()),
-        (0, Patience::Blocks) => Err(ErrorKind::UnexpectedEof.into()),
+    match (count, mode) {
+        (0, ReadMode::CacheOnly) => Err(ErrorKind::WouldBlock.into()),
+        (0, ReadMode::Blocking) => Err(ErrorKind::UnexpectedEof.into()),
         _ => Ok(count),
     }
 }
 
 /// The whole batches at the beginning of a chunk.
-struct Split {
+struct SplitChunk {
     /// The batches that end after the wanted offset. They share the chunk's memory.
     batches: Vec<Batch>,
     /// Bytes up to the end of the last whole batch, including batches before the wanted offset.
     used: usize,
     /// End offset of the last whole batch.
     after: Option<Offset>,
-    end: SplitEnd,
+    end: ChunkEnd,
 }
 
-enum SplitEnd {
+enum ChunkEnd {
     /// The next batch needs at least this many bytes.
-    Wants(usize),
+    NeedsBytes(usize),
     /// The bytes at position `used` are no batch.
     Invalid(String),
 }
@@ -470,24 +470,24 @@ fn split_chunk(
     mut after: Option<Offset>,
     left: u64,
     bytes_max: usize,
-) -> Split {
+) -> SplitChunk {
     let mut batches: Vec<Batch> = Vec::new();
     let (mut used, mut taken) = (0, 0);
     let end = loop {
         let rest = &chunk[used..];
         if rest.len() < BATCH_HEADER_BYTES {
-            break SplitEnd::Wants(BATCH_HEADER_BYTES);
+            break ChunkEnd::NeedsBytes(BATCH_HEADER_BYTES);
         }
         let len = match Batch::peek_len(rest) {
             Ok(len) => len,
-            Err(error) => break SplitEnd::Invalid(error.to_string()),
+            Err(error) => break ChunkEnd::Invalid(error.to_string()),
         };
         if len > rest.len() || (taken + len > bytes_max && !batches.is_empty()) {
-            break SplitEnd::Wants(len);
+            break ChunkEnd::NeedsBytes(len);
         }
         match Batch::parse_stored(chunk.slice(used..used + len)) {
             Ok(batch) if batch.base_offset() < within.start || batch.end_offset() > within.end => {
-                break SplitEnd::Invalid("offsets of another segment".to_owned());
+                break ChunkEnd::Invalid("offsets of another segment".to_owned());
             }
             Ok(batch) => {
                 // A batch that does not begin where the last one ends follows a hole, as compaction
@@ -496,10 +496,10 @@ fn split_chunk(
                     let has_next = (used + len + BATCH_HEADER_BYTES) as u64 <= left;
                     let next = rest.get(len..len + BATCH_HEADER_BYTES);
                     if next.is_none() && has_next {
-                        break SplitEnd::Wants(len + BATCH_HEADER_BYTES);
+                        break ChunkEnd::NeedsBytes(len + BATCH_HEADER_BYTES);
                     }
                     if is_misplaced(&batch, after.unwrap_or(within.start), next) {
-                        break SplitEnd::Invalid("offsets of another batch".to_owned());
+                        break ChunkEnd::Invalid("offsets of another batch".to_owned());
                     }
                 }
                 after = Some(batch.end_offset());
@@ -508,11 +508,11 @@ fn split_chunk(
                     batches.push(batch);
                 }
             }
-            Err(error) => break SplitEnd::Invalid(error.to_string()),
+            Err(error) => break ChunkEnd::Invalid(error.to_string()),
         }
         used += len;
     };
-    Split {
+    SplitChunk {
         batches,
         used,
         after,

@@ -130,7 +130,7 @@ impl PartitionLog {
             // contain it before they are dropped.
             covered = self.snapshot_before_drop(bases)?;
         }
-        let name_kept = self.keep_a_name(bases);
+        let successor = self.begin_successor(bases);
         self.sync_names()?;
         // Keeps compaction from replacing files meanwhile.
         let mut files = self.files_lock.lock();
@@ -138,10 +138,10 @@ impl PartitionLog {
         // start would find them.
         self.finish_replacement(&mut files)?;
         let mut state = self.state.lock();
-        let kept_name = state.segments.last().map_or(0, |segment| segment.base);
+        let newest_base = state.segments.last().map_or(0, |segment| segment.base);
         let goes = |segment: &Arc<Segment>| {
             let is_known = !segment.has_producers() || segment.end() <= covered;
-            let is_named = bases.contains(&segment.base) && segment.base < kept_name;
+            let is_named = bases.contains(&segment.base) && segment.base < newest_base;
             is_named && is_known && segment.is_droppable()
         };
         let gone: Vec<Arc<Segment>> = state
@@ -151,7 +151,7 @@ impl PartitionLog {
         // The entries in the tail cache's order are removed later, when their turn comes.
         state.recent.forget(&gone);
         drop(state);
-        if let Err(error) = name_kept {
+        if let Err(error) = successor {
             if gone.is_empty() {
                 return Err(error);
             }
@@ -176,7 +176,7 @@ impl PartitionLog {
 
     /// Begins a new segment if the newest one is to be dropped, so that a file name still says
     /// which offsets were assigned.
-    fn keep_a_name(self: &Arc<Self>, bases: &[Offset]) -> Result<(), LogError> {
+    fn begin_successor(self: &Arc<Self>, bases: &[Offset]) -> Result<(), LogError> {
         let mut state = self.state.lock();
         let newest_goes = state
             .segments
@@ -272,7 +272,7 @@ impl PartitionLog {
     fn release_writer(self: &Arc<Self>) {
         let mut state = self.state.lock();
         state.writes.release_writer();
-        let queue = state.writes.ask();
+        let queue = state.writes.mark_queued_if_due();
         drop(state);
         if queue {
             self.queue_write();

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::batch::{Batch, Offset};
-use crate::partition::prepared::Prepared;
+use crate::partition::prepared::PreparedState;
 use crate::producers::Producers;
 use crate::segment::{Segment, Stage};
 
@@ -27,7 +27,7 @@ pub(crate) struct PartitionState {
     /// The newest batches, in memory.
     pub(crate) recent: RecentBatches,
     /// The file of the segment after the active one.
-    pub(crate) prepared: Prepared,
+    pub(crate) prepared: PreparedState,
     pub(crate) unsynced_folders: UnsyncedFolders,
     pub(crate) is_closed: bool,
     /// The topic was deleted: the partition is closed, and its files are removed or being removed.
@@ -43,7 +43,7 @@ impl PartitionState {
     }
 
     /// The segment that contains the record before this offset.
-    pub(crate) fn segment_that_ends_with(&self, end: Offset) -> Option<&Arc<Segment>> {
+    pub(crate) fn segment_ending_at(&self, end: Offset) -> Option<&Arc<Segment>> {
         let holds = |segment: &&Arc<Segment>| segment.base < end && end <= segment.end();
         self.segments.iter().rev().find(holds)
     }

@@ -8,7 +8,7 @@ use crate::batch::{BATCH_HEADER_BYTES, Batch, Offset};
 use crate::disk::{Descriptor, DiskFile};
 use crate::metrics::count;
 use crate::partition::PartitionLog;
-use crate::partition::read::ReadPlace;
+use crate::partition::read::ReadSource;
 use crate::segment::Segment;
 
 /// A smaller range, in bytes, is not worth a system call of its own.
@@ -74,8 +74,8 @@ impl PartitionLog {
         if bytes_max < STORED_BYTES_MIN {
             return None;
         }
-        let place = self.state.lock().place(from, 0);
-        let ReadPlace::Segment(segment, from) = place else {
+        let source = self.state.lock().source(from, 0);
+        let ReadSource::Segment(segment, from) = source else {
             return None;
         };
         // After a failed sync the page cache may differ from the disk.
@@ -84,12 +84,12 @@ impl PartitionLog {
         }
         let file = segment.file(&self.shared).ok()?;
         let bytes_max = bytes_max.min(STORED_BYTES_MAX);
-        let stored = walk(&segment, &*file, from, bytes_max)?;
+        let stored = walk_headers(&segment, &*file, from, bytes_max)?;
         if stored.bytes < STORED_BYTES_MIN || stored.bytes > bytes_max {
             return None;
         }
         if !file.is_in_memory(stored.position, stored.bytes) {
-            segment.distrust_from(stored.position);
+            segment.note_unchecked_from(stored.position);
             return None;
         }
         segment.set_hint(stored.end, stored.position + stored.bytes as u64);
@@ -99,7 +99,7 @@ impl PartitionLog {
 }
 
 /// Walks the headers of the batches, from the one that contains offset `from` on.
-fn walk(
+fn walk_headers(
     segment: &Segment,
     file: &dyn DiskFile,
     from: Offset,
@@ -114,7 +114,7 @@ fn walk(
         let mut header = [0; BATCH_HEADER_BYTES];
         let read = file.read_at_nowait(&mut header, position);
         if !read.is_ok_and(|count| count == BATCH_HEADER_BYTES) {
-            segment.distrust_from(position);
+            segment.note_unchecked_from(position);
             break;
         }
         headers += 1;

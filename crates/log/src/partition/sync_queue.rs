@@ -39,7 +39,7 @@ impl SyncQueue {
 
     /// Whether the caller must push the partition to the queue of "log-sync". If so, marks it as
     /// queued.
-    pub(crate) fn ask(&mut self) -> bool {
+    pub(crate) fn mark_queued_if_due(&mut self) -> bool {
         let is_due = self.is_waited_for() && !self.is_queued;
         self.is_queued |= is_due;
         is_due

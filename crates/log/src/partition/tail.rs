@@ -66,7 +66,7 @@ impl TailCache {
             let Some(oldest) = order.pop_front() else {
                 break;
             };
-            self.take(oldest.weight);
+            self.subtract(oldest.weight);
             // A partition's lock must not be taken while `order` is locked.
             drop(order);
             if let Some(partition) = oldest.partition.upgrade() {
@@ -91,11 +91,11 @@ impl TailCache {
             }
             keep
         });
-        self.take(freed);
+        self.subtract(freed);
     }
 
     /// Subtracts the weight of entries that were removed from `order`, which the caller has locked.
-    fn take(&self, weight: u64) {
+    fn subtract(&self, weight: u64) {
         let before = self.bytes.fetch_sub(weight, Relaxed);
         invariant!(
             before >= weight,

@@ -16,7 +16,7 @@ pub(crate) struct WriteQueue {
     /// An empty list to swap with `pending`, so that writing allocates nothing.
     spare: Vec<Batch>,
     /// End offset of the batches that are being written; 0 if there are none.
-    handed_end: Offset,
+    writing_end: Offset,
     /// A thread owns the writer, to write pending batches or to begin or end a segment.
     is_writing: bool,
     /// The partition is in the queue of "log-writer".
@@ -76,19 +76,19 @@ impl WriteQueue {
     /// Offset after the last record that is pending or being written; 0 if there is none.
     pub(crate) fn accepted_end(&self) -> Offset {
         let last = self.pending.last();
-        last.map_or(self.handed_end, Batch::end_offset)
+        last.map_or(self.writing_end, Batch::end_offset)
     }
 
     /// Takes the writer and the pending batches. Precondition: no thread owns the writer.
     pub(crate) fn begin(&mut self) -> Vec<Batch> {
         self.take_writer();
         invariant!(
-            self.handed_end == 0,
+            self.writing_end == 0,
             "two are about to write batches of one partition"
         );
         let spare = std::mem::take(&mut self.spare);
         let batches = std::mem::replace(&mut self.pending, spare);
-        self.note_handed(&batches);
+        self.note_writing(&batches);
         batches
     }
 
@@ -109,7 +109,7 @@ impl WriteQueue {
 
     /// Whether the caller must push the partition to the queue of "log-writer". If so, marks it as
     /// queued.
-    pub(crate) fn ask(&mut self) -> bool {
+    pub(crate) fn mark_queued_if_due(&mut self) -> bool {
         let is_due = !self.is_writing && !self.pending.is_empty() && !self.is_queued;
         self.is_queued |= is_due;
         is_due
@@ -121,7 +121,7 @@ impl WriteQueue {
             self.is_writing,
             "somebody has written who does not have the writer"
         );
-        self.handed_end = 0;
+        self.writing_end = 0;
     }
 
     /// Begins the next round: puts the batches that arrived meanwhile into `batches`, which the
@@ -130,7 +130,7 @@ impl WriteQueue {
     pub(crate) fn next_round(&mut self, batches: &mut Vec<Batch>, goes_on: bool) -> bool {
         if goes_on && !self.pending.is_empty() {
             std::mem::swap(&mut self.pending, batches);
-            self.note_handed(batches);
+            self.note_writing(batches);
             return true;
         }
         self.is_writing = false;
@@ -174,7 +174,7 @@ impl WriteQueue {
         batches.into_iter().map(with_waiters).collect()
     }
 
-    fn note_handed(&mut self, batches: &[Batch]) {
-        self.handed_end = batches.last().map_or(0, Batch::end_offset);
+    fn note_writing(&mut self, batches: &[Batch]) {
+        self.writing_end = batches.last().map_or(0, Batch::end_offset);
     }
 }

@@ -34,13 +34,13 @@ pub(crate) struct Writer {
     /// Whether the file's blocks may have been written before (`prepared.rs`). Then each write is
     /// padded with zeros to the end of a block: if it changed only a part of a block that is not in
     /// the page cache, the kernel would have to read the block first, on the thread that appends.
-    pub(crate) fills_blocks: bool,
+    pub(crate) pads_blocks: bool,
     /// Whether the partition's folder exists.
     pub(crate) has_dir: bool,
 }
 
 /// The outcome of a write.
-pub(crate) struct Written {
+pub(crate) struct WriteOutcome {
     /// Number of batches that were written, counted from the first.
     pub(crate) count: usize,
     /// The error of the first batch that was not written.
@@ -49,20 +49,24 @@ pub(crate) struct Written {
 
 impl Writer {
     /// Writes batches in order, into as many segments as necessary.
-    pub(crate) fn write(&mut self, partition: &Arc<PartitionLog>, batches: &[Batch]) -> Written {
+    pub(crate) fn write(
+        &mut self,
+        partition: &Arc<PartitionLog>,
+        batches: &[Batch],
+    ) -> WriteOutcome {
         let mut written = 0;
         while written < batches.len() {
             match self.write_some(partition, &batches[written..]) {
                 Ok(count) => written += count,
                 Err(error) => {
-                    return Written {
+                    return WriteOutcome {
                         count: written,
                         error: Some(error),
                     };
                 }
             }
         }
-        Written {
+        WriteOutcome {
             count: written,
             error: None,
         }
@@ -103,25 +107,25 @@ impl Writer {
             create_index(shared, &segment.index_path());
         }
         let file = segment.file(shared)?;
-        let fill = self.fill(end);
+        let padding = self.padding(end);
         let outcome = match batches {
-            [batch] if fill.is_empty() => {
+            [batch] if padding.is_empty() => {
                 file.write_all_at(&[IoSlice::new(batch.bytes())], self.position)
             }
             [batch] => {
-                let buffers = [IoSlice::new(batch.bytes()), IoSlice::new(fill)];
+                let buffers = [IoSlice::new(batch.bytes()), IoSlice::new(padding)];
                 file.write_all_at(&buffers, self.position)
             }
             _ => {
                 let buffers = batches.iter().map(|batch| batch.bytes().as_ref());
-                let fill = Some(fill).filter(|fill| !fill.is_empty());
-                let buffers: Vec<_> = buffers.chain(fill).map(IoSlice::new).collect();
+                let padding = Some(padding).filter(|padding| !padding.is_empty());
+                let buffers: Vec<_> = buffers.chain(padding).map(IoSlice::new).collect();
                 file.write_all_at(&buffers, self.position)
             }
         };
         count(&shared.counters.writes, 1);
         if let Err(error) = outcome {
-            return Err(self.give_up(partition, &segment, &error));
+            return Err(self.abandon_segment(partition, &segment, &error));
         }
         let bytes = end - self.position;
         count(&shared.counters.written_bytes, bytes);
@@ -139,9 +143,9 @@ impl Writer {
     }
 
     /// The padding from position `end` to the end of its block; empty if the file needs none.
-    fn fill(&self, end: u64) -> &'static [u8] {
+    fn padding(&self, end: u64) -> &'static [u8] {
         let bytes = end.next_multiple_of(BLOCK_BYTES) - end;
-        if self.fills_blocks && end + bytes <= self.reserved {
+        if self.pads_blocks && end + bytes <= self.reserved {
             &ZEROS[..bytes as usize]
         } else {
             &[]
@@ -160,7 +164,7 @@ impl Writer {
             && (next > partition.segment_bytes() || self.is_aged(partition, batch));
         match &self.active {
             Some(segment)
-                if !full && !segment.is_poisoned() && !leaves_hole(partition, segment, batch) =>
+                if !full && !segment.is_poisoned() && !follows_raise(partition, segment, batch) =>
             {
                 Ok(segment.clone())
             }
@@ -235,7 +239,7 @@ impl Writer {
         self.active = Some(segment.clone());
         self.position = 0;
         self.reserved = prepared.unwrap_or(0);
-        self.fills_blocks = prepared.is_some();
+        self.pads_blocks = prepared.is_some();
         Ok(segment)
     }
 
@@ -257,15 +261,15 @@ impl Writer {
         let step = self.reserved.clamp(RESERVE_BYTES_MIN, RESERVE_BYTES_MAX);
         let step = step.min(above.max(RESERVE_BYTES_MIN));
         let limit = partition.segment_bytes().max(RESERVE_BYTES_MIN);
-        let generous = (self.reserved + step).min(limit).max(end + BLOCK_BYTES);
+        let with_step = (self.reserved + step).min(limit).max(end + BLOCK_BYTES);
         let file = segment.file(shared)?;
-        for size in [generous, end] {
+        for size in [with_step, end] {
             match file.allocate(size) {
                 Ok(()) => {
                     self.reserved = self.reserved.max(size);
                     return Ok(());
                 }
-                Err(error) if is_full(&error) => {}
+                Err(error) if is_disk_full(&error) => {}
                 Err(error) => {
                     let path = segment.log_path();
                     return Err(IoFailure::new("reserve room in", &path, &error).into());
@@ -273,7 +277,7 @@ impl Writer {
             }
         }
         count(&shared.counters.storage_full, 1);
-        shared.give_back_prepared();
+        shared.release_prepared();
         Err(AppendError::StorageFull {
             free_bytes: shared.space.free_bytes(),
         })
@@ -281,7 +285,7 @@ impl Writer {
 
     /// Ends the active segment after a failed write, so that no batch is appended to it any more.
     /// Truncates it to the batches that were written before; a failure to do so is ignored.
-    fn give_up(
+    fn abandon_segment(
         &mut self,
         partition: &Arc<PartitionLog>,
         segment: &Arc<Segment>,
@@ -295,7 +299,7 @@ impl Writer {
             let _ = file.set_len(self.position);
         }
         self.roll(partition);
-        if is_full(error) {
+        if is_disk_full(error) {
             return AppendError::StorageFull {
                 free_bytes: shared.space.free_bytes(),
             };
@@ -307,7 +311,7 @@ impl Writer {
 /// Whether the offsets were raised since the last write to this segment. (A failed append leaves a
 /// hole, too, but begins no new segment: otherwise each failed append to a full disk would create
 /// an empty file.)
-fn leaves_hole(partition: &PartitionLog, segment: &Segment, batch: &Batch) -> bool {
+fn follows_raise(partition: &PartitionLog, segment: &Segment, batch: &Batch) -> bool {
     let base = batch.base_offset();
     base > segment.end() && {
         let raised_to = partition.state.lock().offsets.raised().end;
@@ -315,7 +319,7 @@ fn leaves_hole(partition: &PartitionLog, segment: &Segment, batch: &Batch) -> bo
     }
 }
 
-fn is_full(error: &io::Error) -> bool {
+fn is_disk_full(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded

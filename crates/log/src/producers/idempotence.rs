@@ -7,7 +7,7 @@ use parking_lot::MutexGuard;
 
 use crate::batch::Batch;
 use crate::error::AppendError;
-use crate::metrics::discount;
+use crate::metrics::subtract;
 use crate::options::Durability;
 use crate::partition::appended::{Appended, Completions, Pending, Waiter};
 use crate::partition::group_commit::SyncRequest;
@@ -33,7 +33,7 @@ impl PartitionLog {
         let (base, end) = (stored.base, stored.end());
         let is_written = end <= self.written_end();
         if class == Durability::Disk && is_written {
-            let segment = state.segment_that_ends_with(end);
+            let segment = state.segment_ending_at(end);
             if let Some(failure) = segment.and_then(|segment| segment.failure()) {
                 return Err(AppendError::Failed(failure.clone()));
             }
@@ -53,7 +53,7 @@ impl PartitionLog {
             pending = Pending::waiting(waiter.clone());
             if is_written {
                 state.syncs.wait_for(end, waiter);
-                asks_sync = state.syncs.ask();
+                asks_sync = state.syncs.mark_queued_if_due();
             } else {
                 // The thread that writes the batch completes its waiters.
                 state.writes.wait_for(end, class, waiter);
@@ -78,12 +78,12 @@ impl PartitionLog {
     /// Removes the batches of a failed write from the table of producers. Fails the pending batches
     /// of the same producers, too: if they were stored without the failed ones, retries of the
     /// failed ones would be out of order.
-    pub(crate) fn take_back(
+    pub(crate) fn undo_failed_write(
         &self,
         state: &mut PartitionState,
         failed: &[Batch],
         error: &AppendError,
-        told: &mut Completions,
+        completions: &mut Completions,
     ) {
         let producer = |batch: &Batch| batch.producer_id();
         let idempotent = failed.iter().filter(|batch| producer(batch) >= 0);
@@ -94,15 +94,15 @@ impl PartitionLog {
         for batch in idempotent {
             state
                 .producers
-                .take_back(batch.producer_id(), batch.base_offset());
+                .undo_append(batch.producer_id(), batch.base_offset());
         }
         for (batch, waiters) in state.writes.withdraw(&ids) {
-            discount(
+            subtract(
                 &self.shared.counters.unwritten_bytes,
                 batch.bytes().len() as u64,
             );
             for waiter in waiters {
-                told.add(waiter, Err(error.clone()));
+                completions.add(waiter, Err(error.clone()));
             }
         }
     }

@@ -2,7 +2,7 @@
 //! not stored again. Uses no clock and no file.
 //!
 //! For each producer id the table has the newest batches with their sequence numbers and offsets:
-//! the last [`REMEMBERED`] that were written (Kafka's producers have at most this many requests in
+//! the last [`REMEMBERED_BATCHES`] that were written (Kafka's producers have at most this many requests in
 //! flight), and those that are not written yet, so that a failed write can be undone. The rules are
 //! those of Kafka's `ProducerAppendInfo`.
 //!
@@ -26,9 +26,9 @@ use crate::error::AppendError;
 use crate::producers::snapshot::SnapshotProducer;
 
 /// Number of written batches of a producer whose duplicates are recognized.
-pub(crate) const REMEMBERED: usize = 5;
+pub(crate) const REMEMBERED_BATCHES: usize = 5;
 /// A full table evicts one in this many of its producers at once.
-const EVICTED_SHARE: usize = 8;
+const EVICTED_ONE_IN: usize = 8;
 
 /// The state of an idempotent producer in a partition, as reported to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,23 +79,23 @@ fn sequence_after(sequence: i32, count: u32) -> i32 {
 /// Hashes producer ids with one multiplication, at a tenth of the standard hasher's cost per batch.
 /// Clients choose the ids, so a random secret is mixed in.
 #[derive(Clone)]
-struct IdHash(u64);
+struct ProducerIdHasher(u64);
 
-impl IdHash {
-    fn new() -> IdHash {
-        IdHash(RandomState::new().hash_one(0))
+impl ProducerIdHasher {
+    fn new() -> ProducerIdHasher {
+        ProducerIdHasher(RandomState::new().hash_one(0))
     }
 }
 
-impl BuildHasher for IdHash {
-    type Hasher = IdHash;
+impl BuildHasher for ProducerIdHasher {
+    type Hasher = ProducerIdHasher;
 
-    fn build_hasher(&self) -> IdHash {
+    fn build_hasher(&self) -> ProducerIdHasher {
         self.clone()
     }
 }
 
-impl Hasher for IdHash {
+impl Hasher for ProducerIdHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -119,7 +119,7 @@ impl Hasher for IdHash {
 
 /// The fields of a batch header that concern its idempotent producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Claim {
+pub(crate) struct ProducerFields {
     pub(crate) producer_id: i64,
     pub(crate) epoch: i16,
     pub(crate) first_sequence: i32,
@@ -127,19 +127,19 @@ pub(crate) struct Claim {
     pub(crate) timestamp_ms: i64,
 }
 
-impl Claim {
+impl ProducerFields {
     /// `None` for a batch without a producer id, and for a control batch (a transaction marker),
     /// which has no sequence number.
     #[inline]
-    pub(crate) fn of(batch: &Batch) -> Option<Claim> {
+    pub(crate) fn of(batch: &Batch) -> Option<ProducerFields> {
         if batch.producer_id() < 0 {
             return None;
         }
-        Claim::peek(batch.bytes())
+        ProducerFields::peek(batch.bytes())
     }
 
-    /// As [`Claim::of`], but from the bytes of a header, which may be corrupt.
-    pub(crate) fn peek(header: &[u8]) -> Option<Claim> {
+    /// As [`ProducerFields::of`], but from the bytes of a header, which may be corrupt.
+    pub(crate) fn peek(header: &[u8]) -> Option<ProducerFields> {
         let header = header.get(..BATCH_HEADER_BYTES)?;
         let producer_id = i64::from_be_bytes(field(header, 43));
         let last_offset_delta = i32::from_be_bytes(field(header, 23));
@@ -147,7 +147,7 @@ impl Claim {
         if producer_id < 0 || last_offset_delta < 0 || is_control {
             return None;
         }
-        Some(Claim {
+        Some(ProducerFields {
             producer_id,
             epoch: i16::from_be_bytes(field(header, 51)),
             first_sequence: i32::from_be_bytes(field(header, 53)),
@@ -169,7 +169,7 @@ impl Claim {
 
 /// Whether to append a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum SequenceVerdict {
     /// Append it.
     New,
     /// Do not append it: it is stored, as this batch.
@@ -180,14 +180,14 @@ pub(crate) enum Verdict {
 #[derive(Debug)]
 pub(crate) struct ProducersTotal {
     count: AtomicUsize,
-    /// Once `count` reaches this number, a partition with at least [`PRODUCERS_KEPT`] producers
+    /// Once `count` reaches this number, a partition with at least [`PRODUCERS_KEPT_MIN`] producers
     /// evicts some of them before it adds one.
     max: usize,
 }
 
 /// A partition with fewer producers than this evicts none because of the total limit. Otherwise its
 /// active producers would evict each other in turn, and their retries would be stored twice.
-const PRODUCERS_KEPT: usize = 64;
+const PRODUCERS_KEPT_MIN: usize = 64;
 
 impl ProducersTotal {
     pub(crate) fn new(max: usize) -> Arc<ProducersTotal> {
@@ -211,13 +211,13 @@ pub(crate) struct Producers {
     producers_max: usize,
     /// A producer without a batch for this many milliseconds has expired.
     expiry_ms: i64,
-    map: HashMap<i64, Producer, IdHash>,
+    map: HashMap<i64, Producer, ProducerIdHasher>,
     /// When a producer was last evicted, in milliseconds since 1970; `None`: never.
     pub(crate) evicted_ms: Option<i64>,
     /// Logical time, which counts batches: finds the least recently used producers.
     clock: u64,
     /// Estimated bytes of written batches that the last snapshot does not cover.
-    unsnapped_bytes: u64,
+    bytes_since_snapshot: u64,
 }
 
 pub(crate) struct Producer {
@@ -244,30 +244,34 @@ impl Producers {
             counted: 0,
             producers_max: producers_max.max(1),
             expiry_ms: i64::try_from(expiry_ms).unwrap_or(i64::MAX),
-            map: HashMap::with_hasher(IdHash::new()),
+            map: HashMap::with_hasher(ProducerIdHasher::new()),
             evicted_ms: None,
             clock: 0,
-            unsnapped_bytes: 0,
+            bytes_since_snapshot: 0,
         }
     }
 
     /// Estimated bytes of written batches that the last snapshot does not cover.
-    pub(crate) fn unsnapped_bytes(&self) -> u64 {
-        self.unsnapped_bytes
+    pub(crate) fn bytes_since_snapshot(&self) -> u64 {
+        self.bytes_since_snapshot
     }
 
     /// Adds bytes of idempotent batches that the last snapshot does not cover.
     pub(crate) fn note_written(&mut self, bytes: u64) {
-        self.unsnapped_bytes += bytes;
+        self.bytes_since_snapshot += bytes;
     }
 
     /// Notes that a snapshot is being written that covers all batches.
     pub(crate) fn note_snapshot(&mut self) {
-        self.unsnapped_bytes = 0;
+        self.bytes_since_snapshot = 0;
     }
 
     /// Decides whether a batch is appended, at `now_ms` (milliseconds since 1970).
-    pub(crate) fn check(&self, claim: &Claim, now_ms: i64) -> Result<Verdict, AppendError> {
+    pub(crate) fn check(
+        &self,
+        claim: &ProducerFields,
+        now_ms: i64,
+    ) -> Result<SequenceVerdict, AppendError> {
         let producer_id = claim.producer_id;
         let fenced = |current_epoch| AppendError::ProducerFenced {
             producer_id,
@@ -288,20 +292,20 @@ impl Producers {
         let known = self.map.get(&producer_id);
         let known = known.filter(|known| !self.is_expired(known, now_ms));
         let Some((known, last)) = known.and_then(|it| Some((it, *it.batches.back()?))) else {
-            return Ok(Verdict::New);
+            return Ok(SequenceVerdict::New);
         };
         if claim.epoch < last.epoch {
             return Err(fenced(last.epoch));
         }
         if claim.epoch > last.epoch {
             return match claim.first_sequence {
-                0 => Ok(Verdict::New),
+                0 => Ok(SequenceVerdict::New),
                 _ => Err(out_of_order(0)),
             };
         }
         let expected = sequence_after(last.last_sequence(), 1);
         if claim.first_sequence == expected {
-            return Ok(Verdict::New);
+            return Ok(SequenceVerdict::New);
         }
         let of_epoch = || {
             known
@@ -314,16 +318,16 @@ impl Producers {
             it.first_sequence == claim.first_sequence && it.records == claim.records
         };
         if let Some(same) = of_epoch().find(is_same) {
-            return Ok(Verdict::Duplicate(*same));
+            return Ok(SequenceVerdict::Duplicate(*same));
         }
-        if known.has_lost(claim, last.epoch) {
-            return Ok(Verdict::New);
+        if known.fills_hole(claim, last.epoch) {
+            return Ok(SequenceVerdict::New);
         }
-        // Older batches of this epoch were forgotten only if the table has [`REMEMBERED`] of it.
-        let has_forgotten = of_epoch().nth(REMEMBERED - 1).is_some();
+        // Older batches of this epoch were forgotten only if the table has [`REMEMBERED_BATCHES`] of it.
+        let has_forgotten = of_epoch().nth(REMEMBERED_BATCHES - 1).is_some();
         let mut of_epoch_in_order = known.batches.iter().filter(|it| it.epoch == last.epoch);
         let oldest = of_epoch_in_order.next().filter(|_| has_forgotten);
-        if oldest.is_some_and(|oldest| claim.lies_before(oldest.first_sequence)) {
+        if oldest.is_some_and(|oldest| claim.is_before(oldest.first_sequence)) {
             return Err(AppendError::DuplicateSequence {
                 producer_id,
                 sequence: claim.first_sequence,
@@ -333,13 +337,19 @@ impl Producers {
     }
 
     /// Adds a batch with this base offset. All records before `written_end` are written.
-    pub(crate) fn add(&mut self, claim: &Claim, base: Offset, written_end: Offset, now_ms: i64) {
+    pub(crate) fn add(
+        &mut self,
+        claim: &ProducerFields,
+        base: Offset,
+        written_end: Offset,
+        now_ms: i64,
+    ) {
         self.insert_batch(claim, base, written_end, now_ms, false);
     }
 
     fn insert_batch(
         &mut self,
-        claim: &Claim,
+        claim: &ProducerFields,
         base: Offset,
         written_end: Offset,
         now_ms: i64,
@@ -348,7 +358,7 @@ impl Producers {
         self.clock += 1;
         let (clock, expiry_ms) = (self.clock, self.expiry_ms);
         let known = self.map.len();
-        if (known >= self.producers_max || (known >= PRODUCERS_KEPT && self.total.is_full()))
+        if (known >= self.producers_max || (known >= PRODUCERS_KEPT_MIN && self.total.is_full()))
             && !self.map.contains_key(&claim.producer_id)
         {
             self.evict(now_ms);
@@ -368,13 +378,13 @@ impl Producers {
         }
         while producer
             .batches
-            .get(REMEMBERED)
+            .get(REMEMBERED_BATCHES)
             .is_some_and(|it| it.end() <= written_end)
         {
             producer.batches.pop_front();
             producer.is_complete = false;
         }
-        let place = producer.place_of(claim);
+        let place = producer.index_of(claim);
         producer.batches.insert(place, claim.at(base));
         // Never decreases: a clock that was set back may be corrected later.
         producer.seen_ms = producer.seen_ms.max(now_ms);
@@ -405,7 +415,7 @@ impl Producers {
 
     /// Adds a batch that recovery has found in the log. Its sequence number is not checked, because
     /// the batch is stored whether or not it is in order.
-    pub(crate) fn recover(&mut self, claim: &Claim, base: Offset, now_ms: i64) {
+    pub(crate) fn recover(&mut self, claim: &ProducerFields, base: Offset, now_ms: i64) {
         if claim.epoch >= 0 && claim.first_sequence >= 0 {
             // If the table has evicted producers recently, this may be one of them. Then the log
             // has earlier batches of it that the table does not know; their retries are duplicates
@@ -418,7 +428,7 @@ impl Producers {
     }
 
     /// Removes the batches of a producer from an offset on, because their write has failed.
-    pub(crate) fn take_back(&mut self, producer_id: i64, from: Offset) {
+    pub(crate) fn undo_append(&mut self, producer_id: i64, from: Offset) {
         let Some(producer) = self.map.get_mut(&producer_id) else {
             return;
         };
@@ -447,11 +457,11 @@ impl Producers {
         now_ms.saturating_sub(producer.seen_ms) >= self.expiry_ms
     }
 
-    /// Removes the least recently used producers, one in [`EVICTED_SHARE`].
+    /// Removes the least recently used producers, one in [`EVICTED_ONE_IN`].
     fn evict(&mut self, now_ms: i64) {
         self.evicted_ms = Some(now_ms);
         let mut uses: Vec<u64> = self.map.values().map(|producer| producer.used).collect();
-        let last = (uses.len() / EVICTED_SHARE).max(1) - 1;
+        let last = (uses.len() / EVICTED_ONE_IN).max(1) - 1;
         let (_, newest_to_go, _) = uses.select_nth_unstable(last);
         let newest_to_go = *newest_to_go;
         self.map.retain(|_, producer| producer.used > newest_to_go);
@@ -507,17 +517,17 @@ impl Drop for Producers {
 
 impl Producer {
     /// The index of a batch in `batches` by its sequence number: the end, unless it fills a hole.
-    fn place_of(&self, claim: &Claim) -> usize {
+    fn index_of(&self, claim: &ProducerFields) -> usize {
         let later = |it: &&ProducerBatch| {
             it.epoch > claim.epoch
-                || (it.epoch == claim.epoch && claim.lies_before(it.first_sequence))
+                || (it.epoch == claim.epoch && claim.is_before(it.first_sequence))
         };
         self.batches.len() - self.batches.iter().rev().take_while(later).count()
     }
 
     /// Whether a batch of the newest epoch fits in a hole that a power loss has left.
-    fn has_lost(&self, claim: &Claim, epoch: i16) -> bool {
-        let place = self.place_of(claim);
+    fn fills_hole(&self, claim: &ProducerFields, epoch: i16) -> bool {
+        let place = self.index_of(claim);
         if place == self.batches.len() {
             return false;
         }
@@ -533,10 +543,10 @@ impl Producer {
     }
 }
 
-impl Claim {
+impl ProducerFields {
     /// Whether all sequence numbers of the batch are before `sequence`, by less than half of the
     /// number range, because the numbers wrap around.
-    fn lies_before(&self, sequence: i32) -> bool {
+    fn is_before(&self, sequence: i32) -> bool {
         let distance = sequence.wrapping_sub(self.first_sequence) & i32::MAX;
         distance < i32::MAX / 2 && i64::from(distance) >= i64::from(self.records)
     }

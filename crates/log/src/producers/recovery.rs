@@ -9,7 +9,7 @@ use crate::batch::{BATCH_HEADER_BYTES, Batch, Offset};
 use crate::disk::read_full;
 use crate::error::IoFailure;
 use crate::partition::RecoveredState;
-use crate::producers::Claim;
+use crate::producers::ProducerFields;
 use crate::producers::snapshot::ProducerSnapshot;
 use crate::segment::Segment;
 use crate::segment::index::{boundary_after, position_before};
@@ -46,7 +46,7 @@ pub(crate) fn recover_producers(
     state.raise_to = state.raise_to.max(snapshot.covered);
     for segment in &state.segments {
         if segment.has_producers() && segment.end() > snapshot.covered {
-            let walked = walk(shared, segment, snapshot.covered, |claim, base| {
+            let walked = walk_headers(shared, segment, snapshot.covered, |claim, base| {
                 // Only headers are read and no checksums are verified, so batches in damaged
                 // regions are ignored.
                 if is_there(base) {
@@ -61,11 +61,11 @@ pub(crate) fn recover_producers(
 
 /// Walks the headers of a segment's batches from offset `from` on. Returns the number of bytes
 /// walked.
-fn walk(
+fn walk_headers(
     shared: &Shared,
     segment: &Arc<Segment>,
     from: Offset,
-    mut note: impl FnMut(&Claim, Offset),
+    mut note: impl FnMut(&ProducerFields, Offset),
 ) -> Result<u64, IoFailure> {
     segment.load_index(shared);
     let begin = segment.with_index(|entries| position_before(entries, from));
@@ -97,7 +97,11 @@ fn walk(
 
 /// Walks the batches that begin in a window. Returns the position of the next batch, which may be
 /// after the window; 0 if the first bytes are no batch of this segment.
-fn walk_window(window: &[u8], segment: &Segment, mut note: impl FnMut(&Claim, Offset)) -> u64 {
+fn walk_window(
+    window: &[u8],
+    segment: &Segment,
+    mut note: impl FnMut(&ProducerFields, Offset),
+) -> u64 {
     let mut at = 0;
     while let Some(header) = window.get(at..at + BATCH_HEADER_BYTES) {
         let Ok(len) = Batch::peek_len(header) else {
@@ -107,7 +111,7 @@ fn walk_window(window: &[u8], segment: &Segment, mut note: impl FnMut(&Claim, Of
         if base < segment.base || base >= segment.end() {
             break;
         }
-        if let Some(claim) = Claim::peek(header) {
+        if let Some(claim) = ProducerFields::peek(header) {
             note(&claim, base);
         }
         at += len;

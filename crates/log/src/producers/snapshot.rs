@@ -38,7 +38,7 @@ use crate::error::IoFailure;
 use crate::metrics::count;
 use crate::partition::PartitionLog;
 use crate::partition::group_commit::try_sync_partitions;
-use crate::producers::{ProducerBatch, Producers, REMEMBERED};
+use crate::producers::{ProducerBatch, Producers, REMEMBERED_BATCHES};
 use crate::shared::Shared;
 
 /// Name of the file in the partition's folder.
@@ -55,7 +55,7 @@ const HEADER_BYTES: usize = 28;
 const PRODUCER_BYTES: usize = 20;
 const BATCH_BYTES: usize = 26;
 /// The top bit in the number of a producer's batches, see [`SnapshotProducer::is_complete`].
-const IS_COMPLETE: u32 = 1 << 31;
+const EARLIER_WERE_LOST: u32 = 1 << 31;
 const CRC_BYTES: usize = 4;
 /// Maximum bytes of a file that is read: enough for more than a million producers.
 const FILE_BYTES_MAX: u64 = 256 << 20;
@@ -99,7 +99,7 @@ pub fn encode_producers(snapshot: &ProducerSnapshot) -> Vec<u8> {
         bytes.extend_from_slice(&producer.seen_ms.to_le_bytes());
         let mut count = producer.batches.len() as u32;
         if producer.is_complete {
-            count |= IS_COMPLETE;
+            count |= EARLIER_WERE_LOST;
         }
         bytes.extend_from_slice(&count.to_le_bytes());
         for batch in &producer.batches {
@@ -151,9 +151,9 @@ fn decode_producer(rest: &mut &[u8], covered: Offset) -> Option<SnapshotProducer
     let id = i64::from_le_bytes(field(head, 0));
     let seen_ms = i64::from_le_bytes(field(head, 8));
     let count = u32::from_le_bytes(field(head, 16));
-    let is_complete = count & IS_COMPLETE != 0;
-    let count = (count & !IS_COMPLETE) as usize;
-    if id < 0 || !(1..=REMEMBERED).contains(&count) {
+    let is_complete = count & EARLIER_WERE_LOST != 0;
+    let count = (count & !EARLIER_WERE_LOST) as usize;
+    if id < 0 || !(1..=REMEMBERED_BATCHES).contains(&count) {
         return None;
     }
     let mut batches: Vec<ProducerBatch> = Vec::with_capacity(count);
@@ -195,7 +195,7 @@ pub(crate) fn take_snapshot(producers_table: &Producers, covered: Offset) -> Pro
             .iter()
             .filter(|batch| batch.end() <= covered);
         let mut batches: Vec<ProducerBatch> = written.copied().collect();
-        let forgotten = batches.len().saturating_sub(REMEMBERED);
+        let forgotten = batches.len().saturating_sub(REMEMBERED_BATCHES);
         batches.drain(..forgotten);
         (!batches.is_empty()).then_some(SnapshotProducer {
             id,
@@ -259,7 +259,7 @@ impl PartitionLog {
         let shared = &self.shared;
         let _one_at_a_time = self.snapshot_lock.lock();
         let mut state = self.state.lock();
-        let due = state.producers.unsnapped_bytes();
+        let due = state.producers.bytes_since_snapshot();
         if due < bytes_min.max(1) || state.is_deleted {
             return Ok(Offset::MAX);
         }
@@ -329,7 +329,7 @@ mod tests {
 
     fn snapshot() -> impl Strategy<Value = ProducerSnapshot> {
         let batch = (1u32..100, 0..=i32::MAX, 0i16..3, any::<i64>(), 0u64..50);
-        let batches = proptest::collection::vec(batch, 1..=REMEMBERED);
+        let batches = proptest::collection::vec(batch, 1..=REMEMBERED_BATCHES);
         let producers =
             proptest::collection::btree_map(0..=i64::MAX, (any::<i64>(), batches), 0..9);
         producers.prop_map(|producers| {

@@ -5,8 +5,8 @@ fn table(producers_max: usize) -> Producers {
     Producers::new(producers_max, 1_000, ProducersTotal::new(usize::MAX))
 }
 
-fn claim(epoch: i16, first_sequence: i32, records: u32) -> Claim {
-    Claim {
+fn claim(epoch: i16, first_sequence: i32, records: u32) -> ProducerFields {
+    ProducerFields {
         producer_id: 7,
         epoch,
         first_sequence,
@@ -24,12 +24,12 @@ fn check(claims: &[(i16, i32, u32)], expected: &str) {
     for (epoch, sequence, records) in claims {
         let claim = claim(*epoch, *sequence, *records);
         said.push(match producers.check(&claim, 0) {
-            Ok(Verdict::New) => {
+            Ok(SequenceVerdict::New) => {
                 producers.add(&claim, next, next, 0);
                 next += u64::from(*records);
                 "new".to_owned()
             }
-            Ok(Verdict::Duplicate(same)) => format!("at {}", same.base),
+            Ok(SequenceVerdict::Duplicate(same)) => format!("at {}", same.base),
             Err(AppendError::OutOfOrderSequence { expected, .. }) => format!("not {expected}"),
             Err(AppendError::ProducerFenced { current_epoch, .. }) => {
                 format!("fenced by {current_epoch}")
@@ -87,11 +87,14 @@ fn unwritten_batches_can_be_undone() {
     for number in 0..10 {
         producers.add(&claim(1, number, 1), 5 + number as u64, 5, 0);
     }
-    producers.take_back(7, 5);
+    producers.undo_append(7, 5);
     let again = producers.check(&claim(0, 0, 1), 0).unwrap();
-    assert!(matches!(again, Verdict::Duplicate(batch) if batch.base == 0));
-    assert_eq!(producers.check(&claim(0, 5, 1), 0).unwrap(), Verdict::New);
-    producers.take_back(7, 0);
+    assert!(matches!(again, SequenceVerdict::Duplicate(batch) if batch.base == 0));
+    assert_eq!(
+        producers.check(&claim(0, 5, 1), 0).unwrap(),
+        SequenceVerdict::New
+    );
+    producers.undo_append(7, 0);
     assert!(producers.is_empty());
 }
 
@@ -108,14 +111,17 @@ fn retries_of_lost_batches_are_accepted() {
         let lost = claim(0, sequence, 1);
         assert_eq!(
             producers.check(&lost, 0).unwrap(),
-            Verdict::New,
+            SequenceVerdict::New,
             "{sequence}"
         );
         producers.add(&lost, base, 0, 0);
         let again = producers.check(&lost, 0).unwrap();
-        assert!(matches!(again, Verdict::Duplicate(batch) if batch.base == base));
+        assert!(matches!(again, SequenceVerdict::Duplicate(batch) if batch.base == base));
     }
-    assert_eq!(producers.check(&claim(0, 7, 1), 0).unwrap(), Verdict::New);
+    assert_eq!(
+        producers.check(&claim(0, 7, 1), 0).unwrap(),
+        SequenceVerdict::New
+    );
     let sequences = producers.map[&7]
         .batches
         .iter()
@@ -130,7 +136,7 @@ fn all_tables_together_are_bounded() {
         .map(|_| Producers::new(256, 1_000, total.clone()))
         .collect();
     for number in 0..5_000 {
-        let claim = Claim {
+        let claim = ProducerFields {
             producer_id: i64::from(number),
             ..claim(0, 0, 1)
         };
@@ -139,17 +145,17 @@ fn all_tables_together_are_bounded() {
         table.add(&claim, 2, 2, 1_200);
         assert_eq!(
             table.check(&claim, 1_200).unwrap(),
-            Verdict::Duplicate(claim.at(2))
+            SequenceVerdict::Duplicate(claim.at(2))
         );
     }
     let known: usize = tables.iter().map(|table| table.map.len()).sum();
     assert_eq!(known, total.count.load(Relaxed));
-    // The first table filled the total limit; each of the others keeps [`PRODUCERS_KEPT`].
+    // The first table filled the total limit; each of the others keeps [`PRODUCERS_KEPT_MIN`].
     for (number, table) in tables.iter().enumerate() {
-        let most = if number == 9 { 100 } else { PRODUCERS_KEPT };
+        let most = if number == 9 { 100 } else { PRODUCERS_KEPT_MIN };
         let known = table.map.len();
         assert!(
-            (most - most / EVICTED_SHARE..=most).contains(&known),
+            (most - most / EVICTED_ONE_IN..=most).contains(&known),
             "{known}"
         );
     }
@@ -169,12 +175,12 @@ fn silent_producers_and_the_least_recently_used_are_forgotten() {
     assert!(producers.check(&claim(5, 11, 1), 1_099).is_err());
     assert_eq!(
         producers.check(&claim(4, 11, 1), 1_100).unwrap(),
-        Verdict::New
+        SequenceVerdict::New
     );
     producers.add(&claim(4, 11, 1), 1, 1, 1_100);
     assert_eq!(producers.infos(1_100)[0].epoch, 4);
     for producer_id in 100..150 {
-        let claim = Claim {
+        let claim = ProducerFields {
             producer_id,
             ..claim(0, 0, 1)
         };

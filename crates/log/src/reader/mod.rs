@@ -95,7 +95,7 @@ pub(crate) fn wait_for(shared: &Arc<Shared>, mut reading: impl Reading + 'static
         }
         match told.recv_timeout(LOOK) {
             Ok(outcome) => return outcome,
-            Err(RecvTimeoutError::Timeout) => drop(shared.look_after_reads()),
+            Err(RecvTimeoutError::Timeout) => drop(shared.check_stalled_reads()),
             Err(RecvTimeoutError::Disconnected) => return Err(ReadError::Closed),
         }
     }
@@ -168,7 +168,7 @@ impl Shared {
 
     /// Returns the reads that take too long, as lines of text. Reports the failure to their
     /// readers, and starts other threads for the queued reads.
-    pub(crate) fn look_after_reads(self: &Arc<Shared>) -> Vec<String> {
+    pub(crate) fn check_stalled_reads(self: &Arc<Shared>) -> Vec<String> {
         let look = self.reader_watch.look(self.options.clock.now_ms());
         for (file, reader) in look.given_up {
             reader(Err(no_answer(&file).into()));
@@ -236,7 +236,7 @@ mod tests {
             drop(shared.queues.reads.push(ReadJob { reading, reader }));
             has_begun.recv().unwrap();
             now_ms.fetch_add(10_000, SeqCst);
-            assert_eq!(shared.look_after_reads().len(), 1);
+            assert_eq!(shared.check_stalled_reads().len(), 1);
             assert_eq!(shared.readers.lock().len(), 2);
             drop(go);
             while !shared.readers.lock()[0].is_finished() {

@@ -4,9 +4,9 @@
 //! space follows the batches and reads as zeros, so the file's length does not say where the
 //! batches end. The end is in the footer of the index, or is found by checksums.
 
+pub(crate) mod eviction;
 pub(crate) mod files;
 pub(crate) mod index;
-pub(crate) mod residents;
 pub(crate) mod scan;
 
 use std::io::{ErrorKind, IoSlice};
@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use crate::batch::{Batch, Offset};
-use crate::damage::{Damage, Damages, IS_GONE, Loss};
+use crate::damage::{Damage, Damages, Loss, REASON_MISSING};
 use crate::disk::{DiskFile, OpenMode, read_full};
 use crate::error::IoFailure;
 use crate::segment::index::{
@@ -360,7 +360,7 @@ impl Segment {
     }
 
     /// Notes that the bytes from `position` on must be verified again.
-    pub(crate) fn distrust_from(&self, position: u64) {
+    pub(crate) fn note_unchecked_from(&self, position: u64) {
         self.checked.fetch_min(position, Ordering::AcqRel);
     }
 
@@ -430,8 +430,12 @@ impl Segment {
     }
 
     /// Appends the entries whose position is synced to the index file, and then the item for
-    /// `close`. Syncs the index file only for a footer. Returns whether anything was written.
-    pub(crate) fn flush_index(&self, shared: &Shared, close: Close) -> Result<bool, IoFailure> {
+    /// `final_item`. Syncs the index file only for a footer. Returns whether anything was written.
+    pub(crate) fn flush_index(
+        &self,
+        shared: &Shared,
+        final_item: FinalIndexItem,
+    ) -> Result<bool, IoFailure> {
         let mut index = self.index.lock();
         let synced = self.synced();
         let end = IndexEntry {
@@ -439,7 +443,10 @@ impl Segment {
             position: self.len(),
             max_timestamp_ms: self.max_timestamp_ms(),
         };
-        if close == Close::Promise && synced >= end.position && end.position > index.last_position {
+        if final_item == FinalIndexItem::End
+            && synced >= end.position
+            && end.position > index.last_position
+        {
             index.entries.get_or_insert_default().push(end);
             index.last_position = end.position;
         }
@@ -455,7 +462,7 @@ impl Segment {
             let item = IndexItem::Entry(*entry);
             bytes.extend_from_slice(&encode_index_item(self.base, item, has_producers));
         }
-        if close == Close::Footer {
+        if final_item == FinalIndexItem::Footer {
             let item = IndexItem::Footer(end);
             bytes.extend_from_slice(&encode_index_item(self.base, item, has_producers));
         }
@@ -471,7 +478,7 @@ impl Segment {
         let position = (flushed * INDEX_ENTRY_BYTES) as u64;
         file.write_all_at(&[IoSlice::new(&bytes)], position)
             .map_err(fail)?;
-        if close == Close::Footer {
+        if final_item == FinalIndexItem::Footer {
             file.set_len(position + bytes.len() as u64).map_err(fail)?;
             file.sync_data().map_err(fail)?;
         }
@@ -496,7 +503,7 @@ impl Segment {
     }
 
     /// The position after the damaged region at `position`, if it is known.
-    pub(crate) fn behind_damage(&self, position: u64) -> Option<u64> {
+    pub(crate) fn end_of_damage(&self, position: u64) -> Option<u64> {
         match self.damages.lock().range(..=position).next_back() {
             Some((_, Damage::UpTo(next))) if *next > position => Some(*next),
             _ => None,
@@ -504,17 +511,17 @@ impl Segment {
     }
 
     /// Reports, once, that the segment's file is missing.
-    pub(crate) fn tell_missing(&self, shared: &Shared) {
+    pub(crate) fn report_missing(&self, shared: &Shared) {
         let whole = Damage::UpTo(self.len());
         if self.damages.lock().insert(0, whole) != Some(whole) {
             let loss = Loss {
                 file: self.log_path(),
                 position: 0,
                 bytes: self.len(),
-                reason: IS_GONE.to_owned(),
+                reason: REASON_MISSING.to_owned(),
                 offsets: Some(self.base..self.end()),
             };
-            loss.tell(shared);
+            loss.report(shared);
         }
     }
 
@@ -532,11 +539,11 @@ impl std::fmt::Debug for Segment {
 
 /// The last item that [`Segment::flush_index`] writes, in addition to the entries.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Close {
+pub(crate) enum FinalIndexItem {
     /// No item.
-    No,
+    None,
     /// An entry at the end of the batches, so that the next start has nothing to scan.
-    Promise,
+    End,
     /// The footer: the segment is sealed.
     Footer,
 }

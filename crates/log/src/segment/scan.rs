@@ -18,17 +18,17 @@ const WINDOW_BYTES: usize = 1 << 20;
 const FIRST_WINDOW_BYTES: usize = 64 << 10;
 
 /// With this many zero bytes in place of the next batch, the rest counts as reserved space, see
-/// [`Behind::Room`]: the kernel keeps or loses whole blocks, and a batch header is never all zeros.
-const LOOK_BYTES: u64 = BLOCK_BYTES;
+/// [`TailBytes::Reserved`]: the kernel keeps or loses whole blocks, and a batch header is never all zeros.
+const ZEROS_CHECKED_BYTES: u64 = BLOCK_BYTES;
 
 /// A search verifies candidate batches until it has read this many times the searched bytes, so
 /// that a file full of forged batch headers cannot delay the start.
-const SEARCH_EFFORT: u64 = 4;
+const SEARCH_READS_MAX: u64 = 4;
 
 /// Maximum gap in the offsets within a segment that was never compacted: failed appends leave only
 /// small holes there, because larger ones are between segments. A batch farther ahead is invalid
 /// (no checksum covers its base offset).
-pub(crate) const OFFSETS_AHEAD_MAX: u64 = 1 << 24;
+pub(crate) const OFFSET_GAP_MAX: u64 = 1 << 24;
 
 /// A block of zeros to compare reserved space with.
 static ZEROS: [u8; 4096] = [0; 4096];
@@ -52,15 +52,15 @@ pub(crate) struct Scan {
 
 /// The bytes that may follow the last valid batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Behind {
+pub(crate) enum TailBytes {
     /// Any bytes: all of them are read.
-    Anything,
+    Unknown,
     /// Reserved space, if they begin with zeros: then the rest is not read. The zeros of a prepared
     /// segment are written to the disk, so reading them in thousands of partitions would delay the
     /// start.
-    Room,
+    Reserved,
     /// Any bytes up to this position, only zeros after it.
-    ContentUpTo(u64),
+    ZerosFrom(u64),
 }
 
 /// Reads valid batches from a known boundary on. The scan ends at the first bytes that are no valid
@@ -72,7 +72,7 @@ pub(crate) fn scan(
     from: IndexEntry,
     below: Offset,
     batch_bytes_max: u64,
-    behind: Behind,
+    tail_bytes: TailBytes,
 ) -> io::Result<Scan> {
     let file_len = file.len()?;
     let mut scan = Scan {
@@ -110,7 +110,7 @@ pub(crate) fn scan(
             }
             // `Offset::MAX` means the last segment, which was never compacted.
             let last = match below {
-                Offset::MAX => scan.end.saturating_add(OFFSETS_AHEAD_MAX),
+                Offset::MAX => scan.end.saturating_add(OFFSET_GAP_MAX),
                 _ => below,
             };
             let bases = scan.end..last;
@@ -139,12 +139,14 @@ pub(crate) fn scan(
             }
         }
     }
-    if let Behind::ContentUpTo(end) = behind {
+    if let TailBytes::ZerosFrom(end) = tail_bytes {
         scan.torn_bytes = end.saturating_sub(scan.position);
         return Ok(scan);
     }
-    let looked = scan.position.saturating_add(LOOK_BYTES);
-    if behind == Behind::Room && looked < file_len && torn_bytes(file, scan.position, looked)? == 0
+    let checked_end = scan.position.saturating_add(ZEROS_CHECKED_BYTES);
+    if tail_bytes == TailBytes::Reserved
+        && checked_end < file_len
+        && torn_bytes(file, scan.position, checked_end)? == 0
     {
         scan.unread_bytes = file_len - scan.position;
         return Ok(scan);
@@ -169,8 +171,8 @@ pub(crate) fn find_batch(
     let last_header = BATCH_HEADER_BYTES as u64 - 1;
     let end = file_len.min(starts.end.saturating_add(last_header));
     let bytes = end.saturating_sub(starts.start);
-    let mut effort = bytes
-        .saturating_mul(SEARCH_EFFORT)
+    let mut left_to_read = bytes
+        .saturating_mul(SEARCH_READS_MAX)
         .saturating_add(batch_bytes_max);
     let mut window = vec![0; WINDOW_BYTES.min(bytes as usize)];
     let mut start = starts.start;
@@ -186,10 +188,10 @@ pub(crate) fn find_batch(
             if !fits || !offsets.contains(&Batch::peek_base_offset(header)) {
                 continue;
             }
-            let Some(left) = effort.checked_sub(len as u64) else {
+            let Some(left) = left_to_read.checked_sub(len as u64) else {
                 return Ok(None);
             };
-            effort = left;
+            left_to_read = left;
             let mut bytes = BytesMut::zeroed(len);
             let got = read_full(file, &mut bytes, position)?;
             bytes.truncate(got);

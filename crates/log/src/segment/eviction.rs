@@ -9,24 +9,24 @@ use crate::segment::Segment;
 
 /// Maximum number of segments that are asked to release the resource for each new one. So a bound
 /// that cannot be kept, because all segments have unsynced bytes, costs little time.
-const CHANCES_MAX: usize = 16;
+const EVICTION_ATTEMPTS_MAX: usize = 16;
 
 /// The segments that hold a resource (an open file or an index), each with its weight, oldest
 /// first.
-pub(crate) struct Residents {
+pub(crate) struct EvictionQueue {
     weight_max: u64,
-    state: Mutex<ResidentList>,
+    state: Mutex<EvictionState>,
 }
 
 #[derive(Default)]
-struct ResidentList {
+struct EvictionState {
     list: VecDeque<(Weak<Segment>, u64)>,
     weight: u64,
 }
 
-impl Residents {
-    pub(crate) fn new(weight_max: u64) -> Residents {
-        Residents {
+impl EvictionQueue {
+    pub(crate) fn new(weight_max: u64) -> EvictionQueue {
+        EvictionQueue {
             weight_max,
             state: Mutex::default(),
         }
@@ -42,7 +42,7 @@ impl Residents {
         evict: impl Fn(&Segment) -> bool,
     ) {
         let mut state = self.state.lock();
-        let mut chances = state.list.len().min(CHANCES_MAX);
+        let mut chances = state.list.len().min(EVICTION_ATTEMPTS_MAX);
         while state.weight + weight > self.weight_max && chances > 0 {
             chances -= 1;
             let Some((oldest, its_weight)) = state.list.pop_front() else {
