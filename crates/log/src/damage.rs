@@ -41,9 +41,9 @@ pub(crate) enum ReadFault {
 }
 
 /// Finds the end of the damaged region that begins at `position`, and reports the region. Returns
-/// the position after it; `None` if the bytes that may be scanned in this turn (`budget_bytes`) are used
-/// up, so that the reader must call again. `after` is the end offset of the last batch before the
-/// region, if it is known.
+/// the position after it; `None` if the bytes that may be scanned in this turn (`budget_bytes`) are
+/// used up, so that the reader must call again. `after` is the end offset of the last batch before
+/// the region, if it is known.
 pub(crate) fn skip_damage(
     shared: &Shared,
     segment: &Segment,

@@ -33,7 +33,7 @@ const JOURNAL_TEXT: &str = ", journal ";
 /// Precedes the boot id. It is written only once recovery is complete.
 const BOOT_TEXT: &str = ", boot ";
 /// Precedes the text of the previous run, until recovery is complete.
-const BEFORE_TEXT: &str = ", opening after ";
+const PREVIOUS_TEXT: &str = ", opening after ";
 
 /// The state of the file `format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,9 +122,9 @@ pub(crate) fn open_text(holder: &str, boot_id: &str) -> String {
 /// The text of the lock file until recovery is complete. It keeps the previous run's text, so that
 /// after an interrupted start the next one knows as much as this one.
 pub(crate) fn opening_text(holder: &str, previous: &str) -> String {
-    let before = previous.split_once(BEFORE_TEXT);
+    let before = previous.split_once(PREVIOUS_TEXT);
     let before = before.map_or(previous, |(_, before)| before);
-    format!("{holder}{BEFORE_TEXT}{}", before.trim_end())
+    format!("{holder}{PREVIOUS_TEXT}{}", before.trim_end())
 }
 
 /// The text of the lock file after a clean stop.
@@ -141,7 +141,7 @@ pub(crate) fn is_clean(previous: &str) -> bool {
 
 /// Whether the last run was in this boot of the machine, and no start was interrupted since.
 pub(crate) fn is_same_boot(previous: &str, boot_id: &str) -> bool {
-    !previous.contains(BEFORE_TEXT) && boot_of(previous) == Some(boot_id) && !boot_id.is_empty()
+    !previous.contains(PREVIOUS_TEXT) && boot_of(previous) == Some(boot_id) && !boot_id.is_empty()
 }
 
 fn boot_of(text: &str) -> Option<&str> {
@@ -150,7 +150,7 @@ fn boot_of(text: &str) -> Option<&str> {
 
 /// The facts about the last run, for the journal. Interrupted starts are ignored.
 pub(crate) fn previous_run(previous: &str, boot_id: &str) -> PreviousRun {
-    let text = previous.split_once(BEFORE_TEXT);
+    let text = previous.split_once(PREVIOUS_TEXT);
     let text = text.map_or(previous, |(_, before)| before);
     let end = text.split_once(JOURNAL_TEXT).and_then(|(_, rest)| {
         let (generation, rest) = rest.split_once('/')?;
@@ -158,7 +158,7 @@ pub(crate) fn previous_run(previous: &str, boot_id: &str) -> PreviousRun {
         Some((generation.parse().ok()?, ordinal.parse().ok()?))
     });
     PreviousRun {
-        kept_power: is_clean(text) || is_same_boot(text, boot_id),
+        writes_survived: is_clean(text) || is_same_boot(text, boot_id),
         journal_end: end.filter(|_| is_clean(text)),
     }
 }
@@ -220,14 +220,14 @@ mod tests {
         let twice = opening_text("pid 2 since y", &once);
         for text in [&clean, &once, &twice] {
             let run = previous_run(text, "c");
-            assert!(run.kept_power);
+            assert!(run.writes_survived);
             assert_eq!(run.journal_end, Some((3, 77)));
         }
         assert!(is_clean(&clean) && !is_clean(&once));
         assert!(is_same_boot(&clean, "b") && !is_same_boot(&once, "b"));
         let killed = opening_text("pid 3 since z", &open_text("pid 1 since x", "b"));
-        assert!(previous_run(&killed, "b").kept_power);
-        assert!(!previous_run(&killed, "c").kept_power);
-        assert!(!previous_run("", "").kept_power);
+        assert!(previous_run(&killed, "b").writes_survived);
+        assert!(!previous_run(&killed, "c").writes_survived);
+        assert!(!previous_run("", "").writes_survived);
     }
 }

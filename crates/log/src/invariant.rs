@@ -21,8 +21,8 @@ pub fn engine_has_failed() -> bool {
     HAS_FAILED.get()
 }
 
-/// Whether a panic of this thread will be caught by [`contain`], so that it ends neither the thread
-/// nor the process. For a panic hook.
+/// Whether a panic of this thread will be caught by [`catch_panic`], so that it ends neither the
+/// thread nor the process. For a panic hook.
 pub fn panic_is_contained() -> bool {
     IS_CONTAINED.get()
 }
@@ -32,17 +32,17 @@ pub fn panic_is_contained() -> bool {
 ///
 /// # Errors
 /// The message of the panic.
-pub(crate) fn contain<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+pub(crate) fn catch_panic<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     let has_failed = HAS_FAILED.replace(false);
     IS_CONTAINED.set(true);
     let outcome = catch_unwind(AssertUnwindSafe(run));
     IS_CONTAINED.set(false);
     HAS_FAILED.set(has_failed);
-    outcome.map_err(words)
+    outcome.map_err(panic_message)
 }
 
 /// The message of a panic.
-fn words(panic: Box<dyn Any + Send>) -> String {
+fn panic_message(panic: Box<dyn Any + Send>) -> String {
     let words = panic.downcast::<String>().map(|text| *text);
     let words = words.or_else(|panic| panic.downcast::<&str>().map(|it| it.to_string()));
     words.unwrap_or_default()
@@ -103,7 +103,7 @@ mod tests {
     fn fault_of(run: impl FnOnce() + Send + 'static) -> (bool, String) {
         let caught = thread::spawn(|| {
             let panic = catch_unwind(AssertUnwindSafe(run)).unwrap_err();
-            (engine_has_failed(), words(panic))
+            (engine_has_failed(), panic_message(panic))
         });
         caught.join().unwrap()
     }
@@ -130,10 +130,10 @@ mod tests {
     #[test]
     fn a_panic_on_a_peers_bytes_is_an_error_even_within_a_write() {
         begin_write();
-        let inside = contain(|| (engine_has_failed(), panic_is_contained()));
+        let inside = catch_panic(|| (engine_has_failed(), panic_is_contained()));
         assert_eq!(inside, Ok((false, true)));
         let bytes: &[u8] = &[];
-        let broken = contain(|| bytes[0]);
+        let broken = catch_panic(|| bytes[0]);
         let words = broken.unwrap_err();
         assert!(words.starts_with("index out of bounds"), "{words}");
         assert!(engine_has_failed(), "the write goes on");

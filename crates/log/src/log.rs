@@ -34,7 +34,7 @@ const LOCK_PATH: &str = "lock";
 /// clone is dropped without it, the next start must scan the unsealed segments.
 #[derive(Clone)]
 pub struct Log {
-    inner: Arc<Inner>,
+    inner: Arc<LogInner>,
 }
 
 /// The size and the free space of the data folder's file system.
@@ -46,7 +46,7 @@ pub struct DiskSpace {
     pub free_bytes: u64,
 }
 
-struct Inner {
+struct LogInner {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Used in manual mode only; otherwise the thread "log-housekeeper" has its own.
@@ -76,7 +76,7 @@ impl Log {
         let shared = open_folder(disk, options, &mut recovery, lock.previous_text())?;
         let text = data_folder::open_text(&holder_text(), &boot_id);
         lock.set_text(&text).map_err(not_writable(&folder))?;
-        let inner = Inner {
+        let inner = LogInner {
             shared: shared.clone(),
             threads: Mutex::default(),
             housekeeper: Mutex::default(),
@@ -100,7 +100,7 @@ impl Log {
         let mut start = |name: &str, work: fn(&Shared)| -> io::Result<()> {
             let shared = self.inner.shared.clone();
             let named = thread::Builder::new().name(name.to_owned());
-            let running = Running(name.to_owned());
+            let running = AbortOnPanic(name.to_owned());
             threads.push(named.spawn(move || {
                 work(&shared);
                 drop(running);
@@ -346,7 +346,7 @@ impl std::fmt::Debug for Log {
     }
 }
 
-impl Inner {
+impl LogInner {
     /// Stops the threads after they have finished the queued work.
     ///
     /// A thread that hangs in a read is not joined: the read changes no data, and its reader is not
@@ -369,7 +369,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for LogInner {
     fn drop(&mut self) {
         self.stop_threads();
         for partition in self.shared.all_partitions() {
@@ -406,9 +406,9 @@ impl PartitionLog {
 /// A guard for a running thread of the log. If the thread panics, the process aborts: without the
 /// thread, appends would still be accepted and never be written or synced. Acknowledged data
 /// survives the abort as it survives `kill -9`.
-pub(crate) struct Running(pub(crate) String);
+pub(crate) struct AbortOnPanic(pub(crate) String);
 
-impl Drop for Running {
+impl Drop for AbortOnPanic {
     fn drop(&mut self) {
         if thread::panicking() {
             let name = &self.0;

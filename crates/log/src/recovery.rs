@@ -32,7 +32,7 @@ use crate::topic_files::{self, RecoveredTopic, TOPIC_NAME};
 /// Maximum number of corrupt regions in one segment that are skipped; at the next one the segment
 /// is truncated. Finding the end of a region may scan the rest of the file, and without a limit a
 /// file full of forged batch headers would repeat that scan endlessly.
-const GAPS_MAX: usize = 1_000;
+const CORRUPT_REGIONS_MAX: usize = 1_000;
 
 /// The result of recovery.
 #[derive(Clone, Debug, Default)]
@@ -193,9 +193,9 @@ fn recover_partition(
     // a higher one.
     let mut lost_end = 0;
     let (mut orphans, mut gaps) = (Vec::new(), Vec::new());
-    let mut nexts = bases.keys().skip(1);
+    let mut next_bases = bases.keys().skip(1);
     for (base, has_log) in &bases {
-        let next_base = nexts.next().copied();
+        let next_base = next_bases.next().copied();
         if *base < sealed_end {
             // Compaction has merged this segment into the one before.
             remove_segment(&*shared.disk, &dir, *base)?;
@@ -207,7 +207,7 @@ fn recover_partition(
         let after_kill = is_last && same_boot && !recovery.clean;
         if !has_log {
             end_in_doubt = after_kill;
-            let loss = missing(shared, &dir, *base, end_in_doubt);
+            let loss = missing_segment_loss(shared, &dir, *base, end_in_doubt);
             state.losses.extend(loss);
             if same_boot || recovery.clean {
                 // The file's name proves that all offsets below `base` were assigned.
@@ -234,7 +234,7 @@ fn recover_partition(
         // A kill always leaves reserved space after the last batch of the newest segment. Without
         // it, the file is damaged.
         if after_kill {
-            end_in_doubt = found.truncated_bytes > 0 || found.is_full;
+            end_in_doubt = found.truncated_bytes > 0 || found.may_be_truncated;
         }
         if end_in_doubt && found.truncated_bytes == 0 && found.loss.is_none() {
             state.losses.push(Loss {
@@ -334,7 +334,12 @@ fn begin_above(
 /// The loss of a segment of which only the index file exists. If the index has no entry, the
 /// segment was empty and nothing is lost, unless `end_in_doubt`: then the segment may have had
 /// messages that were not indexed yet.
-fn missing(shared: &Shared, dir: &str, base: Offset, end_in_doubt: bool) -> Option<Loss> {
+fn missing_segment_loss(
+    shared: &Shared,
+    dir: &str,
+    base: Offset,
+    end_in_doubt: bool,
+) -> Option<Loss> {
     let index = read_index(shared, &format!("{dir}/{base:020}.index"), base);
     let end = index.footer.or(index.entries.last().copied());
     if end.is_none() && !end_in_doubt {
@@ -349,15 +354,15 @@ fn missing(shared: &Shared, dir: &str, base: Offset, end_in_doubt: bool) -> Opti
     })
 }
 
-/// The loss of a file that ends at `position`, before the position of the index entry `said`.
-/// `from` is the offset after the last message that is left.
-fn cut_short(path: &str, position: u64, from: Offset, said: IndexEntry) -> Loss {
+/// The loss of a file that ends at `position`, before the position of the index entry
+/// `last_indexed`. `from` is the offset after the last message that is left.
+fn truncation_loss(path: &str, position: u64, from: Offset, last_indexed: IndexEntry) -> Loss {
     Loss {
         file: path.to_owned(),
         position,
-        bytes: said.position - position,
+        bytes: last_indexed.position - position,
         reason: REASON_TRUNCATED.to_owned(),
-        offsets: Some(from..said.offset),
+        offsets: Some(from..last_indexed.offset),
     }
 }
 
@@ -372,7 +377,7 @@ struct RecoveredSegment {
     loss: Option<Loss>,
     /// Whether the file may have been truncated: no reserved space follows the last batch, and no
     /// index entry confirms that the file ends there.
-    is_full: bool,
+    may_be_truncated: bool,
 }
 
 /// Opens one segment. `next_base` is the base offset of the next one; `None` for the last.
@@ -403,7 +408,7 @@ fn recover_segment(
             truncated_bytes: 0,
             gaps: Vec::new(),
             loss: check_length(shared, &path, base, footer),
-            is_full: false,
+            may_be_truncated: false,
         });
     }
     count(&shared.counters.scanned_segments, 1);
@@ -418,10 +423,10 @@ fn recover_segment(
     let mut file_len = file.len().map_err(fail("read"))?;
     let index = read_index(shared, &index_path, base);
     let (mut entries, mut has_producers) = (index.entries, index.has_producers);
-    let said = entries.last().copied();
+    let last_indexed = entries.last().copied();
     entries.retain(|entry| entry.position <= file_len);
     let flushed = entries.len();
-    let start = entries.last().copied().unwrap_or(beginning(base));
+    let start = entries.last().copied().unwrap_or(segment_start(base));
     let bytes_max = shared.options.batch_bytes_max;
     let below = next_base.unwrap_or(Offset::MAX);
     let tail_bytes = match next_base {
@@ -435,7 +440,7 @@ fn recover_segment(
     // first batch after the region gets an index entry, which lets readers skip the region.
     let mut gaps = Vec::new();
     let content_end = found.position + found.torn_bytes;
-    while found.torn_bytes > 0 && gaps.len() < GAPS_MAX {
+    while found.torn_bytes > 0 && gaps.len() < CORRUPT_REGIONS_MAX {
         let starts = found.position + 1..content_end;
         let offsets = found.end..below.min(found.end.saturating_add(OFFSET_GAP_MAX));
         let next = find_batch(&*file, starts, offsets, bytes_max);
@@ -489,22 +494,26 @@ fn recover_segment(
         file_len = found.position;
         synced = found.position;
     }
-    let has_room = file_len >= found.position + BATCH_HEADER_BYTES as u64;
-    let mut is_full = !has_room && said.is_none_or(|said| said.position != found.position);
+    let has_reserved = file_len >= found.position + BATCH_HEADER_BYTES as u64;
+    let mut may_be_truncated = !has_reserved
+        && last_indexed.is_none_or(|last_indexed| last_indexed.position != found.position);
     if next_base.is_none() {
-        if !has_room {
+        if !has_reserved {
             // Reserves the space that is missing, so that the next start does not report the same
             // damage again.
-            let room = found.position + BATCH_HEADER_BYTES as u64;
-            file.set_len(room).map_err(fail("extend"))?;
+            let reserved = found.position + BATCH_HEADER_BYTES as u64;
+            file.set_len(reserved).map_err(fail("extend"))?;
         }
         let is_begun = !create_index(shared, &index_path);
         // An empty file without an index is no damage: a kill came before the writer had reserved
         // space and created the index.
-        is_full &= is_begun || file_len > 0;
+        may_be_truncated &= is_begun || file_len > 0;
     }
-    let said = said.filter(|said| said.position > found.position && said.offset > found.end);
-    let loss = said.map(|said| cut_short(&path, found.position, found.end, said));
+    let last_indexed = last_indexed.filter(|last_indexed| {
+        last_indexed.position > found.position && last_indexed.offset > found.end
+    });
+    let loss = last_indexed
+        .map(|last_indexed| truncation_loss(&path, found.position, found.end, last_indexed));
     let state = SegmentState {
         end: found.end,
         len: found.position,
@@ -525,12 +534,12 @@ fn recover_segment(
         truncated_bytes: found.torn_bytes,
         gaps,
         loss,
-        is_full,
+        may_be_truncated,
     })
 }
 
 /// The start of a segment, as an index entry.
-fn beginning(base: Offset) -> IndexEntry {
+fn segment_start(base: Offset) -> IndexEntry {
     IndexEntry {
         offset: base,
         position: 0,
@@ -546,11 +555,11 @@ fn check_length(shared: &Shared, path: &str, base: Offset, footer: IndexEntry) -
     let index = read_index(shared, &path.replace(".log", ".index"), base);
     let before = index.entries.partition_point(|it| it.position <= file_len);
     let start = index.entries[..before].last().copied();
-    let start = start.unwrap_or(beginning(base));
+    let start = start.unwrap_or(segment_start(base));
     let bytes_max = shared.options.batch_bytes_max;
     let found = scan(&*file, start, footer.offset, bytes_max, TailBytes::Unknown);
     let (position, end) = found.map_or((start.position, start.offset), |it| (it.position, it.end));
-    Some(cut_short(path, position, end, footer))
+    Some(truncation_loss(path, position, end, footer))
 }
 
 /// The highest timestamp of the first batch of a segment with `len` bytes of batches.

@@ -161,7 +161,7 @@ impl Shared {
 
     /// Measures a write that a caller's thread has just done. Returns whether it was slow, and
     /// enters slow mode if so.
-    pub(crate) fn judge_write(&self, began: Instant) -> bool {
+    pub(crate) fn measure_write(&self, began: Instant) -> bool {
         let now = Instant::now();
         let before = self.slow_mode_ms.load(Relaxed);
         if self.options.manual || now.saturating_duration_since(began) < SLOW_WRITE {

@@ -17,12 +17,12 @@ pub(crate) struct FreeSpace {
     reserve_bytes: u64,
     started: Instant,
     /// Milliseconds after `started` at which the measurement expires.
-    believed_until_ms: AtomicU64,
+    valid_until_ms: AtomicU64,
     /// Bytes that may be written before the free space is measured again.
     budget_bytes: AtomicI64,
     free_bytes: AtomicU64,
     full: AtomicBool,
-    told: LoggedDiskState,
+    logged: LoggedDiskState,
 }
 
 /// The state that the last log line has reported.
@@ -40,13 +40,13 @@ impl LoggedDiskState {
             return false;
         }
         // Several threads may have measured at once: only one of them logs.
-        let told = self
+        let logged = self
             .is_full
             .compare_exchange(!is_full, is_full, Relaxed, Relaxed);
-        if told.is_ok() {
+        if logged.is_ok() {
             self.next_ms.store(now_ms + LINE_INTERVAL_MS, Relaxed);
         }
-        told.is_ok()
+        logged.is_ok()
     }
 }
 
@@ -55,11 +55,11 @@ impl FreeSpace {
         FreeSpace {
             reserve_bytes,
             started: Instant::now(),
-            believed_until_ms: AtomicU64::new(0),
+            valid_until_ms: AtomicU64::new(0),
             budget_bytes: AtomicI64::new(0),
             free_bytes: AtomicU64::new(u64::MAX),
             full: AtomicBool::new(false),
-            told: LoggedDiskState::default(),
+            logged: LoggedDiskState::default(),
         }
     }
 
@@ -70,7 +70,7 @@ impl FreeSpace {
         }
         let now_ms = now.saturating_duration_since(self.started).as_millis() as u64;
         let left = self.budget_bytes.fetch_sub(bytes as i64, Relaxed) - bytes as i64;
-        if left < 0 || now_ms >= self.believed_until_ms.load(Relaxed) {
+        if left < 0 || now_ms >= self.valid_until_ms.load(Relaxed) {
             self.measure(disk, now_ms);
         }
         if self.full.load(Relaxed) {
@@ -88,14 +88,14 @@ impl FreeSpace {
         self.full.store(above == 0, Relaxed);
         self.budget_bytes
             .store(i64::try_from(above / 2).unwrap_or(i64::MAX), Relaxed);
-        self.believed_until_ms
+        self.valid_until_ms
             .store(now_ms + MEASUREMENT_VALID_MS, Relaxed);
-        self.tell(free, above == 0, now_ms);
+        self.log_change(free, above == 0, now_ms);
     }
 
     /// Logs when the disk becomes full and when it is not full any more, once each.
-    fn tell(&self, free_bytes: u64, is_full: bool, now_ms: u64) {
-        if !self.told.is_due(is_full, now_ms) {
+    fn log_change(&self, free_bytes: u64, is_full: bool, now_ms: u64) {
+        if !self.logged.is_due(is_full, now_ms) {
             return;
         }
         let reserve_bytes = self.reserve_bytes;
@@ -133,22 +133,22 @@ mod tests {
 
     #[test]
     fn a_full_disk_is_logged_once_when_it_begins_and_once_when_it_ends() {
-        let told = LoggedDiskState::default();
+        let logged = LoggedDiskState::default();
         let later = LINE_INTERVAL_MS;
-        assert!(!told.is_due(false, 0), "it was never full");
-        assert!(told.is_due(true, 5));
-        assert!(!told.is_due(true, 5 + 2 * later));
-        assert!(told.is_due(false, 5 + 3 * later));
-        assert!(!told.is_due(false, 5 + 9 * later));
+        assert!(!logged.is_due(false, 0), "it was never full");
+        assert!(logged.is_due(true, 5));
+        assert!(!logged.is_due(true, 5 + 2 * later));
+        assert!(logged.is_due(false, 5 + 3 * later));
+        assert!(!logged.is_due(false, 5 + 9 * later));
     }
 
     #[test]
     fn a_disk_at_the_edge_of_its_reserve_is_logged_rarely() {
-        let told = LoggedDiskState::default();
+        let logged = LoggedDiskState::default();
         let mut lines = Vec::new();
         for now_ms in (0..=3 * LINE_INTERVAL_MS).step_by(100) {
             let is_full = now_ms / 100 % 2 == 0;
-            if told.is_due(is_full, now_ms) {
+            if logged.is_due(is_full, now_ms) {
                 lines.push((now_ms, is_full));
             }
         }

@@ -100,7 +100,7 @@ impl BatchBuilder {
         headers: &[Header<'_>],
     ) {
         let offset_delta = zigzag(i64::from(self.count));
-        let key_len = folded_len(key);
+        let key_len = length_prefix(key);
         let value_len = value_bytes.map_or(zigzag(-1), |bytes| zigzag(bytes as i64));
         let value_bytes = value_bytes.unwrap_or(0);
         self.body_bytes += value_bytes;
@@ -145,7 +145,7 @@ impl BatchBuilder {
             let at = put(&mut number, 0, zigzag(name.len() as i64));
             self.bytes.extend_from_slice(&number[..at]);
             self.bytes.extend_from_slice(name);
-            let at = put(&mut number, 0, folded_len(*value));
+            let at = put(&mut number, 0, length_prefix(*value));
             self.bytes.extend_from_slice(&number[..at]);
             self.bytes.extend_from_slice(value.unwrap_or_default());
         }
@@ -205,7 +205,7 @@ impl BatchBuilder {
 }
 
 #[inline]
-fn folded_len(bytes: Option<&[u8]>) -> u64 {
+fn length_prefix(bytes: Option<&[u8]>) -> u64 {
     bytes.map_or(zigzag(-1), |bytes| zigzag(bytes.len() as i64))
 }
 
@@ -217,7 +217,7 @@ fn headers_len(headers: &[Header<'_>]) -> usize {
     let mut total = encoded_len(zigzag(headers.len() as i64));
     for (name, value) in headers {
         total += encoded_len(zigzag(name.len() as i64)) + name.len();
-        total += encoded_len(folded_len(*value)) + value.map_or(0, <[u8]>::len);
+        total += encoded_len(length_prefix(*value)) + value.map_or(0, <[u8]>::len);
     }
     total
 }

@@ -21,7 +21,7 @@ use bytes::Bytes;
 
 use crate::batch::{BATCH_HEADER_BYTES, Batch, CRC_FROM, Codec};
 use crate::error::BatchError;
-use crate::invariant::contain;
+use crate::invariant::catch_panic;
 
 /// Magic bytes of snappy's framed form.
 const SNAPPY_MAGIC: &[u8] = b"\x82SNAPPY\0";
@@ -106,13 +106,14 @@ impl Batch {
                 read_bounded(reader, &mut out, records_max)
             }
             Codec::Zstd => zstd::stream::read::Decoder::with_buffer(compressed)
-                .map_err(Failure::from)
+                .map_err(InflateFailure::from)
                 .and_then(|reader| read_bounded(reader, &mut out, records_max)),
         };
-        let outcome = contain(decode).unwrap_or_else(|panic| Err(Failure::Malformed(panic)));
+        let outcome =
+            catch_panic(decode).unwrap_or_else(|panic| Err(InflateFailure::Malformed(panic)));
         outcome.map_err(|failure| match failure {
-            Failure::TooLarge => InflateError::TooLarge { bytes_max },
-            Failure::Malformed(reason) => InflateError::Malformed { codec, reason },
+            InflateFailure::TooLarge => InflateError::TooLarge { bytes_max },
+            InflateFailure::Malformed(reason) => InflateError::Malformed { codec, reason },
         })?;
         let inflated = self.with_records(out, Codec::None);
         inflated.check_records()?;
@@ -211,31 +212,35 @@ impl Batch {
 }
 
 /// The reason why a codec has failed.
-enum Failure {
+enum InflateFailure {
     TooLarge,
     Malformed(String),
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for InflateFailure {
     fn from(error: io::Error) -> Self {
         Self::Malformed(error.to_string())
     }
 }
 
 /// Reads to the end; fails if there are more than `bytes_max` bytes.
-fn read_bounded(reader: impl Read, out: &mut Vec<u8>, bytes_max: usize) -> Result<(), Failure> {
+fn read_bounded(
+    reader: impl Read,
+    out: &mut Vec<u8>,
+    bytes_max: usize,
+) -> Result<(), InflateFailure> {
     let read = reader.take(bytes_max as u64 + 1).read_to_end(out)?;
     if read > bytes_max {
-        return Err(Failure::TooLarge);
+        return Err(InflateFailure::TooLarge);
     }
     Ok(())
 }
 
-fn inflate_snappy(input: &[u8], out: &mut Vec<u8>, bytes_max: usize) -> Result<(), Failure> {
+fn inflate_snappy(input: &[u8], out: &mut Vec<u8>, bytes_max: usize) -> Result<(), InflateFailure> {
     if !input.starts_with(SNAPPY_MAGIC) {
         return inflate_snappy_block(input, out, bytes_max);
     }
-    let cut_off = || Failure::Malformed("a snappy block is cut off".to_owned());
+    let cut_off = || InflateFailure::Malformed("a snappy block is cut off".to_owned());
     let mut left = bytes_max;
     let mut rest = input;
     while !rest.is_empty() {
@@ -255,17 +260,21 @@ fn inflate_snappy(input: &[u8], out: &mut Vec<u8>, bytes_max: usize) -> Result<(
     Ok(())
 }
 
-fn inflate_snappy_block(input: &[u8], out: &mut Vec<u8>, bytes_max: usize) -> Result<(), Failure> {
-    let malformed = |error: snap::Error| Failure::Malformed(error.to_string());
+fn inflate_snappy_block(
+    input: &[u8],
+    out: &mut Vec<u8>,
+    bytes_max: usize,
+) -> Result<(), InflateFailure> {
+    let malformed = |error: snap::Error| InflateFailure::Malformed(error.to_string());
     let length = snap::raw::decompress_len(input).map_err(malformed)?;
     if length > input.len().saturating_mul(SNAPPY_RATIO_MAX) {
-        return Err(Failure::Malformed(format!(
+        return Err(InflateFailure::Malformed(format!(
             "{} bytes of snappy cannot hold {length} bytes",
             input.len()
         )));
     }
     if length > bytes_max {
-        return Err(Failure::TooLarge);
+        return Err(InflateFailure::TooLarge);
     }
     let before = out.len();
     out.resize(before + length, 0);

@@ -84,7 +84,7 @@ pub(crate) struct PeekedHeader {
 
 /// The source of a batch, which decides how the record count is checked.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Origin {
+enum BatchOrigin {
     /// From a producer: offsets are dense.
     New,
     /// From our own files: compaction may have removed records.
@@ -99,7 +99,7 @@ impl Batch {
     /// # Errors
     /// `bytes` is not exactly one valid batch.
     pub fn parse(bytes: Bytes) -> Result<Batch, BatchError> {
-        Batch::parse_as(bytes, Origin::New)
+        Batch::parse_as(bytes, BatchOrigin::New)
     }
 
     /// As [`Batch::parse`], for batches from segment files, which may have fewer records than
@@ -108,10 +108,10 @@ impl Batch {
     /// # Errors
     /// `bytes` is not exactly one valid batch.
     pub fn parse_stored(bytes: Bytes) -> Result<Batch, BatchError> {
-        Batch::parse_as(bytes, Origin::Stored)
+        Batch::parse_as(bytes, BatchOrigin::Stored)
     }
 
-    fn parse_as(bytes: Bytes, origin: Origin) -> Result<Batch, BatchError> {
+    fn parse_as(bytes: Bytes, origin: BatchOrigin) -> Result<Batch, BatchError> {
         let declared = Batch::peek_len(&bytes)?;
         if declared != bytes.len() {
             return Err(BatchError::Length {
@@ -131,8 +131,8 @@ impl Batch {
         let count = i32::from_be_bytes(field(&bytes, 57));
         let last_offset_delta = i32::from_be_bytes(field(&bytes, 23));
         let fits = match origin {
-            Origin::New => count > 0 && count - 1 == last_offset_delta,
-            Origin::Stored => {
+            BatchOrigin::New => count > 0 && count - 1 == last_offset_delta,
+            BatchOrigin::Stored => {
                 count >= 0 && last_offset_delta >= 0 && count - 1 <= last_offset_delta
             }
         };
@@ -143,13 +143,13 @@ impl Batch {
             });
         }
         let base = i64::from_be_bytes(field(&bytes, 0));
-        if origin == Origin::Stored
+        if origin == BatchOrigin::Stored
             && (base < 0 || base.checked_add(i64::from(last_offset_delta) + 1).is_none())
         {
             return Err(BatchError::BaseOffset(base));
         }
         Ok(Batch {
-            base_offset: if origin == Origin::Stored {
+            base_offset: if origin == BatchOrigin::Stored {
                 base as u64
             } else {
                 0
@@ -370,7 +370,7 @@ impl Batch {
     }
 
     /// Takes exclusive ownership of the bytes; copies them only if they are shared. So
-    /// [`UnassignedBatch::place`], under the partition's lock, only sets two fields.
+    /// [`UnassignedBatch::assign_offsets`], under the partition's lock, only sets two fields.
     pub(crate) fn into_unassigned(self) -> UnassignedBatch {
         let Batch {
             bytes,
@@ -416,7 +416,7 @@ pub(crate) struct UnassignedBatch {
 impl UnassignedBatch {
     /// Assigns the batch's offsets: sets the base offset and the leader epoch (always 0: one
     /// broker).
-    pub(crate) fn place(mut self, base_offset: Offset) -> Batch {
+    pub(crate) fn assign_offsets(mut self, base_offset: Offset) -> Batch {
         self.bytes[0..8].copy_from_slice(&base_offset.to_be_bytes());
         self.bytes[12..16].copy_from_slice(&[0; 4]);
         Batch {

@@ -66,8 +66,8 @@ impl<'a> Iterator for Headers<'a> {
             return None;
         }
         let mut at = 0;
-        let name = take(self.bytes, &mut at)??;
-        let value = take(self.bytes, &mut at)?;
+        let name = take_nullable(self.bytes, &mut at)??;
+        let value = take_nullable(self.bytes, &mut at)?;
         self.left -= 1;
         self.bytes = &self.bytes[at..];
         Some((name, value))
@@ -76,7 +76,7 @@ impl<'a> Iterator for Headers<'a> {
 
 /// Reads a length and that many bytes. Outer `None`: malformed; inner `None`: null (length -1).
 #[inline]
-fn take<'a>(bytes: &'a [u8], at: &mut usize) -> Option<Option<&'a [u8]>> {
+fn take_nullable<'a>(bytes: &'a [u8], at: &mut usize) -> Option<Option<&'a [u8]>> {
     let len = get_i32(bytes, at)?;
     if len < 0 {
         return (len == -1).then_some(None);
@@ -98,7 +98,7 @@ pub struct RecordCursor<'a> {
 }
 
 /// The beginning of a record, which reading and skipping it both need.
-struct Frame {
+struct RecordFrame {
     offset: Offset,
     timestamp_delta: i64,
     /// Position of the key length.
@@ -137,8 +137,8 @@ impl<'a> RecordCursor<'a> {
             position: self.position(),
         };
         let mut at = frame.body;
-        let key = take(body, &mut at).ok_or(malformed)?;
-        let value = take(body, &mut at).ok_or(malformed)?;
+        let key = take_nullable(body, &mut at).ok_or(malformed)?;
+        let value = take_nullable(body, &mut at).ok_or(malformed)?;
         let count = get_i32(body, &mut at).ok_or(malformed)?;
         let bytes = &body[at..];
         // A header takes at least two bytes, so a larger count is malformed.
@@ -173,7 +173,7 @@ impl<'a> RecordCursor<'a> {
     }
 
     #[inline]
-    fn frame(&self) -> Result<Option<Frame>, BatchError> {
+    fn frame(&self) -> Result<Option<RecordFrame>, BatchError> {
         if self.position >= self.bytes.len() {
             return Ok(None);
         }
@@ -197,7 +197,7 @@ impl<'a> RecordCursor<'a> {
             return Err(malformed);
         }
         let offset = self.base_offset + u64::from(delta);
-        Ok(Some(Frame {
+        Ok(Some(RecordFrame {
             offset,
             timestamp_delta,
             body: at,

@@ -67,7 +67,7 @@ impl Batch {
 }
 
 /// A well-formed record.
-struct Walked {
+struct WalkedRecord {
     timestamp_delta: i64,
     has_key: bool,
     body_bytes: usize,
@@ -77,7 +77,7 @@ struct Walked {
 
 /// Walks the record at `position`; `None` if it is malformed or has another offset delta.
 #[inline]
-fn walk_record(bytes: &[u8], position: usize, offset_delta: u32) -> Option<Walked> {
+fn walk_record(bytes: &[u8], position: usize, offset_delta: u32) -> Option<WalkedRecord> {
     let mut at = position;
     let length = usize::try_from(get_i32(bytes, &mut at)?).ok()?;
     let end = at.checked_add(length)?;
@@ -96,7 +96,7 @@ fn walk_record(bytes: &[u8], position: usize, offset_delta: u32) -> Option<Walke
         skip_nullable(record, &mut at)??;
         skip_nullable(record, &mut at)?;
     }
-    (at == end).then_some(Walked {
+    (at == end).then_some(WalkedRecord {
         timestamp_delta,
         has_key,
         body_bytes,

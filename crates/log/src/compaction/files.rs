@@ -85,10 +85,10 @@ impl CompactionCheckpoint {
         let mut bytes = [0; STATE_BYTES + 1];
         let read = disk.open(&path, OpenMode::Existing);
         let count = read.and_then(|file| read_full(&*file, &mut bytes, 0));
-        let standing = count
+        let checkpoint = count
             .ok()
             .and_then(|count| CompactionCheckpoint::decode(&bytes[..count]));
-        standing.unwrap_or_default()
+        checkpoint.unwrap_or_default()
     }
 
     /// Stores the checkpoint durably.
@@ -248,7 +248,7 @@ impl PartitionLog {
         }
         // The lock keeps retention from dropping segments meanwhile.
         let mut files = self.files_lock.lock();
-        if !self.has_run(old) {
+        if !self.still_has_run(old) {
             let _ = shared
                 .disk
                 .remove_file(&format!("{index_path}{CLEAN_SUFFIX}"));
@@ -317,7 +317,7 @@ impl PartitionLog {
     }
 
     /// Whether the partition still has these segments, one after the other.
-    fn has_run(&self, run: &[Arc<Segment>]) -> bool {
+    fn still_has_run(&self, run: &[Arc<Segment>]) -> bool {
         let state = self.state.lock();
         let Some(first) = run.first().filter(|_| !state.is_closed) else {
             return false;
@@ -354,12 +354,12 @@ mod tests {
     #[test]
     fn the_checkpoint_survives_the_round_trip() {
         for horizon_ms in [None, Some(7), Some(-1)] {
-            let standing = CompactionCheckpoint {
+            let checkpoint = CompactionCheckpoint {
                 clean_end: 1 << 40,
                 horizon_ms,
             };
-            let mut bytes = standing.encode();
-            assert_eq!(CompactionCheckpoint::decode(&bytes), Some(standing));
+            let mut bytes = checkpoint.encode();
+            assert_eq!(CompactionCheckpoint::decode(&bytes), Some(checkpoint));
             bytes[9] ^= 1;
             assert_eq!(CompactionCheckpoint::decode(&bytes), None);
             assert_eq!(CompactionCheckpoint::decode(&bytes[..20]), None);

@@ -114,7 +114,7 @@ pub(crate) enum KeptRecords {
 
 /// Counts over all batches to which a filter was applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct FilterCounts {
     pub(crate) removed: u64,
     pub(crate) without_key: u64,
     /// The earliest delete horizon of the tombstones that are kept, in milliseconds since 1970.
@@ -123,7 +123,11 @@ pub(crate) struct Seen {
 
 impl Filter<'_> {
     /// Filters the records of a batch that is uncompressed and not a control batch.
-    pub(crate) fn apply(&self, batch: &Batch, seen: &mut Seen) -> Result<KeptRecords, BatchError> {
+    pub(crate) fn apply(
+        &self,
+        batch: &Batch,
+        counts: &mut FilterCounts,
+    ) -> Result<KeptRecords, BatchError> {
         let horizon_ms = batch.delete_horizon_ms();
         let mut kept = Vec::new();
         let mut tombstones = false;
@@ -135,7 +139,7 @@ impl Filter<'_> {
                 break;
             };
             let Some(key) = record.key else {
-                seen.without_key += 1;
+                counts.without_key += 1;
                 kept.push((start..cursor.position() as usize, record.timestamp_ms));
                 continue;
             };
@@ -150,7 +154,7 @@ impl Filter<'_> {
             tombstones |= is_tombstone;
             kept.push((start..cursor.position() as usize, record.timestamp_ms));
         }
-        seen.removed += removed;
+        counts.removed += removed;
         let mut fresh_horizon = None;
         if tombstones && batch.end_offset() <= self.map.end {
             let retention_ms = i64::try_from(self.delete_retention_ms).unwrap_or(i64::MAX);
@@ -159,7 +163,7 @@ impl Filter<'_> {
             // A tombstone that is due but must stay sets no new due time: it is removed by a pass
             // that runs for another reason.
             if fresh_horizon.is_some() || due > self.now_ms {
-                seen.horizon_ms = Some(seen.horizon_ms.map_or(due, |other| other.min(due)));
+                counts.horizon_ms = Some(counts.horizon_ms.map_or(due, |other| other.min(due)));
             }
         }
         if removed == 0 && fresh_horizon.is_none() {
@@ -188,8 +192,8 @@ fn rebuild(
 ) -> Result<Batch, BatchError> {
     let old = batch.bytes();
     let bytes: usize = kept.iter().map(|(range, _)| range.len()).sum();
-    let room = kept.len() * VARINT_BYTES_MAX;
-    let mut out = Vec::with_capacity(BATCH_HEADER_BYTES + bytes + room);
+    let varint_bytes = kept.len() * VARINT_BYTES_MAX;
+    let mut out = Vec::with_capacity(BATCH_HEADER_BYTES + bytes + varint_bytes);
     out.extend_from_slice(&old[..BATCH_HEADER_BYTES]);
     for (range, timestamp_ms) in kept {
         match horizon_ms {
@@ -199,7 +203,7 @@ fn rebuild(
                 let malformed = BatchError::Record {
                     position: range.start as u32,
                 };
-                with_delta(&old[range.clone()], delta, &mut out).ok_or(malformed)?;
+                copy_with_delta(&old[range.clone()], delta, &mut out).ok_or(malformed)?;
             }
         }
     }
@@ -224,7 +228,7 @@ fn rebuild(
 }
 
 /// Copies a record with another timestamp delta.
-fn with_delta(record: &[u8], delta: i64, out: &mut Vec<u8>) -> Option<()> {
+fn copy_with_delta(record: &[u8], delta: i64, out: &mut Vec<u8>) -> Option<()> {
     let mut at = 0;
     let length = get_i32(record, &mut at)?;
     let attributes = *record.get(at)?;
@@ -243,7 +247,11 @@ fn with_delta(record: &[u8], delta: i64, out: &mut Vec<u8>) -> Option<()> {
 }
 
 /// Compresses a filtered batch; `None` if it has no record left, unless `keeps_empty`.
-pub(crate) fn pack(kept: Batch, codec: Codec, keeps_empty: bool) -> std::io::Result<Option<Batch>> {
+pub(crate) fn compress_kept(
+    kept: Batch,
+    codec: Codec,
+    keeps_empty: bool,
+) -> std::io::Result<Option<Batch>> {
     if kept.count() == 0 {
         return Ok(keeps_empty.then_some(kept));
     }
@@ -278,7 +286,7 @@ mod tests {
                 None => builder.push_at(timestamp_ms, Some(word.as_bytes()), Some(b"v"), &[]),
             }
         }
-        builder.finish().into_unassigned().place(base)
+        builder.finish().into_unassigned().assign_offsets(base)
     }
 
     fn show(batch: &Batch) -> String {
@@ -294,7 +302,7 @@ mod tests {
         words.join(" ")
     }
 
-    fn check(keys: [&str; 2], now_ms: i64, expected: [&str; 2]) -> (Vec<Batch>, Seen) {
+    fn check(keys: [&str; 2], now_ms: i64, expected: [&str; 2]) -> (Vec<Batch>, FilterCounts) {
         let batches = [batch(10, keys[0]), batch(20, keys[1])];
         let mut map = OffsetMap::new(10_000, 0);
         batches.iter().for_each(|batch| map.add(batch).unwrap());
@@ -305,10 +313,10 @@ mod tests {
             delete_retention_ms: 500,
             drops_tombstones: true,
         };
-        let mut seen = Seen::default();
+        let mut counts = FilterCounts::default();
         let mut all = Vec::new();
         for (batch, expected) in batches.iter().zip(expected) {
-            let left = match filter.apply(batch, &mut seen).unwrap() {
+            let left = match filter.apply(batch, &mut counts).unwrap() {
                 KeptRecords::All => batch.clone(),
                 KeptRecords::Some(left) => left,
             };
@@ -318,14 +326,14 @@ mod tests {
             assert_eq!((left.producer_id(), left.base_sequence()), (9, 5));
             all.push(left);
         }
-        (all, seen)
+        (all, counts)
     }
 
     #[test]
     fn the_newest_of_each_key_stays() {
         let expected = ["11:b@1001", "20:a@1000 21:c@1001"];
-        let (batches, seen) = check(["a b c", "a c"], 0, expected);
-        assert_eq!((batches[0].count(), seen.removed), (1, 2));
+        let (batches, counts) = check(["a b c", "a c"], 0, expected);
+        assert_eq!((batches[0].count(), counts.removed), (1, 2));
         assert_eq!(batches[0].max_timestamp_ms(), 1_001);
         let (batches, _) = check(["a b", "a b"], 0, ["", "20:a@1000 21:b@1001"]);
         assert_eq!(
@@ -337,18 +345,18 @@ mod tests {
     #[test]
     fn records_without_a_key_stay_and_are_counted() {
         let expected = ["11:_@1001", "20:_@1000 21:a@1001"];
-        let (_, seen) = check(["a _", "_ a"], 0, expected);
-        assert_eq!(seen.without_key, 2);
+        let (_, counts) = check(["a _", "_ a"], 0, expected);
+        assert_eq!(counts.without_key, 2);
     }
 
     #[test]
     fn tombstones_are_removed_once_their_horizon_has_passed() {
-        let (batches, seen) = check(
+        let (batches, counts) = check(
             ["a b", "-a _"],
             5_000,
             ["11:b@1001", "20:-a@1000 21:_@1001"],
         );
-        assert_eq!(seen.horizon_ms, Some(5_500));
+        assert_eq!(counts.horizon_ms, Some(5_500));
         assert_eq!(batches[0].delete_horizon_ms(), None);
         let marked = &batches[1];
         assert_eq!(marked.delete_horizon_ms(), Some(5_500));
@@ -361,7 +369,7 @@ mod tests {
                 delete_retention_ms: 500,
                 drops_tombstones: true,
             };
-            let left = match filter.apply(marked, &mut Seen::default()).unwrap() {
+            let left = match filter.apply(marked, &mut FilterCounts::default()).unwrap() {
                 KeptRecords::All => marked.clone(),
                 KeptRecords::Some(left) => left,
             };

@@ -20,7 +20,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::batch::{Batch, Codec, Offset};
 use crate::compaction::files::{CleanWriter, CompactionCheckpoint};
-use crate::compaction::filter::{Filter, KeptRecords, OffsetMap, Seen, is_walkable, pack};
+use crate::compaction::filter::{
+    Filter, FilterCounts, KeptRecords, OffsetMap, compress_kept, is_walkable,
+};
 use crate::error::{IoFailure, LogError, ReadError};
 use crate::partition::PartitionLog;
 use crate::reader::wait_for_small;
@@ -107,7 +109,7 @@ pub struct CompactionStatus {
 #[derive(Default)]
 pub(crate) struct Compaction {
     /// `None` until it is read from the disk.
-    standing: Option<CompactionCheckpoint>,
+    checkpoint: Option<CompactionCheckpoint>,
     pass: Option<Pass>,
 }
 
@@ -123,11 +125,11 @@ struct Pass {
     horizon_ms: Option<i64>,
     /// Some batch before `done_to` could not be read and may contain older records of any key. So
     /// this pass removes no tombstone after it.
-    has_left: bool,
+    has_unreadable: bool,
 }
 
 /// The reason why a call ends early.
-enum Break {
+enum EarlyEnd {
     /// The caller has set [`CompactionOptions::stop`].
     Stopped,
     /// The partition is closed, or the log is being closed.
@@ -135,18 +137,18 @@ enum Break {
     Failed(IoFailure),
 }
 
-impl From<ReadError> for Break {
-    fn from(error: ReadError) -> Break {
+impl From<ReadError> for EarlyEnd {
+    fn from(error: ReadError) -> EarlyEnd {
         match error {
-            ReadError::Failed(failure) => Break::Failed(failure),
-            ReadError::Closed => Break::Closed,
+            ReadError::Failed(failure) => EarlyEnd::Failed(failure),
+            ReadError::Closed => EarlyEnd::Closed,
         }
     }
 }
 
-impl From<IoFailure> for Break {
-    fn from(failure: IoFailure) -> Break {
-        Break::Failed(failure)
+impl From<IoFailure> for EarlyEnd {
+    fn from(failure: IoFailure) -> EarlyEnd {
+        EarlyEnd::Failed(failure)
     }
 }
 
@@ -167,9 +169,9 @@ impl PartitionLog {
         let mut done = Compacted::default();
         match self.run_compaction(&mut compaction, options, &mut done) {
             Ok(()) => Ok(done),
-            Err(Break::Stopped) => Ok(done),
-            Err(Break::Closed) => Err(LogError::Closed),
-            Err(Break::Failed(failure)) => {
+            Err(EarlyEnd::Stopped) => Ok(done),
+            Err(EarlyEnd::Closed) => Err(LogError::Closed),
+            Err(EarlyEnd::Failed(failure)) => {
                 compaction.pass = None;
                 if self.is_closed() {
                     return Err(LogError::Closed);
@@ -183,15 +185,15 @@ impl PartitionLog {
     /// call of [`PartitionLog::compact`] runs. If the checkpoint cannot be read, reports that
     /// nothing is dirty.
     pub fn compaction_status(self: &Arc<Self>) -> CompactionStatus {
-        let Ok(standing) = self.compaction.lock().standing(self) else {
+        let Ok(checkpoint) = self.compaction.lock().checkpoint(self) else {
             return CompactionStatus::default();
         };
         let mut status = CompactionStatus {
-            horizon_ms: standing.horizon_ms,
+            horizon_ms: checkpoint.horizon_ms,
             ..CompactionStatus::default()
         };
         for segment in self.cleanable() {
-            if segment.end() <= standing.clean_end {
+            if segment.end() <= checkpoint.clean_end {
                 status.clean_bytes += segment.len();
             } else {
                 status.dirty_bytes += segment.len();
@@ -218,12 +220,12 @@ impl PartitionLog {
         self.state.lock().is_closed
     }
 
-    fn check_stop(&self, options: &CompactionOptions) -> Result<(), Break> {
+    fn check_stop(&self, options: &CompactionOptions) -> Result<(), EarlyEnd> {
         if self.is_closed() {
-            return Err(Break::Closed);
+            return Err(EarlyEnd::Closed);
         }
         if options.stop.load(Ordering::Relaxed) {
-            return Err(Break::Stopped);
+            return Err(EarlyEnd::Stopped);
         }
         Ok(())
     }
@@ -242,10 +244,10 @@ impl PartitionLog {
         compaction: &mut Compaction,
         options: &CompactionOptions,
         done: &mut Compacted,
-    ) -> Result<(), Break> {
-        let standing = compaction.standing(self)?;
+    ) -> Result<(), EarlyEnd> {
+        let checkpoint = compaction.checkpoint(self)?;
         if compaction.pass.is_none() {
-            compaction.pass = self.begin_pass(standing, options)?;
+            compaction.pass = self.begin_pass(checkpoint, options)?;
         }
         let Some(pass) = &mut compaction.pass else {
             done.is_done = true;
@@ -267,21 +269,21 @@ impl PartitionLog {
             self.clean_run(pass, &run, options, done)?;
             pass.done_to = end;
         }
-        let reached = CompactionCheckpoint {
+        let checkpoint = CompactionCheckpoint {
             clean_end: pass.map.end,
             horizon_ms: pass.horizon_ms,
         };
         compaction.pass = None;
-        compaction.standing = Some(reached);
-        reached.save(&self.shared, &self.dir)?;
-        done.is_done = self.dirty(reached, options).is_empty();
+        compaction.checkpoint = Some(checkpoint);
+        checkpoint.save(&self.shared, &self.dir)?;
+        done.is_done = self.dirty(checkpoint, options).is_empty();
         Ok(())
     }
 
     /// The segments that no pass has covered and that are older than `min_lag_ms`.
     fn dirty(
         &self,
-        standing: CompactionCheckpoint,
+        checkpoint: CompactionCheckpoint,
         options: &CompactionOptions,
     ) -> Vec<Arc<Segment>> {
         let lag_ms = i64::try_from(options.min_lag_ms).unwrap_or(i64::MAX);
@@ -290,24 +292,26 @@ impl PartitionLog {
             options.min_lag_ms == 0 || segment.max_timestamp_ms() <= newest_ms
         };
         let segments = self.cleanable().into_iter();
-        let dirty = segments.skip_while(|segment| segment.end() <= standing.clean_end);
+        let dirty = segments.skip_while(|segment| segment.end() <= checkpoint.clean_end);
         dirty.take_while(is_old).collect()
     }
 
     /// Collects the keys of the dirty segments; `None` if there is nothing to do.
     fn begin_pass(
         self: &Arc<Self>,
-        standing: CompactionCheckpoint,
+        checkpoint: CompactionCheckpoint,
         options: &CompactionOptions,
-    ) -> Result<Option<Pass>, Break> {
-        let dirty = self.dirty(standing, options);
-        let is_due = standing.horizon_ms.is_some_and(|due| due <= options.now_ms);
+    ) -> Result<Option<Pass>, EarlyEnd> {
+        let dirty = self.dirty(checkpoint, options);
+        let is_due = checkpoint
+            .horizon_ms
+            .is_some_and(|due| due <= options.now_ms);
         if dirty.is_empty() && !is_due {
             return Ok(None);
         }
-        let mut map = OffsetMap::new(options.map_bytes_max, standing.clean_end);
+        let mut map = OffsetMap::new(options.map_bytes_max, checkpoint.clean_end);
         'segments: for segment in &dirty {
-            let mut from = segment.base.max(standing.clean_end);
+            let mut from = segment.base.max(checkpoint.clean_end);
             loop {
                 self.check_stop(options)?;
                 let batches = self.read_segment_waiting(segment, from)?;
@@ -331,10 +335,10 @@ impl PartitionLog {
         }
         Ok(Some(Pass {
             map,
-            from: standing.clean_end,
+            from: checkpoint.clean_end,
             done_to: 0,
             horizon_ms: None,
-            has_left: false,
+            has_unreadable: false,
         }))
     }
 
@@ -360,12 +364,12 @@ impl PartitionLog {
         run: &[Arc<Segment>],
         options: &CompactionOptions,
         done: &mut Compacted,
-    ) -> Result<(), Break> {
+    ) -> Result<(), EarlyEnd> {
         let Some(first) = run.first() else {
             return Ok(());
         };
         let before: u64 = run.iter().map(|segment| segment.len()).sum();
-        self.check_room(before)?;
+        self.check_free_space(before)?;
         for segment in run {
             self.load_index(segment)?;
         }
@@ -373,15 +377,15 @@ impl PartitionLog {
         let mut cleaner = Cleaner {
             pass,
             options,
-            last_of_producer: self.last_of_producers(),
-            seen: Seen::default(),
+            last_of_producer: self.last_batches_of_producers(),
+            counts: FilterCounts::default(),
             without_key: 0,
             skipped: 0,
             is_changed: run.len() > 1,
         };
         let outcome = self.copy_run(run, &mut writer, &mut cleaner);
         let Cleaner {
-            seen,
+            counts,
             without_key,
             skipped,
             is_changed,
@@ -393,11 +397,11 @@ impl PartitionLog {
             writer.discard(&self.shared);
         }
         outcome?;
-        let horizons = [pass.horizon_ms, seen.horizon_ms];
+        let horizons = [pass.horizon_ms, counts.horizon_ms];
         pass.horizon_ms = horizons.into_iter().flatten().min();
         done.records_without_key += without_key;
         done.batches_skipped += skipped;
-        pass.has_left |= is_corrupt || skipped > 0;
+        pass.has_unreadable |= is_corrupt || skipped > 0;
         if is_corrupt || !is_changed {
             return Ok(());
         }
@@ -408,12 +412,12 @@ impl PartitionLog {
             match self.drop_segments(&bases) {
                 Ok(_) => {}
                 Err(LogError::Io(failure)) => return Err(failure.into()),
-                Err(LogError::Closed) => return Err(Break::Closed),
+                Err(LogError::Closed) => return Err(EarlyEnd::Closed),
             }
         } else if !self.replace_segments(run, writer)? {
             return Ok(());
         }
-        done.records_removed += seen.removed;
+        done.records_removed += counts.removed;
         done.bytes_freed += before.saturating_sub(after);
         Ok(())
     }
@@ -423,7 +427,7 @@ impl PartitionLog {
         run: &[Arc<Segment>],
         writer: &mut CleanWriter,
         cleaner: &mut Cleaner<'_>,
-    ) -> Result<(), Break> {
+    ) -> Result<(), EarlyEnd> {
         for segment in run {
             let mut from = segment.base;
             loop {
@@ -445,7 +449,7 @@ impl PartitionLog {
 
     /// Checks that the disk has free space for the new file in addition to the old ones, without
     /// using its reserve.
-    fn check_room(&self, bytes: u64) -> Result<(), IoFailure> {
+    fn check_free_space(&self, bytes: u64) -> Result<(), IoFailure> {
         let reserve = self.shared.options.disk_free_bytes_min;
         let free = self.shared.disk.free_bytes().unwrap_or(u64::MAX);
         if free < reserve.saturating_add(bytes) {
@@ -456,7 +460,7 @@ impl PartitionLog {
     }
 
     /// The base offset of the last batch of each idempotent producer.
-    fn last_of_producers(&self) -> HashMap<i64, Offset> {
+    fn last_batches_of_producers(&self) -> HashMap<i64, Offset> {
         let state = self.state.lock();
         let last = state.producers.iter();
         last.filter_map(|(id, producer)| Some((id, producer.batches.back()?.base)))
@@ -465,9 +469,9 @@ impl PartitionLog {
 }
 
 impl Compaction {
-    fn standing(&mut self, partition: &PartitionLog) -> Result<CompactionCheckpoint, ReadError> {
-        if let Some(standing) = self.standing {
-            return Ok(standing);
+    fn checkpoint(&mut self, partition: &PartitionLog) -> Result<CompactionCheckpoint, ReadError> {
+        if let Some(checkpoint) = self.checkpoint {
+            return Ok(checkpoint);
         }
         let (disk, dir) = (partition.shared.disk.clone(), partition.dir.clone());
         let load = move || CompactionCheckpoint::load(&*disk, &dir);
@@ -476,7 +480,7 @@ impl Compaction {
             CompactionCheckpoint::path(&partition.dir),
             load,
         )?;
-        Ok(*self.standing.insert(found))
+        Ok(*self.checkpoint.insert(found))
     }
 }
 
@@ -485,7 +489,7 @@ struct Cleaner<'a> {
     pass: &'a Pass,
     options: &'a CompactionOptions,
     last_of_producer: HashMap<i64, Offset>,
-    seen: Seen,
+    counts: FilterCounts,
     without_key: u64,
     skipped: u64,
     is_changed: bool,
@@ -507,13 +511,13 @@ impl Cleaner<'_> {
             map: &self.pass.map,
             now_ms: self.options.now_ms,
             delete_retention_ms: self.options.delete_retention_ms,
-            drops_tombstones: !self.pass.has_left && self.skipped == 0,
+            drops_tombstones: !self.pass.has_unreadable && self.skipped == 0,
         };
-        let mut seen = self.seen;
-        seen.without_key = 0;
+        let mut counts = self.counts;
+        counts.without_key = 0;
         let inflated = batch.inflate(self.options.inflated_bytes_max).ok();
         let filtered = inflated.and_then(|inflated| {
-            let kept = filter.apply(&inflated, &mut seen).ok()?;
+            let kept = filter.apply(&inflated, &mut counts).ok()?;
             Some((inflated, kept))
         });
         let Some((inflated, kept)) = filtered else {
@@ -521,7 +525,7 @@ impl Cleaner<'_> {
             return Some(batch);
         };
         if batch.base_offset() >= self.pass.from {
-            self.without_key += seen.without_key;
+            self.without_key += counts.without_key;
         }
         let (kept, is_whole) = match kept {
             KeptRecords::All => (inflated, true),
@@ -530,7 +534,7 @@ impl Cleaner<'_> {
         let own = batch.codec();
         let wanted = self.options.codec.unwrap_or(own);
         if is_whole && wanted == own {
-            self.seen = seen;
+            self.counts = counts;
             return Some(batch);
         }
         invariant!(
@@ -540,19 +544,19 @@ impl Cleaner<'_> {
                     && kept.end_offset() == batch.end_offset()),
             "compaction keeps the envelope of a batch"
         );
-        let mut packed = pack(kept.clone(), wanted, keeps_empty);
+        let mut packed = compress_kept(kept.clone(), wanted, keeps_empty);
         let bytes_max = batch.bytes().len().max(RECOMPRESSED_BYTES_MAX);
         let is_large = |packed: &Batch| packed.bytes().len() > bytes_max;
         if wanted != own && matches!(&packed, Ok(Some(packed)) if is_large(packed)) {
             if is_whole {
-                self.seen = seen;
+                self.counts = counts;
                 return Some(batch);
             }
-            packed = pack(kept, own, keeps_empty);
+            packed = compress_kept(kept, own, keeps_empty);
         }
         match packed {
             Ok(packed) => {
-                self.seen = seen;
+                self.counts = counts;
                 self.is_changed = true;
                 packed
             }

@@ -84,7 +84,7 @@ impl Faults {
     }
 
     /// Uses up `bytes` of the free space, or fails because the disk is full.
-    fn take_room(&mut self, bytes: u64) -> io::Result<()> {
+    fn take_space(&mut self, bytes: u64) -> io::Result<()> {
         if let Some(room) = &mut self.room_bytes {
             if *room < bytes {
                 return Err(ErrorKind::StorageFull.into());
@@ -96,7 +96,7 @@ impl Faults {
 }
 
 /// Whether the path contains a text.
-fn is_named(text: &Option<String>, path: &str) -> bool {
+fn names_path(text: &Option<String>, path: &str) -> bool {
     text.as_ref().is_some_and(|text| path.contains(text))
 }
 
@@ -129,7 +129,7 @@ impl Disk for FaultyDisk {
         }
         if mode == OpenMode::CreateNew {
             let mut faults = self.shared.faults.lock();
-            while is_named(&faults.hanging_creates, path) {
+            while names_path(&faults.hanging_creates, path) {
                 self.shared.changed.wait(&mut faults);
             }
             if faults.room_bytes == Some(0) {
@@ -237,7 +237,7 @@ impl DiskFile for FaultyFile {
 
     fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
         let mut faults = self.shared.faults.lock();
-        while is_named(&faults.hanging_reads, &self.path) {
+        while names_path(&faults.hanging_reads, &self.path) {
             self.shared.changed.wait(&mut faults);
         }
         if faults.broken_reads && self.path.contains(&faults.only) {
@@ -269,7 +269,7 @@ impl DiskFile for FaultyFile {
             return Err(ErrorKind::ReadOnlyFilesystem.into());
         }
         let grows = len.saturating_sub(self.inner.len()?);
-        faults.take_room(grows)?;
+        faults.take_space(grows)?;
         drop(faults);
         self.inner.allocate(len)
     }

@@ -236,20 +236,20 @@ pub(crate) fn read_whole(disk: &dyn Disk, path: &str) -> io::Result<Vec<u8>> {
 }
 
 /// Writes a file atomically, durably and under its final name: after a crash there is either the
-/// old file or the new one. Reserves space up to `room` bytes.
+/// old file or the new one. Reserves space up to `reserve_bytes` bytes.
 pub(crate) fn replace_file(
     disk: &dyn Disk,
     dir: &str,
     path: &str,
     bytes: &[u8],
-    room: u64,
+    reserve_bytes: u64,
 ) -> io::Result<()> {
     let fresh = format!("{path}.new");
     let file = disk.open(&fresh, OpenMode::OpenOrCreate)?;
     file.set_len(0)?;
     file.write_all_at(&[IoSlice::new(bytes)], 0)?;
-    if room > bytes.len() as u64 {
-        file.allocate(room)?;
+    if reserve_bytes > bytes.len() as u64 {
+        file.allocate(reserve_bytes)?;
     }
     file.sync_data()?;
     disk.rename(&fresh, path)?;

@@ -30,14 +30,14 @@ pub struct RealDisk {
 }
 
 /// Options to create files that only the broker's user can read, because they contain messages.
-fn own_file() -> OpenOptions {
+fn private_file() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(0o600);
     options
 }
 
 /// Creates a folder and its missing parents, for the broker's user only.
-fn create_folders(path: &Path) -> io::Result<()> {
+fn create_private_folders(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
@@ -48,7 +48,7 @@ impl RealDisk {
     /// The folder cannot be created or opened.
     pub fn open(root: impl AsRef<Path>) -> Result<Arc<RealDisk>, OpenError> {
         let root = root.as_ref().to_path_buf();
-        let opened = create_folders(&root).and_then(|()| File::open(&root));
+        let opened = create_private_folders(&root).and_then(|()| File::open(&root));
         match opened {
             Ok(handle) => Ok(Arc::new(RealDisk {
                 root,
@@ -83,7 +83,7 @@ impl Disk for RealDisk {
     }
 
     fn open(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
-        let mut options = own_file();
+        let mut options = private_file();
         match mode {
             OpenMode::Existing => {}
             OpenMode::OpenOrCreate => {
@@ -100,7 +100,7 @@ impl Disk for RealDisk {
 
     fn create_zeroed(&self, path: &str, len: u64, goes_on: &dyn Fn() -> bool) -> io::Result<()> {
         let path = self.path(path);
-        let created = own_file().create_new(true).open(&path)?;
+        let created = private_file().create_new(true).open(&path)?;
         let ordinary = RealFile {
             file: Arc::new(created),
         };
@@ -134,7 +134,7 @@ impl Disk for RealDisk {
     }
 
     fn create_dir_all(&self, path: &str) -> io::Result<()> {
-        create_folders(&self.path(path))
+        create_private_folders(&self.path(path))
     }
 
     fn list(&self, path: &str) -> io::Result<Vec<DirEntry>> {
@@ -186,7 +186,7 @@ impl Disk for RealDisk {
 
     fn lock(&self, path: &str) -> Result<Box<dyn DiskLock>, LockFailure> {
         let path = self.path(path);
-        let file = own_file()
+        let file = private_file()
             .create(true)
             .truncate(false)
             .open(&path)

@@ -19,11 +19,11 @@ use super::{DirEntry, Disk, DiskFile, DiskLock, LockFailure, OpenMode};
 /// A simulated disk. Clones share the content. The log gets a [`SimDisk::mount`].
 #[derive(Clone, Default)]
 pub struct SimDisk {
-    world: Arc<Mutex<World>>,
+    state: Arc<Mutex<SimState>>,
 }
 
 #[derive(Default)]
-struct World {
+struct SimState {
     /// Number of crashes: handles from before a crash fail.
     epoch: u64,
     power_losses: u64,
@@ -38,17 +38,17 @@ struct World {
     syncs: u64,
     /// Number of changes that succeed before the machine crashes during the next one; `None`: no
     /// crash.
-    fuse: Option<u64>,
+    changes_left: Option<u64>,
 }
 
-impl World {
+impl SimState {
     /// Counts a change. Returns whether the machine survives it. If not, the caller decides whether
     /// the change still happens.
-    fn burn(&mut self) -> bool {
-        match &mut self.fuse {
+    fn count_change(&mut self) -> bool {
+        match &mut self.changes_left {
             None => true,
             Some(0) => {
-                self.fuse = None;
+                self.changes_left = None;
                 self.epoch += 1;
                 false
             }
@@ -60,7 +60,7 @@ impl World {
     }
 }
 
-fn dead() -> io::Error {
+fn crashed() -> io::Error {
     io::Error::other("the simulated machine has crashed")
 }
 
@@ -72,42 +72,42 @@ impl SimDisk {
 
     /// The disk as a program sees it until the next crash, after which all operations fail.
     pub fn mount(&self) -> Arc<dyn Disk> {
-        let epoch = self.world.lock().epoch;
+        let epoch = self.state.lock().epoch;
         Arc::new(SimMount {
-            world: self.world.clone(),
+            state: self.state.clone(),
             epoch,
         })
     }
 
     /// Kills the program but not the machine: no change is lost.
     pub fn kill(&self) {
-        let mut world = self.world.lock();
-        world.fuse = None;
-        world.epoch += 1;
-        world.locked = false;
+        let mut state = self.state.lock();
+        state.changes_left = None;
+        state.epoch += 1;
+        state.locked = false;
     }
 
     /// Cuts the machine's power. The seed decides which unsynced changes are left.
     pub fn power_loss(&self, seed: u64) {
-        let mut world = self.world.lock();
-        world.fuse = None;
-        world.power_losses += 1;
-        world.epoch += 1;
-        world.locked = false;
-        let mut fate = PowerLossChoices::new(seed);
-        let mut names = world.durable.clone();
-        let candidates: BTreeSet<String> = world
+        let mut state = self.state.lock();
+        state.changes_left = None;
+        state.power_losses += 1;
+        state.epoch += 1;
+        state.locked = false;
+        let mut choices = PowerLossChoices::new(seed);
+        let mut names = state.durable.clone();
+        let candidates: BTreeSet<String> = state
             .names
             .keys()
-            .chain(world.durable.keys())
+            .chain(state.durable.keys())
             .cloned()
             .collect();
         for name in candidates {
             let (old, new) = (
-                world.durable.get(&name).copied(),
-                world.names.get(&name).copied(),
+                state.durable.get(&name).copied(),
+                state.names.get(&name).copied(),
             );
-            if old != new && fate.pick(2) == 1 {
+            if old != new && choices.pick(2) == 1 {
                 match new {
                     Some(node) => names.insert(name, node),
                     None => names.remove(&name),
@@ -116,32 +116,32 @@ impl SimDisk {
         }
         let reachable = names.clone();
         names.retain(|name, _| ancestors(name).all(|folder| reachable.get(folder) == Some(&None)));
-        for inode in world.inodes.values_mut() {
-            inode.lose_power(&mut fate);
+        for inode in state.inodes.values_mut() {
+            inode.lose_power(&mut choices);
         }
         let used: BTreeSet<u64> = names.values().flatten().copied().collect();
-        world.inodes.retain(|number, _| used.contains(number));
-        world.durable.clone_from(&names);
-        world.names = names;
+        state.inodes.retain(|number, _| used.contains(number));
+        state.durable.clone_from(&names);
+        state.names = names;
     }
 
     /// Lets the machine crash after this many more changes (of bytes, sizes and names, and syncs),
     /// during the next one. From then on all operations fail. Call [`SimDisk::power_loss`] or
     /// [`SimDisk::kill`] afterwards to decide which changes are left.
     pub fn die_after(&self, changes: u64) {
-        self.world.lock().fuse = Some(changes);
+        self.state.lock().changes_left = Some(changes);
     }
 
     /// Number of syncs so far, of files, folders and the file system.
     pub fn syncs(&self) -> u64 {
-        self.world.lock().syncs
+        self.state.lock().syncs
     }
 
     /// Changes bytes of a file without the log's knowledge (bit rot).
     pub fn corrupt(&self, path: &str, at: u64, bytes: &[u8]) {
-        let mut world = self.world.lock();
-        if let Some(Some(number)) = world.names.get(path).copied()
-            && let Some(inode) = world.inodes.get_mut(&number)
+        let mut state = self.state.lock();
+        if let Some(Some(number)) = state.names.get(path).copied()
+            && let Some(inode) = state.inodes.get_mut(&number)
             && let Some(target) = inode.data.get_mut(at as usize..at as usize + bytes.len())
         {
             target.copy_from_slice(bytes);
@@ -159,28 +159,28 @@ fn parent(name: &str) -> &str {
 }
 
 struct SimMount {
-    world: Arc<Mutex<World>>,
+    state: Arc<Mutex<SimState>>,
     epoch: u64,
 }
 
 impl SimMount {
-    fn with<T>(&self, work: impl FnOnce(&mut World) -> io::Result<T>) -> io::Result<T> {
-        let mut world = self.world.lock();
-        if world.epoch != self.epoch {
-            return Err(dead());
+    fn with<T>(&self, work: impl FnOnce(&mut SimState) -> io::Result<T>) -> io::Result<T> {
+        let mut state = self.state.lock();
+        if state.epoch != self.epoch {
+            return Err(crashed());
         }
-        work(&mut world)
+        work(&mut state)
     }
 
     /// Makes a change. If the machine crashes during it, the change may or may not have happened.
-    fn change<T>(&self, work: impl FnOnce(&mut World) -> io::Result<T>) -> io::Result<T> {
-        self.with(|world| {
-            let survives = world.burn();
-            if survives || world.epoch.is_multiple_of(2) {
-                let outcome = work(world);
-                return if survives { outcome } else { Err(dead()) };
+    fn change<T>(&self, work: impl FnOnce(&mut SimState) -> io::Result<T>) -> io::Result<T> {
+        self.with(|state| {
+            let survives = state.count_change();
+            if survives || state.epoch.is_multiple_of(2) {
+                let outcome = work(state);
+                return if survives { outcome } else { Err(crashed()) };
             }
-            Err(dead())
+            Err(crashed())
         })
     }
 }
@@ -191,40 +191,40 @@ impl Disk for SimMount {
     }
 
     fn boot_id(&self) -> String {
-        format!("boot {}", self.world.lock().power_losses)
+        format!("boot {}", self.state.lock().power_losses)
     }
 
     fn open(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
-        let inode = self.with(|world| match (world.names.get(path), mode) {
+        let inode = self.with(|state| match (state.names.get(path), mode) {
             (Some(None), _) => Err(ErrorKind::IsADirectory.into()),
             (Some(Some(_)), OpenMode::CreateNew) => Err(ErrorKind::AlreadyExists.into()),
             (Some(Some(inode)), _) => Ok(*inode),
             (None, OpenMode::Existing) => Err(ErrorKind::NotFound.into()),
             (None, _) => {
-                if !world.burn() {
-                    return Err(dead());
+                if !state.count_change() {
+                    return Err(crashed());
                 }
-                if !parent(path).is_empty() && world.names.get(parent(path)) != Some(&None) {
+                if !parent(path).is_empty() && state.names.get(parent(path)) != Some(&None) {
                     return Err(ErrorKind::NotFound.into());
                 }
-                let inode = world.next_inode;
-                world.next_inode += 1;
-                world.inodes.insert(inode, Inode::default());
-                world.names.insert(path.to_owned(), Some(inode));
+                let inode = state.next_inode;
+                state.next_inode += 1;
+                state.inodes.insert(inode, Inode::default());
+                state.names.insert(path.to_owned(), Some(inode));
                 Ok(inode)
             }
         })?;
         Ok(Arc::new(SimFile {
-            world: self.world.clone(),
+            state: self.state.clone(),
             epoch: self.epoch,
             inode,
         }))
     }
 
     fn create_dir_all(&self, path: &str) -> io::Result<()> {
-        self.change(|world| {
+        self.change(|state| {
             for folder in ancestors(path).chain([path]) {
-                if let Some(Some(_)) = world.names.insert(folder.to_owned(), None) {
+                if let Some(Some(_)) = state.names.insert(folder.to_owned(), None) {
                     return Err(ErrorKind::NotADirectory.into());
                 }
             }
@@ -233,11 +233,11 @@ impl Disk for SimMount {
     }
 
     fn list(&self, path: &str) -> io::Result<Vec<DirEntry>> {
-        self.with(|world| {
-            if !path.is_empty() && world.names.get(path) != Some(&None) {
+        self.with(|state| {
+            if !path.is_empty() && state.names.get(path) != Some(&None) {
                 return Err(ErrorKind::NotFound.into());
             }
-            let inside = world.names.iter().filter(|(name, _)| parent(name) == path);
+            let inside = state.names.iter().filter(|(name, _)| parent(name) == path);
             Ok(inside
                 .map(|(name, node)| DirEntry {
                     name: name[name.rfind('/').map_or(0, |at| at + 1)..].to_owned(),
@@ -248,17 +248,17 @@ impl Disk for SimMount {
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.change(|world| {
-            let node = world.names.remove(from).ok_or(ErrorKind::NotFound)?;
-            world.names.insert(to.to_owned(), node);
+        self.change(|state| {
+            let node = state.names.remove(from).ok_or(ErrorKind::NotFound)?;
+            state.names.insert(to.to_owned(), node);
             Ok(())
         })
     }
 
     fn remove_file(&self, path: &str) -> io::Result<()> {
-        self.change(|world| match world.names.get(path) {
+        self.change(|state| match state.names.get(path) {
             Some(Some(_)) => {
-                world.names.remove(path);
+                state.names.remove(path);
                 Ok(())
             }
             _ => Err(ErrorKind::NotFound.into()),
@@ -266,12 +266,12 @@ impl Disk for SimMount {
     }
 
     fn remove_dir_all(&self, path: &str) -> io::Result<()> {
-        self.change(|world| {
-            if world.names.get(path) != Some(&None) {
+        self.change(|state| {
+            if state.names.get(path) != Some(&None) {
                 return Err(ErrorKind::NotFound.into());
             }
             let inside = format!("{path}/");
-            world
+            state
                 .names
                 .retain(|name, _| name != path && !name.starts_with(&inside));
             Ok(())
@@ -279,24 +279,24 @@ impl Disk for SimMount {
     }
 
     fn sync_dir(&self, path: &str) -> io::Result<()> {
-        self.change(|world| {
-            world.syncs += 1;
-            if !path.is_empty() && world.names.get(path) != Some(&None) {
+        self.change(|state| {
+            state.syncs += 1;
+            if !path.is_empty() && state.names.get(path) != Some(&None) {
                 return Err(ErrorKind::NotFound.into());
             }
-            world.durable.retain(|name, _| parent(name) != path);
-            let inside = world.names.iter().filter(|(name, _)| parent(name) == path);
+            state.durable.retain(|name, _| parent(name) != path);
+            let inside = state.names.iter().filter(|(name, _)| parent(name) == path);
             let inside: Vec<_> = inside.map(|(name, node)| (name.clone(), *node)).collect();
-            world.durable.extend(inside);
+            state.durable.extend(inside);
             Ok(())
         })
     }
 
     fn sync_fs(&self) -> io::Result<()> {
-        self.change(|world| {
-            world.syncs += 1;
-            world.durable = world.names.clone();
-            world.inodes.values_mut().for_each(Inode::sync);
+        self.change(|state| {
+            state.syncs += 1;
+            state.durable = state.names.clone();
+            state.inodes.values_mut().for_each(Inode::sync);
             Ok(())
         })
     }
@@ -310,14 +310,14 @@ impl Disk for SimMount {
     }
 
     fn lock(&self, _path: &str) -> Result<Box<dyn DiskLock>, LockFailure> {
-        let mut world = self.world.lock();
-        if world.locked {
-            return Err(LockFailure::Held(world.lock_text.clone()));
+        let mut state = self.state.lock();
+        if state.locked {
+            return Err(LockFailure::Held(state.lock_text.clone()));
         }
-        world.locked = true;
-        let previous = world.lock_text.clone();
+        state.locked = true;
+        let previous = state.lock_text.clone();
         Ok(Box::new(SimLock {
-            world: self.world.clone(),
+            state: self.state.clone(),
             epoch: self.epoch,
             previous,
         }))
@@ -325,18 +325,18 @@ impl Disk for SimMount {
 }
 
 struct SimLock {
-    world: Arc<Mutex<World>>,
+    state: Arc<Mutex<SimState>>,
     epoch: u64,
     previous: String,
 }
 
 impl DiskLock for SimLock {
     fn set_text(&self, text: &str) -> io::Result<()> {
-        let mut world = self.world.lock();
-        if world.epoch != self.epoch {
-            return Err(dead());
+        let mut state = self.state.lock();
+        if state.epoch != self.epoch {
+            return Err(crashed());
         }
-        world.lock_text = text.to_owned();
+        state.lock_text = text.to_owned();
         Ok(())
     }
 
@@ -347,26 +347,26 @@ impl DiskLock for SimLock {
 
 impl Drop for SimLock {
     fn drop(&mut self) {
-        let mut world = self.world.lock();
-        if world.epoch == self.epoch {
-            world.locked = false;
+        let mut state = self.state.lock();
+        if state.epoch == self.epoch {
+            state.locked = false;
         }
     }
 }
 
 struct SimFile {
-    world: Arc<Mutex<World>>,
+    state: Arc<Mutex<SimState>>,
     epoch: u64,
     inode: u64,
 }
 
 impl SimFile {
     fn with<T>(&self, work: impl FnOnce(&mut Inode) -> T) -> io::Result<T> {
-        let mut world = self.world.lock();
-        if world.epoch != self.epoch {
-            return Err(dead());
+        let mut state = self.state.lock();
+        if state.epoch != self.epoch {
+            return Err(crashed());
         }
-        let inode = world
+        let inode = state
             .inodes
             .get_mut(&self.inode)
             .ok_or(ErrorKind::NotFound)?;
@@ -376,18 +376,18 @@ impl SimFile {
     /// Makes a change. If the machine crashes during it, the change may or may not have happened; a
     /// sync has not happened.
     fn change<T>(&self, is_sync: bool, work: impl FnOnce(&mut Inode) -> T) -> io::Result<T> {
-        let mut world = self.world.lock();
-        if world.epoch != self.epoch {
-            return Err(dead());
+        let mut state = self.state.lock();
+        if state.epoch != self.epoch {
+            return Err(crashed());
         }
-        let survives = world.burn();
-        let happens = survives || (!is_sync && world.epoch.is_multiple_of(2));
-        let inode = world
+        let survives = state.count_change();
+        let happens = survives || (!is_sync && state.epoch.is_multiple_of(2));
+        let inode = state
             .inodes
             .get_mut(&self.inode)
             .ok_or(ErrorKind::NotFound)?;
         let outcome = happens.then(|| work(inode));
-        outcome.filter(|_| survives).ok_or_else(dead)
+        outcome.filter(|_| survives).ok_or_else(crashed)
     }
 }
 
@@ -428,7 +428,7 @@ impl DiskFile for SimFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.world.lock().syncs += 1;
+        self.state.lock().syncs += 1;
         self.change(true, Inode::sync)
     }
 

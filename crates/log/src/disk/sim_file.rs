@@ -26,7 +26,7 @@ impl Inode {
     }
 
     /// Keeps the current version of the sectors in a range, before it changes.
-    fn remember(&mut self, from: usize, to: usize) {
+    fn keep_versions(&mut self, from: usize, to: usize) {
         for number in from / SECTOR..to.div_ceil(SECTOR) {
             let before = self.sector(number);
             let versions = self.dirty.entry(number).or_default();
@@ -41,10 +41,10 @@ impl Inode {
             return;
         }
         if len < self.data.len() {
-            self.remember(len, self.data.len());
+            self.keep_versions(len, self.data.len());
         }
         self.sizes.push(self.data.len());
-        fit(&mut self.data, len);
+        resize_bytes(&mut self.data, len);
     }
 
     pub(super) fn write(&mut self, bytes: &[u8], at: usize) {
@@ -54,7 +54,7 @@ impl Inode {
         if at + bytes.len() > self.data.len() {
             self.resize(at + bytes.len());
         }
-        self.remember(at, at + bytes.len());
+        self.keep_versions(at, at + bytes.len());
         self.data[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
@@ -63,32 +63,32 @@ impl Inode {
         self.dirty.clear();
     }
 
-    /// Replaces the unsynced part with the versions and the size that `fate` chooses.
-    pub(super) fn lose_power(&mut self, fate: &mut PowerLossChoices) {
+    /// Replaces the unsynced part with the versions and the size that `choices` chooses.
+    pub(super) fn lose_power(&mut self, choices: &mut PowerLossChoices) {
         let mut sizes = std::mem::take(&mut self.sizes);
         sizes.push(self.data.len());
-        let size = fate.pick(sizes.len());
+        let size = choices.pick(sizes.len());
         let dirty = std::mem::take(&mut self.dirty);
         let reach = dirty
             .last_key_value()
             .map_or(0, |(number, _)| (number + 1) * SECTOR);
         if reach > self.data.len() {
-            fit(&mut self.data, reach);
+            resize_bytes(&mut self.data, reach);
         }
         for (number, versions) in dirty {
-            let chosen = fate.pick(versions.len() + 1);
+            let chosen = choices.pick(versions.len() + 1);
             if let Some(version) = versions.get(chosen) {
                 self.data[number * SECTOR..][..SECTOR].copy_from_slice(version);
             }
         }
         let current = sizes[sizes.len() - 1];
         self.data.truncate(current.max(sizes[size]));
-        fit(&mut self.data, sizes[size]);
+        resize_bytes(&mut self.data, sizes[size]);
     }
 }
 
 /// Truncates, or pads with zeros (faster than `resize` in a debug build).
-fn fit(data: &mut Vec<u8>, len: usize) {
+fn resize_bytes(data: &mut Vec<u8>, len: usize) {
     data.truncate(len);
     let zeros = vec![0; len - data.len()];
     data.extend_from_slice(&zeros);
@@ -103,12 +103,12 @@ pub(super) struct PowerLossChoices {
 
 impl PowerLossChoices {
     pub(super) fn new(seed: u64) -> PowerLossChoices {
-        let mut fate = PowerLossChoices {
+        let mut choices = PowerLossChoices {
             state: seed,
             survival: 0,
         };
-        fate.survival = [0, 32, 128, 224, 256][(fate.next() % 5) as usize];
-        fate
+        choices.survival = [0, 32, 128, 224, 256][(choices.next() % 5) as usize];
+        choices
     }
 
     fn next(&mut self) -> u64 {

@@ -38,7 +38,7 @@ pub(crate) const HEADER_BYTES: usize = 2 * SECTOR_BYTES;
 pub(crate) const ENTRY_HEADER_BYTES: usize = 24;
 
 /// The bit in an entry's length that says that the entry is a [`JournalNote`].
-const MARK: u32 = 1 << 31;
+const NOTE_BIT: u32 = 1 << 31;
 
 /// The identity of a generation of a file, from its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,12 +59,12 @@ impl JournalId {
 
 /// A decoded entry.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Decoded<'a> {
+pub(crate) struct DecodedEntry<'a> {
     pub(crate) id: JournalId,
     pub(crate) ordinal: u32,
     /// Bytes of the file that were synced when the entry was written.
     pub(crate) synced: u64,
-    is_mark: bool,
+    is_note: bool,
     payload: &'a [u8],
 }
 
@@ -82,7 +82,7 @@ pub(crate) enum JournalNote {
     Unknown,
 }
 
-impl<'a> Decoded<'a> {
+impl<'a> DecodedEntry<'a> {
     /// Bytes of the entry in the file, header included.
     pub(crate) fn size(&self) -> usize {
         ENTRY_HEADER_BYTES + self.payload.len()
@@ -90,10 +90,10 @@ impl<'a> Decoded<'a> {
 
     /// The owner's payload; `None` for a [`JournalNote`].
     pub(crate) fn payload(&self) -> Option<&'a [u8]> {
-        (!self.is_mark).then_some(self.payload)
+        (!self.is_note).then_some(self.payload)
     }
 
-    pub(crate) fn mark(&self) -> Option<JournalNote> {
+    pub(crate) fn note(&self) -> Option<JournalNote> {
         let number = |at| Some(u32::from_le_bytes(*self.payload.get(at..)?.first_chunk()?));
         let known = || {
             Some(match self.payload.first()? {
@@ -110,7 +110,7 @@ impl<'a> Decoded<'a> {
                 _ => return None,
             })
         };
-        self.is_mark
+        self.is_note
             .then(|| known().unwrap_or(JournalNote::Unknown))
     }
 }
@@ -141,12 +141,12 @@ pub fn decode_journal_header(bytes: &[u8]) -> Option<JournalId> {
 
 /// Identity and ordinal of the next entry of a file.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct EntryPlace {
+pub(crate) struct NextEntry {
     pub(crate) id: JournalId,
     pub(crate) ordinal: u32,
 }
 
-impl EntryPlace {
+impl NextEntry {
     /// Appends an encoded entry to `out` and increments the ordinal. `synced`: bytes of the file
     /// that are synced.
     pub(crate) fn encode(&mut self, payload: &[u8], synced: u64, out: &mut Vec<u8>) {
@@ -154,8 +154,8 @@ impl EntryPlace {
     }
 
     /// Appends an encoded note to `out` and increments the ordinal.
-    pub(crate) fn encode_mark(&mut self, mark: JournalNote, synced: u64, out: &mut Vec<u8>) {
-        let (kind, numbers) = match mark {
+    pub(crate) fn encode_note(&mut self, note: JournalNote, synced: u64, out: &mut Vec<u8>) {
+        let (kind, numbers) = match note {
             JournalNote::Complete {
                 generation,
                 ordinal,
@@ -168,7 +168,7 @@ impl EntryPlace {
         for number in numbers {
             payload.extend_from_slice(&number.to_le_bytes());
         }
-        self.encode_as(payload.len() as u32 | MARK, &payload, synced, out);
+        self.encode_as(payload.len() as u32 | NOTE_BIT, &payload, synced, out);
     }
 
     fn encode_as(&mut self, len: u32, payload: &[u8], synced: u64, out: &mut Vec<u8>) {
@@ -193,10 +193,10 @@ fn checksum(header: &[u8], payload: &[u8]) -> u32 {
 }
 
 /// Decodes the entry at the start of `bytes`, of any file and generation; `None` if there is none.
-pub(crate) fn decode_entry(bytes: &[u8]) -> Option<Decoded<'_>> {
+pub(crate) fn decode_entry(bytes: &[u8]) -> Option<DecodedEntry<'_>> {
     let (header, rest) = bytes.split_first_chunk::<ENTRY_HEADER_BYTES>()?;
     let len = u32::from_le_bytes(field(header, 4));
-    let size = (len & !MARK) as usize;
+    let size = (len & !NOTE_BIT) as usize;
     let payload = rest.get(..size).filter(|payload| !payload.is_empty())?;
     if u32::from_le_bytes(field(header, 8)) != checksum(header, payload) {
         return None;
@@ -205,11 +205,11 @@ pub(crate) fn decode_entry(bytes: &[u8]) -> Option<Decoded<'_>> {
         generation: u32::from_le_bytes(field(header, 12)),
         tag: u32::from_le_bytes(field(header, 0)),
     };
-    Some(Decoded {
+    Some(DecodedEntry {
         id,
         ordinal: u32::from_le_bytes(field(header, 16)),
         synced: u64::from(u32::from_le_bytes(field(header, 20))) * SECTOR_BYTES as u64,
-        is_mark: len & MARK != 0,
+        is_note: len & NOTE_BIT != 0,
         payload,
     })
 }

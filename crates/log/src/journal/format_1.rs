@@ -22,7 +22,7 @@ use crate::batch::field;
 const MAGIC: &[u8; 8] = b"CLOVERJ1";
 const HEADER_BYTES: usize = 512;
 const ENTRY_HEADER_BYTES: usize = 8;
-const MARK: u32 = 1 << 31;
+const NOTE_BIT: u32 = 1 << 31;
 
 /// The generation of a file of this format; `None` if it has another format.
 pub(crate) fn generation(file: &[u8]) -> Option<u32> {
@@ -43,14 +43,14 @@ pub(crate) fn entries(file: &[u8], generation: u32) -> (Vec<Vec<u8>>, usize) {
     {
         let len = u32::from_le_bytes(field(header, 0));
         let begin = at + ENTRY_HEADER_BYTES;
-        let Some(payload) = file.get(begin..begin + (len & !MARK) as usize) else {
+        let Some(payload) = file.get(begin..begin + (len & !NOTE_BIT) as usize) else {
             break;
         };
         crc = crc32c::crc32c_append(crc32c::crc32c_append(crc, &header[..4]), payload);
         if payload.is_empty() || crc != u32::from_le_bytes(field(header, 4)) {
             break;
         }
-        if len & MARK == 0 {
+        if len & NOTE_BIT == 0 {
             entries.push(payload.to_vec());
         }
         at = begin + payload.len();

@@ -29,8 +29,8 @@ use crate::metrics::{Counters, count};
 use crate::partition::appended::{Completions, Pending, Waiter};
 use crate::partition::group_commit::SyncRequest;
 use crate::shared::Queues;
-use format::{ENTRY_HEADER_BYTES, EntryPlace, HEADER_BYTES, JournalNote};
-use recovery::Repair;
+use format::{ENTRY_HEADER_BYTES, HEADER_BYTES, JournalNote, NextEntry};
+use recovery::CrashRepair;
 pub(crate) use recovery::{FoundJournal, PreviousRun};
 
 /// The end of an appended entry, for [`Journal::wait_synced`]. Later appends have higher positions.
@@ -54,7 +54,7 @@ pub struct Journal {
 struct JournalState {
     current: JournalFile,
     other: JournalFile,
-    mirror: Mirror,
+    mirror: SnapshotMirror,
     /// Bytes appended since the start of this process: the unit of [`JournalPosition`].
     appended: u64,
     synced: u64,
@@ -79,7 +79,7 @@ struct JournalFile {
     file: Arc<dyn DiskFile>,
     path: &'static str,
     /// Identity and ordinal of the next entry.
-    place: EntryPlace,
+    next_entry: NextEntry,
     position: u64,
     /// Bytes, from the start of the file, that are synced.
     synced: u64,
@@ -87,11 +87,11 @@ struct JournalFile {
     reserved: u64,
     /// A failed snapshot may have left a header with a newer generation than the current file's in
     /// this file. The next start would then choose this file.
-    may_win: bool,
+    may_be_chosen: bool,
 }
 
 /// Where appended entries go in addition to the current file while a snapshot is written.
-enum Mirror {
+enum SnapshotMirror {
     /// Nowhere: no snapshot is being written.
     Off,
     /// To this list, which is written after the snapshot's entries.
@@ -105,23 +105,23 @@ impl JournalFile {
     fn append(&mut self, entries: &[&[u8]]) -> Result<u64, AppendError> {
         let bytes = entries.iter().map(|entry| entry.len() + ENTRY_HEADER_BYTES);
         let mut bytes = Vec::with_capacity(bytes.sum::<usize>() + ENTRY_HEADER_BYTES);
-        let mut place = self.place;
+        let mut next_entry = self.next_entry;
         for entry in entries.iter().filter(|entry| !entry.is_empty()) {
-            place.encode(entry, self.synced, &mut bytes);
+            next_entry.encode(entry, self.synced, &mut bytes);
         }
-        self.write(bytes, place)
+        self.write(bytes, next_entry)
     }
 
-    fn append_mark(&mut self, mark: JournalNote) -> Result<(), AppendError> {
+    fn append_note(&mut self, note: JournalNote) -> Result<(), AppendError> {
         let mut bytes = Vec::new();
-        let mut place = self.place;
-        place.encode_mark(mark, self.synced, &mut bytes);
-        self.write(bytes, place).map(|_| ())
+        let mut next_entry = self.next_entry;
+        next_entry.encode_note(note, self.synced, &mut bytes);
+        self.write(bytes, next_entry).map(|_| ())
     }
 
-    /// Writes encoded entries, after which the next entry is `place`. Returns their length in
+    /// Writes encoded entries, after which the next entry is `next_entry`. Returns their length in
     /// bytes.
-    fn write(&mut self, mut bytes: Vec<u8>, place: EntryPlace) -> Result<u64, AppendError> {
+    fn write(&mut self, mut bytes: Vec<u8>, next_entry: NextEntry) -> Result<u64, AppendError> {
         let len = bytes.len();
         let end = self.position + len as u64;
         self.reserve(end)?;
@@ -143,16 +143,16 @@ impl JournalFile {
             .write_all_at(&[IoSlice::new(&bytes)], self.position);
         write.map_err(|error| IoFailure::new("write to", self.path, &error))?;
         self.position = end;
-        self.place = place;
+        self.next_entry = next_entry;
         Ok(len as u64)
     }
 
     /// Completes the writes that a crash has interrupted.
-    fn repair(&mut self, repair: Repair) -> Result<(), IoFailure> {
+    fn repair(&mut self, repair: CrashRepair) -> Result<(), IoFailure> {
         let fail = |error| IoFailure::new("write to", self.path, &error);
         let write = |bytes: &[u8], at| self.file.write_all_at(&[IoSlice::new(bytes)], at);
         if repair.header {
-            write(&encode_journal_header(self.place.id), 0).map_err(fail)?;
+            write(&encode_journal_header(self.next_entry.id), 0).map_err(fail)?;
         }
         if repair.wipe {
             let behind = self.reserved.saturating_sub(self.position);
@@ -209,9 +209,9 @@ impl Journal {
             Ok(written) => written,
             Err(error) => return Err(self.note_failure(&mut state, error)),
         };
-        if let Mirror::Keep(kept) = &mut state.mirror {
+        if let SnapshotMirror::Keep(kept) = &mut state.mirror {
             kept.extend(entries.iter().map(|entry| entry.to_vec()));
-        } else if matches!(state.mirror, Mirror::Both)
+        } else if matches!(state.mirror, SnapshotMirror::Both)
             && let Err(error) = state.other.append(entries)
         {
             // The append fails, because the next start may choose the other file, which lacks this
@@ -282,9 +282,9 @@ impl Journal {
     /// missing; `None` if the end is not synced.
     pub(crate) fn end(&self) -> Option<(u32, u32)> {
         let state = self.state.lock();
-        let place = state.current.place;
+        let next_entry = state.current.next_entry;
         let is_sound = state.failure.is_none() && state.synced == state.appended;
-        is_sound.then_some((place.id.generation, place.ordinal))
+        is_sound.then_some((next_entry.id.generation, next_entry.ordinal))
     }
 
     /// The failure because of which the journal refuses entries, if there is one.
@@ -322,11 +322,18 @@ impl Journal {
             return Ok(());
         }
         let target = state.appended;
-        let both = matches!(state.mirror, Mirror::Both);
+        let both = matches!(state.mirror, SnapshotMirror::Both);
         let sides = [Some(&state.current), Some(&state.other).filter(|_| both)];
         let sides = sides.into_iter().flatten();
         let files: Vec<_> = sides
-            .map(|side| (side.file.clone(), side.path, side.place.id, side.position))
+            .map(|side| {
+                (
+                    side.file.clone(),
+                    side.path,
+                    side.next_entry.id,
+                    side.position,
+                )
+            })
             .collect();
         drop(state);
         let mut outcome = Ok(());
@@ -343,7 +350,7 @@ impl Journal {
             // A snapshot may have exchanged `current` and `other` meanwhile.
             let JournalState { current, other, .. } = &mut *state;
             let mut sides = [current, other].into_iter();
-            if let Some(side) = sides.find(|side| side.place.id == id) {
+            if let Some(side) = sides.find(|side| side.next_entry.id == id) {
                 side.synced = side.synced.max(position);
             }
         }

@@ -7,8 +7,8 @@
 //! no power was lost, is damage instead, and the entries after it are used.
 
 use super::format::{
-    Decoded, ENTRY_HEADER_BYTES, HEADER_BYTES, JournalId, JournalNote, SECTOR_BYTES, decode_entry,
-    decode_journal_header,
+    DecodedEntry, ENTRY_HEADER_BYTES, HEADER_BYTES, JournalId, JournalNote, SECTOR_BYTES,
+    decode_entry, decode_journal_header,
 };
 
 /// Bytes between two entries that are no valid entry.
@@ -35,7 +35,7 @@ pub(crate) enum HeaderState {
 
 /// The result of reading one file.
 #[derive(Debug)]
-pub(crate) struct Contents {
+pub(crate) struct FileContents {
     pub(crate) id: JournalId,
     /// The owner's entries with their ordinals, oldest first.
     pub(crate) entries: Vec<(u32, Vec<u8>)>,
@@ -55,10 +55,10 @@ pub(crate) struct Contents {
     /// Number of entries after a hole that a power loss has left; they are ignored.
     pub(crate) torn_entries: u32,
     /// Bytes that are not zero, and no valid entry, follow the last entry.
-    pub(crate) torn_end: bool,
+    pub(crate) is_end_torn: bool,
 }
 
-impl Contents {
+impl FileContents {
     pub(crate) fn into_entries(self) -> Vec<Vec<u8>> {
         self.entries.into_iter().map(|(_, entry)| entry).collect()
     }
@@ -75,7 +75,7 @@ fn has_header(header: HeaderState) -> bool {
 
 /// Reads a file; `None` if neither its header nor a [`JournalNote::Complete`] can be read.
 /// `lost_power`: unsynced bytes may be missing.
-pub(crate) fn read(file: &[u8], lost_power: bool) -> Option<Contents> {
+pub(crate) fn read(file: &[u8], lost_power: bool) -> Option<FileContents> {
     let sectors = [0, SECTOR_BYTES].map(|at| file.get(at..at + SECTOR_BYTES).unwrap_or_default());
     let copies = sectors.map(decode_journal_header);
     let is_blank = |number: usize| sectors[number].iter().all(|byte| *byte == 0);
@@ -93,10 +93,10 @@ pub(crate) fn read(file: &[u8], lost_power: bool) -> Option<Contents> {
     (header.is_some() || contents.complete.is_some()).then_some(contents)
 }
 
-fn read_entries(file: &[u8], id: JournalId, header: HeaderState, lost_power: bool) -> Contents {
-    let mut found: Vec<(usize, Decoded<'_>)> = Vec::new();
+fn read_entries(file: &[u8], id: JournalId, header: HeaderState, lost_power: bool) -> FileContents {
+    let mut found: Vec<(usize, DecodedEntry<'_>)> = Vec::new();
     let mut at = HEADER_BYTES;
-    while let Some((position, entry)) = next_entry(file, at, id) {
+    while let Some((position, entry)) = find_entry(file, at, id) {
         at = position + entry.size();
         found.push((position, entry));
     }
@@ -104,7 +104,7 @@ fn read_entries(file: &[u8], id: JournalId, header: HeaderState, lost_power: boo
     // duplicates.
     found.sort_by_key(|(_, entry)| entry.ordinal);
     found.dedup_by_key(|(_, entry)| entry.ordinal);
-    let synced = found.iter().map(|(position, entry)| match entry.mark() {
+    let synced = found.iter().map(|(position, entry)| match entry.note() {
         // The header is written only after all bytes up to this note were synced.
         Some(JournalNote::Complete { .. }) if has_header(header) => {
             (position + entry.size()) as u64
@@ -112,7 +112,7 @@ fn read_entries(file: &[u8], id: JournalId, header: HeaderState, lost_power: boo
         _ => entry.synced,
     });
     let synced = synced.max();
-    let mut contents = Contents {
+    let mut contents = FileContents {
         id,
         entries: Vec::new(),
         holes: Vec::new(),
@@ -124,7 +124,7 @@ fn read_entries(file: &[u8], id: JournalId, header: HeaderState, lost_power: boo
         superseded_by: None,
         header,
         torn_entries: 0,
-        torn_end: false,
+        is_end_torn: false,
     };
     for (number, (position, entry)) in found.iter().enumerate() {
         let position = *position as u64;
@@ -142,7 +142,7 @@ fn read_entries(file: &[u8], id: JournalId, header: HeaderState, lost_power: boo
         }
         contents.end = position + entry.size() as u64;
         contents.ordinal = entry.ordinal + 1;
-        match entry.mark() {
+        match entry.note() {
             None => {
                 let payload = entry.payload().map(<[u8]>::to_vec);
                 contents
@@ -162,12 +162,12 @@ fn read_entries(file: &[u8], id: JournalId, header: HeaderState, lost_power: boo
             Some(JournalNote::Unknown) => {}
         }
     }
-    contents.torn_end = contents.torn_entries == 0 && is_torn(file, contents.end as usize);
+    contents.is_end_torn = contents.torn_entries == 0 && is_torn(file, contents.end as usize);
     contents
 }
 
 /// The first entry of this generation at or after position `at`.
-fn next_entry(file: &[u8], mut at: usize, id: JournalId) -> Option<(usize, Decoded<'_>)> {
+fn find_entry(file: &[u8], mut at: usize, id: JournalId) -> Option<(usize, DecodedEntry<'_>)> {
     let tag = id.tag.to_le_bytes();
     loop {
         let rest = file.get(at..)?;
@@ -196,13 +196,13 @@ fn is_torn(file: &[u8], end: usize) -> bool {
 
 /// All entries before the first hole, as after a power loss.
 pub fn decode_journal_entries(file: &[u8]) -> Vec<Vec<u8>> {
-    read(file, true).map_or_else(Vec::new, Contents::into_entries)
+    read(file, true).map_or_else(Vec::new, FileContents::into_entries)
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used)]
-    use super::super::format::{EntryPlace, encode_journal_header};
+    use super::super::format::{NextEntry, encode_journal_header};
     use super::*;
     use proptest::prelude::*;
 
@@ -214,9 +214,9 @@ mod tests {
     /// A file, and the position of each entry.
     fn file_of(entries: &[Vec<u8>], synced: &[usize]) -> (Vec<u8>, Vec<usize>) {
         let mut bytes = encode_journal_header(ID).to_vec();
-        let mut place = EntryPlace { id: ID, ordinal: 0 };
+        let mut next_entry = NextEntry { id: ID, ordinal: 0 };
         let mut starts = Vec::new();
-        place.encode_mark(
+        next_entry.encode_note(
             JournalNote::Complete {
                 generation: 2,
                 ordinal: 9,
@@ -227,7 +227,7 @@ mod tests {
         for (number, entry) in entries.iter().enumerate() {
             starts.push(bytes.len());
             let synced = synced.get(number).map_or(0, |at| starts[*at]);
-            place.encode(entry, synced as u64, &mut bytes);
+            next_entry.encode(entry, synced as u64, &mut bytes);
         }
         bytes.extend_from_slice(&[0; 2048]);
         (bytes, starts)
@@ -286,14 +286,14 @@ mod tests {
         let all = entries(5);
         let (mut file, starts) = file_of(&all[..4], &[]);
         let end = starts[3] + 624;
-        let mut place = EntryPlace { id: ID, ordinal: 5 };
+        let mut next_entry = NextEntry { id: ID, ordinal: 5 };
         let mut behind = Vec::new();
-        let mark = JournalNote::Complete {
+        let note = JournalNote::Complete {
             generation: 2,
             ordinal: 9,
         };
-        place.encode_mark(mark, 0, &mut behind);
-        place.encode(&all[4], 0, &mut behind);
+        next_entry.encode_note(note, 0, &mut behind);
+        next_entry.encode(&all[4], 0, &mut behind);
         file[end..end + behind.len()].copy_from_slice(&behind);
         file[starts[1] + 30] ^= 1;
         let kept = [&all[..1], &all[2..]].concat();
@@ -306,10 +306,10 @@ mod tests {
     #[test]
     fn a_damaged_last_entry_is_detected() {
         let (mut file, starts) = file_of(&entries(3), &[]);
-        assert!(!read(&file, false).unwrap().torn_end);
+        assert!(!read(&file, false).unwrap().is_end_torn);
         file[starts[2] + 100] ^= 1;
         let found = read(&file, false).unwrap();
-        assert!(found.torn_end && found.into_entries() == entries(2));
+        assert!(found.is_end_torn && found.into_entries() == entries(2));
     }
 
     #[test]
@@ -317,7 +317,7 @@ mod tests {
         let (inner, starts) = file_of(&entries(2), &[]);
         let mut outer = encode_journal_header(JournalId { tag: 77, ..ID }).to_vec();
         let id = JournalId { tag: 77, ..ID };
-        EntryPlace { id, ordinal: 0 }.encode(&inner[starts[0]..], 0, &mut outer);
+        NextEntry { id, ordinal: 0 }.encode(&inner[starts[0]..], 0, &mut outer);
         outer[HEADER_BYTES + 8] ^= 1;
         assert!(read(&outer, false).unwrap().entries.is_empty());
     }

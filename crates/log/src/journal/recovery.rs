@@ -11,9 +11,9 @@ use std::sync::atomic::AtomicBool;
 
 use parking_lot::Mutex;
 
-use super::format::{EntryPlace, HEADER_BYTES, JournalId, JournalNote};
-use super::reading::{Contents, HeaderState, Hole, read};
-use super::{Journal, JournalFile, JournalState, Mirror, format_1};
+use super::format::{HEADER_BYTES, JournalId, JournalNote, NextEntry};
+use super::reading::{FileContents, HeaderState, Hole, read};
+use super::{Journal, JournalFile, JournalState, SnapshotMirror, format_1};
 use crate::disk::{Disk, OpenMode, read_whole, replace_file};
 use crate::error::IoFailure;
 use crate::housekeeping::Chore;
@@ -41,7 +41,7 @@ pub(crate) struct OpenedJournal {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PreviousRun {
     /// No power was lost since, so all of its writes are there, even if they were not synced.
-    pub(crate) kept_power: bool,
+    pub(crate) writes_survived: bool,
     /// Generation and ordinal of the journal's end, if the log was closed cleanly.
     pub(crate) journal_end: Option<(u32, u32)>,
 }
@@ -57,11 +57,11 @@ pub(crate) struct FoundJournal {
 #[derive(Default)]
 struct FoundFile {
     bytes: Vec<u8>,
-    content: Content,
+    content: FoundContent,
 }
 
 #[derive(Default)]
-enum Content {
+enum FoundContent {
     #[default]
     Missing,
     /// Only zeros.
@@ -69,22 +69,22 @@ enum Content {
     /// No journal file, or one with an unfinished snapshot.
     Unusable,
     /// A file of format 1: its generation, its entries, and the position after the last one.
-    Old(u32, Vec<Vec<u8>>, usize),
-    Ours(Box<Contents>),
+    Format1(u32, Vec<Vec<u8>>, usize),
+    Current(Box<FileContents>),
 }
 
 impl FoundFile {
     fn generation(&self) -> Option<u32> {
         match &self.content {
-            Content::Old(generation, ..) => Some(*generation),
-            Content::Ours(contents) => Some(contents.id.generation),
-            Content::Missing | Content::Blank | Content::Unusable => None,
+            FoundContent::Format1(generation, ..) => Some(*generation),
+            FoundContent::Current(contents) => Some(contents.id.generation),
+            FoundContent::Missing | FoundContent::Blank | FoundContent::Unusable => None,
         }
     }
 
-    fn ours(&self) -> Option<&Contents> {
+    fn contents(&self) -> Option<&FileContents> {
         match &self.content {
-            Content::Ours(contents) => Some(contents),
+            FoundContent::Current(contents) => Some(contents),
             _ => None,
         }
     }
@@ -92,7 +92,7 @@ impl FoundFile {
     /// Whether the bytes of the header are neither zeros nor a valid header.
     fn has_broken_header(&self) -> bool {
         let header = &self.bytes[..self.bytes.len().min(HEADER_BYTES)];
-        matches!(self.content, Content::Unusable) && header.iter().any(|byte| *byte != 0)
+        matches!(self.content, FoundContent::Unusable) && header.iter().any(|byte| *byte != 0)
     }
 }
 
@@ -108,16 +108,18 @@ impl FoundJournal {
                 Err(error) => return Err(IoFailure::new("read", path, &error)),
             };
             let content = if bytes.iter().all(|byte| *byte == 0) {
-                Content::Blank
+                FoundContent::Blank
             } else if let Some(generation) = format_1::generation(&bytes) {
                 let (entries, end) = format_1::entries(&bytes, generation);
-                Content::Old(generation, entries, end)
-            } else if previous.kept_power && bytes.len() < HEADER_BYTES {
+                FoundContent::Format1(generation, entries, end)
+            } else if previous.writes_survived && bytes.len() < HEADER_BYTES {
                 // A kill leaves no partial header: the file was truncated.
-                Content::Unusable
+                FoundContent::Unusable
             } else {
-                let contents = read(&bytes, !previous.kept_power);
-                contents.map_or(Content::Unusable, |it| Content::Ours(Box::new(it)))
+                let contents = read(&bytes, !previous.writes_survived);
+                contents.map_or(FoundContent::Unusable, |it| {
+                    FoundContent::Current(Box::new(it))
+                })
             };
             Ok(FoundFile { bytes, content })
         };
@@ -126,14 +128,16 @@ impl FoundJournal {
         // was superseded by this generation: then the header is damaged.
         for number in [0, 1] {
             let (superseded_by, is_certain) = match &files[1 - number].content {
-                Content::Ours(other) => (other.superseded_by, other.header != HeaderState::Blank),
-                other => (None, matches!(other, Content::Old(..))),
+                FoundContent::Current(other) => {
+                    (other.superseded_by, other.header != HeaderState::Blank)
+                }
+                other => (None, matches!(other, FoundContent::Format1(..))),
             };
-            let is_doubtful = files[number].ours().is_some_and(|it| {
+            let is_doubtful = files[number].contents().is_some_and(|it| {
                 it.header == HeaderState::Blank && superseded_by != Some(it.id.generation)
             });
             if is_doubtful && is_certain {
-                files[number].content = Content::Unusable;
+                files[number].content = FoundContent::Unusable;
             }
         }
         Ok(Self { files, previous })
@@ -141,7 +145,9 @@ impl FoundJournal {
 
     /// Whether both files are missing or blank.
     pub(crate) fn is_new(&self) -> bool {
-        let is_new = |found: &FoundFile| matches!(found.content, Content::Missing | Content::Blank);
+        let is_new = |found: &FoundFile| {
+            matches!(found.content, FoundContent::Missing | FoundContent::Blank)
+        };
         self.files.iter().all(is_new)
     }
 
@@ -151,7 +157,7 @@ impl FoundJournal {
     }
 
     pub(crate) fn is_of_this_format(&self) -> bool {
-        self.files.iter().any(|found| found.ours().is_some())
+        self.files.iter().any(|found| found.contents().is_some())
     }
 
     /// Prepares the journal for appends. `is_lost`: begins a new one, because no entry can be read.
@@ -164,8 +170,8 @@ impl FoundJournal {
         is_lost: bool,
     ) -> Result<OpenedJournal, IoFailure> {
         let mut plan = self.plan(is_lost);
-        for (path, bytes) in &plan.asides {
-            let name = set_aside(disk, path, bytes)?;
+        for (path, bytes) in &plan.copies {
+            let name = copy_damaged(disk, path, bytes)?;
             plan.report
                 .push(format!("{path} is damaged; it was kept as {name}"));
         }
@@ -181,9 +187,9 @@ impl FoundJournal {
             .map(|line| format!("state journal: {line}"))
             .collect();
         let entries = plan.entries;
-        let place = match plan.current {
-            Current::Written(at) => {
-                let bytes = whole_file(plan.generation, &entries, plan.lost);
+        let ready = match plan.current {
+            CurrentFile::New(at) => {
+                let bytes = encode_file(plan.generation, &entries, plan.lost);
                 let path = PATHS[at.number];
                 let written = replace_file(&**disk, "", path, &bytes, options.journal_bytes);
                 written.map_err(|error| IoFailure::new("write", path, &error))?;
@@ -191,26 +197,26 @@ impl FoundJournal {
                     let error = io::Error::from(io::ErrorKind::InvalidData);
                     return Err(IoFailure::new("write", path, &error));
                 };
-                Ready {
+                ExistingFile {
                     number: at.number,
-                    place: EntryPlace {
+                    next_entry: NextEntry {
                         id: contents.id,
                         ordinal: contents.ordinal,
                     },
                     end: contents.end,
                     synced: contents.end,
-                    repair: Repair::default(),
+                    repair: CrashRepair::default(),
                 }
             }
-            Current::Kept(ready) => ready,
+            CurrentFile::Existing(ready) => ready,
         };
-        let mut current = open_side(disk, options, PATHS[place.number])?;
-        let other = open_side(disk, options, PATHS[1 - place.number])?;
+        let mut current = open_file(disk, options, PATHS[ready.number])?;
+        let other = open_file(disk, options, PATHS[1 - ready.number])?;
         disk.sync_dir("")
             .map_err(|error| IoFailure::new("sync", "the data folder", &error))?;
-        (current.place, current.position) = (place.place, place.end);
-        current.synced = place.synced;
-        current.repair(place.repair)?;
+        (current.next_entry, current.position) = (ready.next_entry, ready.end);
+        current.synced = ready.synced;
+        current.repair(ready.repair)?;
         report.push(format!(
             "state journal: {} entries in {}, {} bytes",
             entries.len(),
@@ -220,7 +226,7 @@ impl FoundJournal {
         let state = JournalState {
             current,
             other,
-            mirror: Mirror::Off,
+            mirror: SnapshotMirror::Off,
             // After a kill, entries may be in the page cache and not synced. So the start counts as
             // one unsynced byte.
             appended: 1,
@@ -250,21 +256,21 @@ impl FoundJournal {
         })
     }
 
-    fn plan(self, is_lost: bool) -> Plan {
+    fn plan(self, is_lost: bool) -> RecoveryPlan {
         let previous = self.previous;
         let newest = (0..2)
             .filter(|number| !is_lost && self.files[*number].generation().is_some())
             .max_by_key(|number| self.files[*number].generation());
         let highest = self.files.iter().filter_map(FoundFile::generation).max();
-        let is_old = |found: &FoundFile| matches!(found.content, Content::Old(..));
-        let mut plan = Plan {
+        let is_old = |found: &FoundFile| matches!(found.content, FoundContent::Format1(..));
+        let mut plan = RecoveryPlan {
             generation: highest.unwrap_or(0) + 1,
             is_upgraded: !is_lost && self.files.iter().any(is_old),
-            ..Plan::default()
+            ..RecoveryPlan::default()
         };
         let Some(number) = newest else {
             for (path, found) in PATHS.iter().zip(self.files) {
-                if !matches!(found.content, Content::Missing | Content::Blank) {
+                if !matches!(found.content, FoundContent::Missing | FoundContent::Blank) {
                     plan.damage(path, found.bytes);
                 }
             }
@@ -284,22 +290,22 @@ impl FoundJournal {
             plan.damage(other_path, other.bytes.clone());
         }
         match newest.content {
-            Content::Ours(contents) => {
-                plan.take(number, *contents, newest.bytes, other.ours(), previous);
+            FoundContent::Current(contents) => {
+                plan.continue_with(number, *contents, newest.bytes, other.contents(), previous);
             }
-            Content::Old(_, entries, end) => {
+            FoundContent::Format1(_, entries, end) => {
                 // The old file stays until the next snapshot, which is due at once. Format 1 does
                 // not say whether the file is complete, so it is kept aside if bytes follow its
                 // last entry.
                 if newest.bytes[end..].iter().any(|byte| *byte != 0) {
-                    plan.asides.push((path, newest.bytes));
+                    plan.copies.push((path, newest.bytes));
                 }
                 plan.report
                     .push(format!("{path} is of format 1; {other_path} takes over"));
                 plan.entries = entries;
-                plan.current = Current::Written(At { number: 1 - number });
+                plan.current = CurrentFile::New(FileNumber { number: 1 - number });
             }
-            Content::Missing | Content::Blank | Content::Unusable => {}
+            FoundContent::Missing | FoundContent::Blank | FoundContent::Unusable => {}
         }
         plan
     }
@@ -307,67 +313,67 @@ impl FoundJournal {
 
 /// The actions that recovery must take.
 #[derive(Default)]
-struct Plan {
+struct RecoveryPlan {
     /// Generation of the file, if a new one is written.
     generation: u32,
-    current: Current,
+    current: CurrentFile,
     entries: Vec<Vec<u8>>,
     lost: u32,
     is_upgraded: bool,
     damaged: bool,
-    asides: Vec<(&'static str, Vec<u8>)>,
+    copies: Vec<(&'static str, Vec<u8>)>,
     report: Vec<String>,
 }
 
 /// The file to which entries are appended.
-enum Current {
+enum CurrentFile {
     /// A file that must be written first.
-    Written(At),
+    New(FileNumber),
     /// An existing file, as it is.
-    Kept(Ready),
+    Existing(ExistingFile),
 }
 
-impl Default for Current {
+impl Default for CurrentFile {
     fn default() -> Self {
-        Self::Written(At { number: 0 })
+        Self::New(FileNumber { number: 0 })
     }
 }
 
 #[derive(Clone, Copy)]
-struct At {
+struct FileNumber {
     number: usize,
 }
 
-struct Ready {
+struct ExistingFile {
     number: usize,
-    place: EntryPlace,
+    next_entry: NextEntry,
     end: u64,
     synced: u64,
-    repair: Repair,
+    repair: CrashRepair,
 }
 
 /// The traces of a crash that must be removed from a file without damage.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Repair {
+pub(crate) struct CrashRepair {
     /// A copy of the header is missing: write both.
     pub(crate) header: bool,
     /// Entries after the end must be ignored: overwrite them with zeros.
     pub(crate) wipe: bool,
 }
 
-impl Plan {
+impl RecoveryPlan {
     fn damage(&mut self, path: &'static str, bytes: Vec<u8>) {
         self.damaged = true;
-        self.asides.push((path, bytes));
+        self.copies.push((path, bytes));
     }
 
     /// Plans to continue with the newest file. `other` is the older one.
-    fn take(
+    fn continue_with(
         &mut self,
         number: usize,
-        contents: Contents,
+        contents: FileContents,
         bytes: Vec<u8>,
-        other: Option<&Contents>,
+        other: Option<&FileContents>,
         previous: PreviousRun,
     ) {
         let path = PATHS[number];
@@ -381,13 +387,15 @@ impl Plan {
             ));
         }
         let (mut is_damaged, mut earlier) = (!holes.is_empty(), Vec::new());
-        if let Some((before, made_up)) = other.and_then(|other| stands_in(other, &contents)) {
+        if let Some((before, replaces_up_to)) =
+            other.and_then(|other| replaced_entries(other, &contents))
+        {
             self.report.push(format!(
                 "{path}: what it began with stands in {}, too, which is whole",
                 PATHS[1 - number]
             ));
             earlier = before;
-            holes.retain(|hole| hole.first + hole.entries > made_up);
+            holes.retain(|hole| hole.first + hole.entries > replaces_up_to);
         }
         let missing = holes.iter().map(|hole| hole.entries).sum::<u32>();
         self.lost = self.lost.saturating_add(missing);
@@ -403,8 +411,8 @@ impl Plan {
                 contents.torn_entries
             ));
         }
-        let told = previous.journal_end.filter(|_| previous.kept_power);
-        match told {
+        let expected_end = previous.journal_end.filter(|_| previous.writes_survived);
+        match expected_end {
             Some((of, ordinal)) if of == generation && ordinal > contents.ordinal => {
                 is_damaged = true;
                 let missing = ordinal - contents.ordinal;
@@ -412,7 +420,7 @@ impl Plan {
                     .push(format!("{path}: its last {missing} entries are missing"));
                 self.lost = self.lost.saturating_add(missing);
             }
-            _ if contents.torn_end && previous.kept_power => {
+            _ if contents.is_end_torn && previous.writes_survived => {
                 // The entry may also be torn by a kill. The number of entries after it is unknown,
                 // so one is counted as lost.
                 is_damaged = true;
@@ -422,15 +430,15 @@ impl Plan {
                     "{path}: entry {at} at byte {end} is torn or damaged, and none follows"
                 ));
             }
-            _ if contents.torn_end => self.report.push(format!(
+            _ if contents.is_end_torn => self.report.push(format!(
                 "{path}: a torn entry cut off at byte {}",
                 contents.end
             )),
             _ => {}
         }
-        let is_told = |of: u32| of > generation;
-        let newer = contents.superseded_by.or(told.map(|(of, _)| of));
-        if newer.is_some_and(is_told) {
+        let is_newer = |of: u32| of > generation;
+        let newer = contents.superseded_by.or(expected_end.map(|(of, _)| of));
+        if newer.is_some_and(is_newer) {
             is_damaged = true;
             self.lost = self.lost.saturating_add(1);
             let other = PATHS[1 - number];
@@ -438,15 +446,15 @@ impl Plan {
                 "{other} was in use, and is gone or unreadable: what came after {path} is lost"
             ));
         }
-        let ready = Ready {
+        let ready = ExistingFile {
             number,
-            place: EntryPlace {
+            next_entry: NextEntry {
                 id: contents.id,
                 ordinal: contents.ordinal,
             },
             end: contents.end,
             synced: contents.synced,
-            repair: Repair {
+            repair: CrashRepair {
                 header: contents.header != HeaderState::Whole,
                 wipe: contents.torn_entries > 0,
             },
@@ -455,19 +463,19 @@ impl Plan {
         self.entries.extend(contents.into_entries());
         if is_damaged {
             self.damage(path, bytes);
-            self.current = Current::Written(At { number });
+            self.current = CurrentFile::New(FileNumber { number });
         } else {
-            self.current = Current::Kept(ready);
+            self.current = CurrentFile::Existing(ready);
         }
     }
 }
 
 /// If a snapshot is damaged and the older file is not: the older file's entries that the snapshot
 /// has replaced, and the number of the snapshot's entries that they replace in turn.
-fn stands_in(other: &Contents, contents: &Contents) -> Option<(Vec<Vec<u8>>, u32)> {
+fn replaced_entries(other: &FileContents, contents: &FileContents) -> Option<(Vec<Vec<u8>>, u32)> {
     let is_whole = other.holes.is_empty() && other.has_header() && other.lost_earlier == 0;
     let first = contents.holes.first().filter(|_| is_whole)?.first;
-    let (end, made_up) = match contents.complete {
+    let (end, replaces_up_to) = match contents.complete {
         Some((generation, ordinal, at)) => {
             let is_before = generation == other.id.generation && ordinal <= other.ordinal;
             (ordinal, (is_before && first < at).then_some(at)?)
@@ -477,31 +485,34 @@ fn stands_in(other: &Contents, contents: &Contents) -> Option<(Vec<Vec<u8>>, u32
         None => return None,
     };
     let before = other.entries.iter().filter(|(at, _)| *at < end);
-    Some((before.map(|(_, entry)| entry.clone()).collect(), made_up))
+    Some((
+        before.map(|(_, entry)| entry.clone()).collect(),
+        replaces_up_to,
+    ))
 }
 
 /// The bytes of a new file with these entries.
-fn whole_file(generation: u32, entries: &[Vec<u8>], lost: u32) -> Vec<u8> {
+fn encode_file(generation: u32, entries: &[Vec<u8>], lost: u32) -> Vec<u8> {
     let id = JournalId::new(generation);
     let mut bytes = super::encode_journal_header(id).to_vec();
-    let mut place = EntryPlace { id, ordinal: 0 };
+    let mut next_entry = NextEntry { id, ordinal: 0 };
     for entry in entries {
-        place.encode(entry, 0, &mut bytes);
+        next_entry.encode(entry, 0, &mut bytes);
     }
     if lost > 0 {
-        place.encode_mark(JournalNote::Lost { entries: lost }, 0, &mut bytes);
+        next_entry.encode_note(JournalNote::Lost { entries: lost }, 0, &mut bytes);
     }
     let complete = JournalNote::Complete {
         generation: 0,
         ordinal: 0,
     };
-    place.encode_mark(complete, 0, &mut bytes);
+    next_entry.encode_note(complete, 0, &mut bytes);
     bytes
 }
 
 /// Copies the bytes of a damaged file; returns the copy's name. If an identical copy exists, makes
 /// no other.
-fn set_aside(disk: &Arc<dyn Disk>, path: &str, bytes: &[u8]) -> Result<String, IoFailure> {
+fn copy_damaged(disk: &Arc<dyn Disk>, path: &str, bytes: &[u8]) -> Result<String, IoFailure> {
     let mut number = 1;
     loop {
         let name = format!("{path}.damaged-{number}");
@@ -519,7 +530,7 @@ fn set_aside(disk: &Arc<dyn Disk>, path: &str, bytes: &[u8]) -> Result<String, I
 }
 
 /// Opens one of the two files, as an empty one.
-fn open_side(
+fn open_file(
     disk: &Arc<dyn Disk>,
     options: &LogOptions,
     path: &'static str,
@@ -539,10 +550,10 @@ fn open_side(
     Ok(JournalFile {
         file,
         path,
-        place: EntryPlace { id, ordinal: 0 },
+        next_entry: NextEntry { id, ordinal: 0 },
         position: HEADER_BYTES as u64,
         synced: 0,
         reserved,
-        may_win: false,
+        may_be_chosen: false,
     })
 }

@@ -16,8 +16,8 @@
 
 use std::io::IoSlice;
 
-use super::format::{EntryPlace, JournalId, JournalNote, encode_journal_header};
-use super::{HEADER_BYTES, Journal, JournalFile, Mirror};
+use super::format::{JournalId, JournalNote, NextEntry, encode_journal_header};
+use super::{HEADER_BYTES, Journal, JournalFile, SnapshotMirror};
 use crate::error::{AppendError, IoFailure, LogError};
 use crate::metrics::count;
 
@@ -38,13 +38,13 @@ impl Journal {
         let _one_at_a_time = self.snapshot_lock.lock();
         let outcome = self.write_snapshot(entries);
         if outcome.is_err() {
-            self.state.lock().mirror = Mirror::Off;
+            self.state.lock().mirror = SnapshotMirror::Off;
         }
         outcome
     }
 
     fn write_snapshot(&self, entries: &mut dyn Iterator<Item = Vec<u8>>) -> Result<(), LogError> {
-        let (mut side, stands_for) = self.prepare_other()?;
+        let (mut side, replaced) = self.prepare_other()?;
         let mut group: Vec<Vec<u8>> = Vec::new();
         let mut bytes = 0;
         for entry in entries {
@@ -60,20 +60,22 @@ impl Journal {
         let snapshot_end = side.position;
         // Step 2.
         let mut state = self.state.lock();
-        let marked = side.append_mark(JournalNote::Complete {
-            generation: stands_for.id.generation,
-            ordinal: stands_for.ordinal,
+        let noted = side.append_note(JournalNote::Complete {
+            generation: replaced.id.generation,
+            ordinal: replaced.ordinal,
         });
-        finish(&side, marked)?;
-        if let Mirror::Keep(kept) = std::mem::replace(&mut state.mirror, Mirror::Off) {
+        finish(&side, noted)?;
+        if let SnapshotMirror::Keep(kept) =
+            std::mem::replace(&mut state.mirror, SnapshotMirror::Off)
+        {
             write_group(&mut side, &kept)?;
         }
         let covered = state.appended;
         let was_broken = state.failure.is_some();
         let file = side.file.clone();
-        let (path, id, position) = (side.path, side.place.id, side.position);
+        let (path, id, position) = (side.path, side.next_entry.id, side.position);
         state.other = side;
-        state.mirror = Mirror::Both;
+        state.mirror = SnapshotMirror::Both;
         drop(state);
         // Step 3.
         let sync = || {
@@ -84,7 +86,7 @@ impl Journal {
         sync()?;
         {
             let other = &mut self.state.lock().other;
-            other.may_win = true;
+            other.may_be_chosen = true;
             other.synced = other.synced.max(position);
         }
         let header = encode_journal_header(id);
@@ -100,18 +102,18 @@ impl Journal {
         }
         // A sync that has failed since step 2 may have been one of the new file; then the failure
         // stays.
-        let heals = was_broken || state.failure.is_none();
+        let clears_failure = was_broken || state.failure.is_none();
         std::mem::swap(&mut state.current, &mut state.other);
-        state.current.may_win = false;
-        state.mirror = Mirror::Off;
+        state.current.may_be_chosen = false;
+        state.mirror = SnapshotMirror::Off;
         state.snapshot_end = snapshot_end;
         state.lost = 0;
         state.is_upgraded = false;
-        let superseded = state.other.append_mark(JournalNote::Superseded {
+        let superseded = state.other.append_note(JournalNote::Superseded {
             generation: id.generation,
         });
         let before = state.other.file.clone();
-        if heals {
+        if clears_failure {
             self.set_failure(state, None);
         }
         let completions = state.take_completions(covered, &Ok(()));
@@ -127,42 +129,42 @@ impl Journal {
 
     /// The other file, ready to be overwritten, and the place of the current file's next entry: the
     /// snapshot replaces all entries before it.
-    fn prepare_other(&self) -> Result<(JournalFile, EntryPlace), LogError> {
+    fn prepare_other(&self) -> Result<(JournalFile, NextEntry), LogError> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        let stands_for = state.current.place;
-        let newest = stands_for
+        let replaced = state.current.next_entry;
+        let newest = replaced
             .id
             .generation
-            .max(state.other.place.id.generation);
-        state.mirror = Mirror::Keep(Vec::new());
+            .max(state.other.next_entry.id.generation);
+        state.mirror = SnapshotMirror::Keep(Vec::new());
         let other = &mut state.other;
-        other.place = EntryPlace {
+        other.next_entry = NextEntry {
             id: JournalId::new(newest + 1),
             ordinal: 0,
         };
         let side = JournalFile {
             file: other.file.clone(),
             path: other.path,
-            place: other.place,
+            next_entry: other.next_entry,
             position: HEADER_BYTES as u64,
             synced: 0,
             reserved: other.reserved,
-            may_win: other.may_win,
+            may_be_chosen: other.may_be_chosen,
         };
         drop(guard);
-        if side.may_win {
+        if side.may_be_chosen {
             let zeros = [0; HEADER_BYTES];
             let write = side.file.write_all_at(&[IoSlice::new(&zeros)], 0);
             write.map_err(|error| IoFailure::new("write to", side.path, &error))?;
             side.sync()?;
-            self.state.lock().other.may_win = false;
+            self.state.lock().other.may_be_chosen = false;
         }
         let side = JournalFile {
-            may_win: false,
+            may_be_chosen: false,
             ..side
         };
-        Ok((side, stands_for))
+        Ok((side, replaced))
     }
 }
 

@@ -95,8 +95,8 @@ impl PartitionLog {
             // batch may be acknowledged as durable.
             return Err(AppendError::Failed(failure));
         }
-        let claim = ProducerFields::of(&batch);
-        let now_ms = claim.as_ref().map_or(0, |_| shared.options.clock.now_ms());
+        let fields = ProducerFields::of(&batch);
+        let now_ms = fields.as_ref().map_or(0, |_| shared.options.clock.now_ms());
         let batch = batch.into_unassigned();
         let mut state = self.state.lock();
         if state.is_closed {
@@ -107,17 +107,19 @@ impl PartitionLog {
             base >= self.written_end(),
             "the next offset was assigned before"
         );
-        if let Some(claim) = &claim {
-            match state.producers.check(claim, now_ms)? {
+        if let Some(fields) = &fields {
+            match state.producers.check(fields, now_ms)? {
                 SequenceVerdict::Duplicate(stored) => {
                     return self.answer_duplicate(state, stored, class);
                 }
                 SequenceVerdict::New => {
-                    state.producers.add(claim, base, self.written_end(), now_ms)
+                    state
+                        .producers
+                        .add(fields, base, self.written_end(), now_ms)
                 }
             }
         }
-        let batch = batch.place(base);
+        let batch = batch.assign_offsets(base);
         let (end, timestamp_ms) = (batch.end_offset(), batch.max_timestamp_ms());
         state.offsets.assign_up_to(end);
         state.writes.push(batch);
@@ -189,7 +191,7 @@ impl PartitionLog {
             begin_write();
             let mut writer = self.writer.lock();
             let written = writer.write(self, &batches);
-            let slow = began.is_some_and(|began| self.shared.judge_write(began));
+            let slow = began.is_some_and(|began| self.shared.measure_write(began));
             let leaves_rest = slow || rounds == ROUNDS_MAX;
             let mut completions = Completions::default();
             let mut state = self.state.lock();

@@ -7,9 +7,9 @@
 //! file `next.prepared` with zeros and syncs it. When the writer begins the next segment it renames
 //! this file, or creates an ordinary one if there is none.
 //!
-//! Only a file that this process has finished is used ([`PreparedState`]). Recovery removes the file,
-//! unless it contains messages (`segment/files.rs`). Recovery takes zeros after the last batch for
-//! the end of the segment, as it does with unwritten space. A failure here is harmless.
+//! Only a file that this process has finished is used ([`PreparedState`]). Recovery removes the
+//! file, unless it contains messages (`segment/files.rs`). Recovery takes zeros after the last
+//! batch for the end of the segment, as it does with unwritten space. A failure here is harmless.
 
 use std::io::ErrorKind;
 use std::sync::Arc;

@@ -18,7 +18,7 @@ use crate::disk::{DiskFile, read_full};
 use crate::error::{IoFailure, LogError, ReadError};
 use crate::metrics::count;
 use crate::partition::{PartitionLog, PartitionState};
-use crate::reader::{ColdReader, Outcome, ReadJob, Reading, wait_for};
+use crate::reader::{ColdReader, Outcome, ReadInTurns, ReadJob, wait_for};
 use crate::segment::Segment;
 use crate::segment::index::position_before;
 use crate::shared::Shared;
@@ -81,8 +81,8 @@ impl ColdRead {
     }
 }
 
-impl Reading for ColdRead {
-    fn place(&self) -> (Arc<str>, Offset) {
+impl ReadInTurns for ColdRead {
+    fn target(&self) -> (Arc<str>, Offset) {
         let segment = self.segment.clone().or_else(|| {
             match self.partition.state.lock().source(self.from, 1) {
                 ReadSource::Segment(segment, _) => Some(segment),

@@ -2,9 +2,9 @@
 //! not stored again. Uses no clock and no file.
 //!
 //! For each producer id the table has the newest batches with their sequence numbers and offsets:
-//! the last [`REMEMBERED_BATCHES`] that were written (Kafka's producers have at most this many requests in
-//! flight), and those that are not written yet, so that a failed write can be undone. The rules are
-//! those of Kafka's `ProducerAppendInfo`.
+//! the last [`REMEMBERED_BATCHES`] that were written (Kafka's producers have at most this many
+//! requests in flight), and those that are not written yet, so that a failed write can be undone.
+//! The rules are those of Kafka's `ProducerAppendInfo`.
 //!
 //! One case does not exist in Kafka: after a power loss a batch may be missing although a later
 //! one, in the next segment, is there. (Neither was acknowledged as synced.) A retry of the lost
@@ -156,7 +156,7 @@ impl ProducerFields {
         })
     }
 
-    fn at(&self, base: Offset) -> ProducerBatch {
+    fn with_base(&self, base: Offset) -> ProducerBatch {
         ProducerBatch {
             base,
             records: self.records,
@@ -206,7 +206,7 @@ impl ProducersTotal {
 pub(crate) struct Producers {
     total: Arc<ProducersTotal>,
     /// Number of producers by which this table counts in `total`.
-    counted: usize,
+    counted_in_total: usize,
     /// Maximum number of producers; the least recently used ones are evicted for new ones.
     producers_max: usize,
     /// A producer without a batch for this many milliseconds has expired.
@@ -227,10 +227,10 @@ pub(crate) struct Producer {
     /// Whether a batch before the first of `batches` counts as lost, so that a retry of it is
     /// accepted. True if recovery found no earlier batch of this producer in the log, or if damage
     /// has removed one that the snapshot names.
-    pub(crate) is_complete: bool,
+    pub(crate) earlier_were_lost: bool,
     /// When the producer's last batch came, in milliseconds since 1970.
     pub(crate) seen_ms: i64,
-    used: u64,
+    last_used: u64,
 }
 
 impl Producers {
@@ -241,7 +241,7 @@ impl Producers {
     ) -> Producers {
         Producers {
             total,
-            counted: 0,
+            counted_in_total: 0,
             producers_max: producers_max.max(1),
             expiry_ms: i64::try_from(expiry_ms).unwrap_or(i64::MAX),
             map: HashMap::with_hasher(ProducerIdHasher::new()),
@@ -269,24 +269,24 @@ impl Producers {
     /// Decides whether a batch is appended, at `now_ms` (milliseconds since 1970).
     pub(crate) fn check(
         &self,
-        claim: &ProducerFields,
+        fields: &ProducerFields,
         now_ms: i64,
     ) -> Result<SequenceVerdict, AppendError> {
-        let producer_id = claim.producer_id;
+        let producer_id = fields.producer_id;
         let fenced = |current_epoch| AppendError::ProducerFenced {
             producer_id,
-            epoch: claim.epoch,
+            epoch: fields.epoch,
             current_epoch,
         };
         let out_of_order = |expected| AppendError::OutOfOrderSequence {
             producer_id,
             expected,
-            found: claim.first_sequence,
+            found: fields.first_sequence,
         };
-        if claim.epoch < 0 {
+        if fields.epoch < 0 {
             return Err(fenced(0));
         }
-        if claim.first_sequence < 0 {
+        if fields.first_sequence < 0 {
             return Err(out_of_order(0));
         }
         let known = self.map.get(&producer_id);
@@ -294,17 +294,17 @@ impl Producers {
         let Some((known, last)) = known.and_then(|it| Some((it, *it.batches.back()?))) else {
             return Ok(SequenceVerdict::New);
         };
-        if claim.epoch < last.epoch {
+        if fields.epoch < last.epoch {
             return Err(fenced(last.epoch));
         }
-        if claim.epoch > last.epoch {
-            return match claim.first_sequence {
+        if fields.epoch > last.epoch {
+            return match fields.first_sequence {
                 0 => Ok(SequenceVerdict::New),
                 _ => Err(out_of_order(0)),
             };
         }
         let expected = sequence_after(last.last_sequence(), 1);
-        if claim.first_sequence == expected {
+        if fields.first_sequence == expected {
             return Ok(SequenceVerdict::New);
         }
         let of_epoch = || {
@@ -315,22 +315,23 @@ impl Producers {
                 .filter(|it| it.epoch == last.epoch)
         };
         let is_same = |it: &&ProducerBatch| {
-            it.first_sequence == claim.first_sequence && it.records == claim.records
+            it.first_sequence == fields.first_sequence && it.records == fields.records
         };
         if let Some(same) = of_epoch().find(is_same) {
             return Ok(SequenceVerdict::Duplicate(*same));
         }
-        if known.fills_hole(claim, last.epoch) {
+        if known.fills_hole(fields, last.epoch) {
             return Ok(SequenceVerdict::New);
         }
-        // Older batches of this epoch were forgotten only if the table has [`REMEMBERED_BATCHES`] of it.
+        // Older batches of this epoch were forgotten only if the table has [`REMEMBERED_BATCHES`]
+        // of it.
         let has_forgotten = of_epoch().nth(REMEMBERED_BATCHES - 1).is_some();
         let mut of_epoch_in_order = known.batches.iter().filter(|it| it.epoch == last.epoch);
         let oldest = of_epoch_in_order.next().filter(|_| has_forgotten);
-        if oldest.is_some_and(|oldest| claim.is_before(oldest.first_sequence)) {
+        if oldest.is_some_and(|oldest| fields.is_before(oldest.first_sequence)) {
             return Err(AppendError::DuplicateSequence {
                 producer_id,
-                sequence: claim.first_sequence,
+                sequence: fields.first_sequence,
             });
         }
         Err(out_of_order(expected))
@@ -339,42 +340,42 @@ impl Producers {
     /// Adds a batch with this base offset. All records before `written_end` are written.
     pub(crate) fn add(
         &mut self,
-        claim: &ProducerFields,
+        fields: &ProducerFields,
         base: Offset,
         written_end: Offset,
         now_ms: i64,
     ) {
-        self.insert_batch(claim, base, written_end, now_ms, false);
+        self.insert_batch(fields, base, written_end, now_ms, false);
     }
 
     fn insert_batch(
         &mut self,
-        claim: &ProducerFields,
+        fields: &ProducerFields,
         base: Offset,
         written_end: Offset,
         now_ms: i64,
-        is_complete: bool,
+        earlier_were_lost: bool,
     ) {
         self.clock += 1;
         let (clock, expiry_ms) = (self.clock, self.expiry_ms);
         let known = self.map.len();
         if (known >= self.producers_max || (known >= PRODUCERS_KEPT_MIN && self.total.is_full()))
-            && !self.map.contains_key(&claim.producer_id)
+            && !self.map.contains_key(&fields.producer_id)
         {
             self.evict(now_ms);
         }
         let producer = self
             .map
-            .entry(claim.producer_id)
+            .entry(fields.producer_id)
             .or_insert_with(|| Producer {
                 batches: VecDeque::new(),
-                is_complete,
+                earlier_were_lost,
                 seen_ms: now_ms,
-                used: clock,
+                last_used: clock,
             });
         if now_ms.saturating_sub(producer.seen_ms) >= expiry_ms {
             producer.batches.clear();
-            producer.is_complete = false;
+            producer.earlier_were_lost = false;
         }
         while producer
             .batches
@@ -382,21 +383,21 @@ impl Producers {
             .is_some_and(|it| it.end() <= written_end)
         {
             producer.batches.pop_front();
-            producer.is_complete = false;
+            producer.earlier_were_lost = false;
         }
-        let place = producer.index_of(claim);
-        producer.batches.insert(place, claim.at(base));
+        let place = producer.index_of(fields);
+        producer.batches.insert(place, fields.with_base(base));
         // Never decreases: a clock that was set back may be corrected later.
         producer.seen_ms = producer.seen_ms.max(now_ms);
-        producer.used = clock;
+        producer.last_used = clock;
         self.recount();
     }
 
     /// Updates the total with this table's number of producers.
     #[inline]
     fn recount(&mut self) {
-        let (now, before) = (self.map.len(), self.counted);
-        self.counted = now;
+        let (now, before) = (self.map.len(), self.counted_in_total);
+        self.counted_in_total = now;
         match now.cmp(&before) {
             Ordering::Equal => {}
             Ordering::Greater => {
@@ -415,15 +416,15 @@ impl Producers {
 
     /// Adds a batch that recovery has found in the log. Its sequence number is not checked, because
     /// the batch is stored whether or not it is in order.
-    pub(crate) fn recover(&mut self, claim: &ProducerFields, base: Offset, now_ms: i64) {
-        if claim.epoch >= 0 && claim.first_sequence >= 0 {
+    pub(crate) fn recover(&mut self, fields: &ProducerFields, base: Offset, now_ms: i64) {
+        if fields.epoch >= 0 && fields.first_sequence >= 0 {
             // If the table has evicted producers recently, this may be one of them. Then the log
             // has earlier batches of it that the table does not know; their retries are duplicates
             // and must not be taken for lost batches. After the expiry time no producer retries
             // them, and Kafka would have forgotten them, too.
             let evicted_ms = self.evicted_ms.unwrap_or(i64::MIN);
-            let is_complete = now_ms.saturating_sub(evicted_ms) >= self.expiry_ms;
-            self.insert_batch(claim, base, Offset::MAX, now_ms, is_complete);
+            let earlier_were_lost = now_ms.saturating_sub(evicted_ms) >= self.expiry_ms;
+            self.insert_batch(fields, base, Offset::MAX, now_ms, earlier_were_lost);
         }
     }
 
@@ -460,11 +461,16 @@ impl Producers {
     /// Removes the least recently used producers, one in [`EVICTED_ONE_IN`].
     fn evict(&mut self, now_ms: i64) {
         self.evicted_ms = Some(now_ms);
-        let mut uses: Vec<u64> = self.map.values().map(|producer| producer.used).collect();
+        let mut uses: Vec<u64> = self
+            .map
+            .values()
+            .map(|producer| producer.last_used)
+            .collect();
         let last = (uses.len() / EVICTED_ONE_IN).max(1) - 1;
         let (_, newest_to_go, _) = uses.select_nth_unstable(last);
         let newest_to_go = *newest_to_go;
-        self.map.retain(|_, producer| producer.used > newest_to_go);
+        self.map
+            .retain(|_, producer| producer.last_used > newest_to_go);
     }
 
     #[cfg(test)]
@@ -483,9 +489,9 @@ impl Producers {
         let id = known.id;
         let producer = Producer {
             batches: known.batches.into(),
-            is_complete: known.is_complete,
+            earlier_were_lost: known.earlier_were_lost,
             seen_ms: known.seen_ms,
-            used: self.clock,
+            last_used: self.clock,
         };
         self.map.insert(id, producer);
         self.recount();
@@ -517,17 +523,17 @@ impl Drop for Producers {
 
 impl Producer {
     /// The index of a batch in `batches` by its sequence number: the end, unless it fills a hole.
-    fn index_of(&self, claim: &ProducerFields) -> usize {
+    fn index_of(&self, fields: &ProducerFields) -> usize {
         let later = |it: &&ProducerBatch| {
-            it.epoch > claim.epoch
-                || (it.epoch == claim.epoch && claim.is_before(it.first_sequence))
+            it.epoch > fields.epoch
+                || (it.epoch == fields.epoch && fields.is_before(it.first_sequence))
         };
         self.batches.len() - self.batches.iter().rev().take_while(later).count()
     }
 
     /// Whether a batch of the newest epoch fits in a hole that a power loss has left.
-    fn fills_hole(&self, claim: &ProducerFields, epoch: i16) -> bool {
-        let place = self.index_of(claim);
+    fn fills_hole(&self, fields: &ProducerFields, epoch: i16) -> bool {
+        let place = self.index_of(fields);
         if place == self.batches.len() {
             return false;
         }
@@ -535,10 +541,10 @@ impl Producer {
         match before.filter(|before| before.epoch == epoch) {
             Some(before) => {
                 let expected = sequence_after(before.last_sequence(), 1);
-                let from = claim.first_sequence.wrapping_sub(expected) & i32::MAX;
+                let from = fields.first_sequence.wrapping_sub(expected) & i32::MAX;
                 from < i32::MAX / 2
             }
-            None => self.is_complete,
+            None => self.earlier_were_lost,
         }
     }
 }

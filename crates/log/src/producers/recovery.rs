@@ -33,7 +33,7 @@ pub(crate) fn recover_producers(
     for mut producer in snapshot.producers {
         // All batches in a snapshot were synced before it was written. A batch that is missing all
         // the same was lost to disk damage, so a retry of it must be accepted.
-        producer.is_complete |= producer
+        producer.earlier_were_lost |= producer
             .batches
             .first()
             .is_some_and(|it| !is_there(it.base));
@@ -46,11 +46,11 @@ pub(crate) fn recover_producers(
     state.raise_to = state.raise_to.max(snapshot.covered);
     for segment in &state.segments {
         if segment.has_producers() && segment.end() > snapshot.covered {
-            let walked = walk_headers(shared, segment, snapshot.covered, |claim, base| {
+            let walked = walk_headers(shared, segment, snapshot.covered, |fields, base| {
                 // Only headers are read and no checksums are verified, so batches in damaged
                 // regions are ignored.
                 if is_there(base) {
-                    state.producers.recover(claim, base, now_ms);
+                    state.producers.recover(fields, base, now_ms);
                 }
             })?;
             state.producers.note_written(walked);
@@ -77,9 +77,9 @@ fn walk_headers(
         let wanted = WINDOW_BYTES.min(segment.len() - position) as usize;
         let read = read_full(&*file, &mut window[..wanted], position);
         let count = read.map_err(|error| IoFailure::new("read", &segment.log_path(), &error))?;
-        let walked = walk_window(&window[..count], segment, |claim, base| {
+        let walked = walk_window(&window[..count], segment, |fields, base| {
             if base >= from {
-                note(claim, base);
+                note(fields, base);
             }
         });
         position += walked;
@@ -111,8 +111,8 @@ fn walk_window(
         if base < segment.base || base >= segment.end() {
             break;
         }
-        if let Some(claim) = ProducerFields::peek(header) {
-            note(&claim, base);
+        if let Some(fields) = ProducerFields::peek(header) {
+            note(&fields, base);
         }
         at += len;
         if at >= window.len() {

@@ -54,7 +54,7 @@ const MAGIC: &[u8; 8] = b"clvprod2";
 const HEADER_BYTES: usize = 28;
 const PRODUCER_BYTES: usize = 20;
 const BATCH_BYTES: usize = 26;
-/// The top bit in the number of a producer's batches, see [`SnapshotProducer::is_complete`].
+/// The top bit in the number of a producer's batches, see [`SnapshotProducer::earlier_were_lost`].
 const EARLIER_WERE_LOST: u32 = 1 << 31;
 const CRC_BYTES: usize = 4;
 /// Maximum bytes of a file that is read: enough for more than a million producers.
@@ -80,7 +80,7 @@ pub struct SnapshotProducer {
     /// When it was heard of, in milliseconds since 1970.
     pub seen_ms: i64,
     /// Whether batches before these were lost, so that retries of them are accepted.
-    pub is_complete: bool,
+    pub earlier_were_lost: bool,
     /// The producer's last batches in order of epoch and sequence number, at least one and at most
     /// five.
     pub batches: Vec<ProducerBatch>,
@@ -98,7 +98,7 @@ pub fn encode_producers(snapshot: &ProducerSnapshot) -> Vec<u8> {
         bytes.extend_from_slice(&producer.id.to_le_bytes());
         bytes.extend_from_slice(&producer.seen_ms.to_le_bytes());
         let mut count = producer.batches.len() as u32;
-        if producer.is_complete {
+        if producer.earlier_were_lost {
             count |= EARLIER_WERE_LOST;
         }
         bytes.extend_from_slice(&count.to_le_bytes());
@@ -151,7 +151,7 @@ fn decode_producer(rest: &mut &[u8], covered: Offset) -> Option<SnapshotProducer
     let id = i64::from_le_bytes(field(head, 0));
     let seen_ms = i64::from_le_bytes(field(head, 8));
     let count = u32::from_le_bytes(field(head, 16));
-    let is_complete = count & EARLIER_WERE_LOST != 0;
+    let earlier_were_lost = count & EARLIER_WERE_LOST != 0;
     let count = (count & !EARLIER_WERE_LOST) as usize;
     if id < 0 || !(1..=REMEMBERED_BATCHES).contains(&count) {
         return None;
@@ -181,7 +181,7 @@ fn decode_producer(rest: &mut &[u8], covered: Offset) -> Option<SnapshotProducer
     Some(SnapshotProducer {
         id,
         seen_ms,
-        is_complete,
+        earlier_were_lost,
         batches,
     })
 }
@@ -200,7 +200,7 @@ pub(crate) fn take_snapshot(producers_table: &Producers, covered: Offset) -> Pro
         (!batches.is_empty()).then_some(SnapshotProducer {
             id,
             seen_ms: producer.seen_ms,
-            is_complete: producer.is_complete && forgotten == 0,
+            earlier_were_lost: producer.earlier_were_lost && forgotten == 0,
             batches,
         })
     });
@@ -232,14 +232,14 @@ pub(crate) fn read_snapshot(disk: &dyn Disk, dir: &str, now_ms: i64) -> Option<P
 }
 
 impl PartitionLog {
-    /// Writes a snapshot before the segments with the base offsets `going` are dropped. Returns the
-    /// offset up to which the snapshot covers the producers, so that segments before it may be
-    /// dropped. Blocks on the disk.
+    /// Writes a snapshot before the segments with the base offsets `dropped_bases` are dropped.
+    /// Returns the offset up to which the snapshot covers the producers, so that segments before it
+    /// may be dropped. Blocks on the disk.
     pub(crate) fn snapshot_before_drop(
         self: &Arc<Self>,
-        going: &[Offset],
+        dropped_bases: &[Offset],
     ) -> Result<Offset, IoFailure> {
-        self.write_producers(1, Some(going))
+        self.write_producers(1, Some(dropped_bases))
     }
 
     /// Writes a snapshot if at least `bytes_min` bytes of idempotent batches follow the last one.
@@ -249,12 +249,12 @@ impl PartitionLog {
     }
 
     /// Batches whose sync has failed may be lost with the power, so a snapshot must not cover them:
-    /// it ends at the base offset of the first poisoned segment that is not in `going`. Such a
-    /// partial snapshot is written only before a drop.
+    /// it ends at the base offset of the first poisoned segment that is not in `dropped_bases`.
+    /// Such a partial snapshot is written only before a drop.
     fn write_producers(
         self: &Arc<Self>,
         bytes_min: u64,
-        going: Option<&[Offset]>,
+        dropped_bases: Option<&[Offset]>,
     ) -> Result<Offset, IoFailure> {
         let shared = &self.shared;
         let _one_at_a_time = self.snapshot_lock.lock();
@@ -266,10 +266,13 @@ impl PartitionLog {
         let in_doubt = state
             .segments
             .iter()
-            .filter(|it| it.is_poisoned() && going.is_none_or(|going| !going.contains(&it.base)))
+            .filter(|it| {
+                it.is_poisoned()
+                    && dropped_bases.is_none_or(|dropped_bases| !dropped_bases.contains(&it.base))
+            })
             .map(|it| it.base)
             .min();
-        if in_doubt.is_some() && going.is_none() {
+        if in_doubt.is_some() && dropped_bases.is_none() {
             return Ok(0);
         }
         let now_ms = shared.options.clock.now_ms();
@@ -353,7 +356,7 @@ mod tests {
                 SnapshotProducer {
                     id,
                     seen_ms,
-                    is_complete: seen_ms % 2 == 0,
+                    earlier_were_lost: seen_ms % 2 == 0,
                     batches,
                 }
             };

@@ -5,7 +5,7 @@ fn table(producers_max: usize) -> Producers {
     Producers::new(producers_max, 1_000, ProducersTotal::new(usize::MAX))
 }
 
-fn claim(epoch: i16, first_sequence: i32, records: u32) -> ProducerFields {
+fn fields(epoch: i16, first_sequence: i32, records: u32) -> ProducerFields {
     ProducerFields {
         producer_id: 7,
         epoch,
@@ -17,15 +17,15 @@ fn claim(epoch: i16, first_sequence: i32, records: u32) -> ProducerFields {
 
 /// Compares the verdicts of [`Producers::check`] on these batches, one after the other. A new batch
 /// is added to the table.
-fn check(claims: &[(i16, i32, u32)], expected: &str) {
+fn check(batches: &[(i16, i32, u32)], expected: &str) {
     let mut producers = table(10);
     let mut next = 100;
     let mut said = Vec::new();
-    for (epoch, sequence, records) in claims {
-        let claim = claim(*epoch, *sequence, *records);
-        said.push(match producers.check(&claim, 0) {
+    for (epoch, sequence, records) in batches {
+        let fields = fields(*epoch, *sequence, *records);
+        said.push(match producers.check(&fields, 0) {
             Ok(SequenceVerdict::New) => {
-                producers.add(&claim, next, next, 0);
+                producers.add(&fields, next, next, 0);
                 next += u64::from(*records);
                 "new".to_owned()
             }
@@ -66,11 +66,11 @@ fn a_new_epoch_begins_at_zero_and_fences_the_old_one() {
 
 #[test]
 fn five_batches_are_remembered() {
-    let mut claims: Vec<_> = (0..8).map(|number| (0, number * 2, 2)).collect();
-    claims.extend([(0, 14, 2), (0, 6, 2), (0, 0, 2), (0, 15, 1), (0, 18, 1)]);
+    let mut batches: Vec<_> = (0..8).map(|number| (0, number * 2, 2)).collect();
+    batches.extend([(0, 14, 2), (0, 6, 2), (0, 0, 2), (0, 15, 1), (0, 18, 1)]);
     let news = "new, new, new, new, new, new, new, new";
     check(
-        &claims,
+        &batches,
         &format!("{news}, at 114, at 106, long ago, not 16, not 16"),
     );
     // With fewer batches in the table, none was forgotten.
@@ -81,17 +81,17 @@ fn five_batches_are_remembered() {
 fn unwritten_batches_can_be_undone() {
     let mut producers = table(10);
     for number in 0..5 {
-        producers.add(&claim(0, number, 1), number as u64, number as u64, 0);
+        producers.add(&fields(0, number, 1), number as u64, number as u64, 0);
     }
     // Ten more batches in a new epoch, none of them written.
     for number in 0..10 {
-        producers.add(&claim(1, number, 1), 5 + number as u64, 5, 0);
+        producers.add(&fields(1, number, 1), 5 + number as u64, 5, 0);
     }
     producers.undo_append(7, 5);
-    let again = producers.check(&claim(0, 0, 1), 0).unwrap();
+    let again = producers.check(&fields(0, 0, 1), 0).unwrap();
     assert!(matches!(again, SequenceVerdict::Duplicate(batch) if batch.base == 0));
     assert_eq!(
-        producers.check(&claim(0, 5, 1), 0).unwrap(),
+        producers.check(&fields(0, 5, 1), 0).unwrap(),
         SequenceVerdict::New
     );
     producers.undo_append(7, 0);
@@ -101,14 +101,14 @@ fn unwritten_batches_can_be_undone() {
 #[test]
 fn retries_of_lost_batches_are_accepted() {
     let mut producers = table(10);
-    producers.recover(&claim(0, 2, 1), 100, 0);
-    producers.recover(&claim(0, 6, 1), 103, 0);
+    producers.recover(&fields(0, 2, 1), 100, 0);
+    producers.recover(&fields(0, 6, 1), 103, 0);
     for (sequence, records) in [(1, 2), (2, 2), (3, 4), (5, 2), (8, 1)] {
-        let overlapping = claim(0, sequence, records);
+        let overlapping = fields(0, sequence, records);
         assert!(producers.check(&overlapping, 0).is_err(), "{sequence}");
     }
     for (sequence, base) in [(0, 104), (4, 105), (3, 106), (5, 107), (1, 108)] {
-        let lost = claim(0, sequence, 1);
+        let lost = fields(0, sequence, 1);
         assert_eq!(
             producers.check(&lost, 0).unwrap(),
             SequenceVerdict::New,
@@ -119,7 +119,7 @@ fn retries_of_lost_batches_are_accepted() {
         assert!(matches!(again, SequenceVerdict::Duplicate(batch) if batch.base == base));
     }
     assert_eq!(
-        producers.check(&claim(0, 7, 1), 0).unwrap(),
+        producers.check(&fields(0, 7, 1), 0).unwrap(),
         SequenceVerdict::New
     );
     let sequences = producers.map[&7]
@@ -136,16 +136,16 @@ fn all_tables_together_are_bounded() {
         .map(|_| Producers::new(256, 1_000, total.clone()))
         .collect();
     for number in 0..5_000 {
-        let claim = ProducerFields {
+        let fields = ProducerFields {
             producer_id: i64::from(number),
-            ..claim(0, 0, 1)
+            ..fields(0, 0, 1)
         };
         // Each table has producers that are not needed any more when it is full.
         let table = &mut tables[9 - number as usize / 500];
-        table.add(&claim, 2, 2, 1_200);
+        table.add(&fields, 2, 2, 1_200);
         assert_eq!(
-            table.check(&claim, 1_200).unwrap(),
-            SequenceVerdict::Duplicate(claim.at(2))
+            table.check(&fields, 1_200).unwrap(),
+            SequenceVerdict::Duplicate(fields.with_base(2))
         );
     }
     let known: usize = tables.iter().map(|table| table.map.len()).sum();
@@ -171,20 +171,20 @@ fn all_tables_together_are_bounded() {
 #[test]
 fn silent_producers_and_the_least_recently_used_are_forgotten() {
     let mut producers = table(16);
-    producers.add(&claim(5, 9, 1), 0, 0, 100);
-    assert!(producers.check(&claim(5, 11, 1), 1_099).is_err());
+    producers.add(&fields(5, 9, 1), 0, 0, 100);
+    assert!(producers.check(&fields(5, 11, 1), 1_099).is_err());
     assert_eq!(
-        producers.check(&claim(4, 11, 1), 1_100).unwrap(),
+        producers.check(&fields(4, 11, 1), 1_100).unwrap(),
         SequenceVerdict::New
     );
-    producers.add(&claim(4, 11, 1), 1, 1, 1_100);
+    producers.add(&fields(4, 11, 1), 1, 1, 1_100);
     assert_eq!(producers.infos(1_100)[0].epoch, 4);
     for producer_id in 100..150 {
-        let claim = ProducerFields {
+        let fields = ProducerFields {
             producer_id,
-            ..claim(0, 0, 1)
+            ..fields(0, 0, 1)
         };
-        producers.add(&claim, 2, 2, 1_200);
+        producers.add(&fields, 2, 2, 1_200);
         assert!(producers.map.len() <= 16);
     }
     assert!(!producers.map.contains_key(&7) && producers.map.contains_key(&140));

@@ -17,13 +17,13 @@ use parking_lot::Mutex;
 
 use crate::batch::{Batch, Offset};
 use crate::error::{IoFailure, ReadError};
-use crate::log::Running;
+use crate::log::AbortOnPanic;
 use crate::reader::watch::STALLED_MAX;
 use crate::shared::Shared;
 
 /// Interval at which a thread that waits for a read checks whether a read has stalled (perhaps no
 /// other thread checks) and whether the broker is stopping.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The outcome of a cold read, as passed to a [`ColdReader`].
 pub(crate) type Outcome = Result<Vec<Batch>, ReadError>;
@@ -33,9 +33,9 @@ pub(crate) type Outcome = Result<Vec<Batch>, ReadError>;
 pub type ColdReader = Box<dyn FnOnce(Result<Vec<Batch>, ReadError>) + Send>;
 
 /// A read that is done in turns.
-pub(crate) trait Reading: Send {
+pub(crate) trait ReadInTurns: Send {
     /// The file that the next turn reads, and the offset from which on.
-    fn place(&self) -> (Arc<str>, Offset);
+    fn target(&self) -> (Arc<str>, Offset);
 
     /// Does one turn; `None` if the read needs another one.
     fn turn(&mut self) -> Option<Outcome>;
@@ -43,7 +43,7 @@ pub(crate) trait Reading: Send {
 
 /// A read and its callback.
 pub(crate) struct ReadJob {
-    pub(crate) reading: Box<dyn Reading>,
+    pub(crate) reading: Box<dyn ReadInTurns>,
     pub(crate) reader: ColdReader,
 }
 
@@ -56,7 +56,7 @@ impl ReadJob {
             reader,
         } = self;
         let (clock, watch) = (&shared.options.clock, &shared.reader_watch);
-        let (file, from) = reading.place();
+        let (file, from) = reading.target();
         let Some(turn) = watch.begin(clock.now_ms(), file, from, reader) else {
             return true;
         };
@@ -76,7 +76,7 @@ impl ReadJob {
 ///
 /// # Errors
 /// The error of the read; or the disk does not answer, or the log is stopped meanwhile.
-pub(crate) fn wait_for(shared: &Arc<Shared>, mut reading: impl Reading + 'static) -> Outcome {
+pub(crate) fn wait_for(shared: &Arc<Shared>, mut reading: impl ReadInTurns + 'static) -> Outcome {
     if shared.options.manual {
         loop {
             if let Some(outcome) = reading.turn() {
@@ -84,16 +84,16 @@ pub(crate) fn wait_for(shared: &Arc<Shared>, mut reading: impl Reading + 'static
             }
         }
     }
-    let (answer, told) = channel();
+    let (answer, outcomes) = channel();
     drop(shared.queues.reads.push(ReadJob {
         reading: Box::new(reading),
         reader: Box::new(move |outcome| drop(answer.send(outcome))),
     }));
     loop {
-        if shared.reader_watch.is_waited_for_by_nobody() {
+        if shared.reader_watch.has_stopped_waiting() {
             return Err(ReadError::Closed);
         }
-        match told.recv_timeout(LOOK) {
+        match outcomes.recv_timeout(CHECK_INTERVAL) {
             Ok(outcome) => return outcome,
             Err(RecvTimeoutError::Timeout) => drop(shared.check_stalled_reads()),
             Err(RecvTimeoutError::Disconnected) => return Err(ReadError::Closed),
@@ -114,7 +114,7 @@ pub(crate) fn wait_for_small<T: Send + 'static>(
     let slot = Arc::clone(&found);
     let outcome = wait_for(
         shared,
-        Small {
+        SmallRead {
             file: file.into(),
             read: Some(move || *slot.lock() = Some(read())),
         },
@@ -122,13 +122,13 @@ pub(crate) fn wait_for_small<T: Send + 'static>(
     outcome.and_then(|_| found.lock().take().ok_or(ReadError::Closed))
 }
 
-struct Small<F> {
+struct SmallRead<F> {
     file: Arc<str>,
     read: Option<F>,
 }
 
-impl<F: FnOnce() + Send> Reading for Small<F> {
-    fn place(&self) -> (Arc<str>, Offset) {
+impl<F: FnOnce() + Send> ReadInTurns for SmallRead<F> {
+    fn target(&self) -> (Arc<str>, Offset) {
         (self.file.clone(), 0)
     }
 
@@ -150,7 +150,7 @@ impl Shared {
     pub(crate) fn start_reader(self: &Arc<Shared>) -> io::Result<()> {
         let shared = Arc::clone(self);
         let reader = thread::Builder::new().name("log-reader".to_owned());
-        let running = Running("log-reader".to_owned());
+        let running = AbortOnPanic("log-reader".to_owned());
         let reader = reader.spawn(move || {
             while let Some(job) = shared.queues.reads.wait_one() {
                 if !job.run(&shared) {
@@ -169,26 +169,26 @@ impl Shared {
     /// Returns the reads that take too long, as lines of text. Reports the failure to their
     /// readers, and starts other threads for the queued reads.
     pub(crate) fn check_stalled_reads(self: &Arc<Shared>) -> Vec<String> {
-        let look = self.reader_watch.look(self.options.clock.now_ms());
-        for (file, reader) in look.given_up {
+        let report = self.reader_watch.check(self.options.clock.now_ms());
+        for (file, reader) in report.failed {
             reader(Err(no_answer(&file).into()));
         }
         if self.options.manual || self.queues.reads.is_stopped() {
-            return look.stalled;
+            return report.stalled;
         }
-        for _ in 0..look.replace {
+        for _ in 0..report.replace {
             if let Err(error) = self.start_reader() {
                 tracing::error!(%error, "no thread can be started for the reads behind it");
-                self.reader_watch.keep_one();
+                self.reader_watch.undo_replacement();
             }
         }
-        if look.stalled.len() > STALLED_MAX {
+        if report.stalled.len() > STALLED_MAX {
             // The disk is dead, and no thread is left for the queued reads: fail them all.
             for job in self.queues.reads.take() {
-                (job.reader)(Err(no_answer(&job.reading.place().0).into()));
+                (job.reader)(Err(no_answer(&job.reading.target().0).into()));
             }
         }
-        look.stalled
+        report.stalled
     }
 
     /// Begins no more reads, and drops the callbacks of all others. Returns whether a read is
@@ -228,7 +228,7 @@ mod tests {
                 begun.send(()).unwrap();
                 let _ = gone.recv();
             };
-            let reading = Box::new(Small {
+            let reading = Box::new(SmallRead {
                 file: "a".into(),
                 read: Some(read),
             });

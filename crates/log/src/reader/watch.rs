@@ -20,12 +20,12 @@ pub(crate) const STALLED_MAX: usize = 8;
 /// The turns that are running on the reader threads.
 #[derive(Default)]
 pub(crate) struct ReaderWatch {
-    state: Mutex<Watched>,
-    nobody_waits: AtomicBool,
+    state: Mutex<WatchState>,
+    waits_stopped: AtomicBool,
 }
 
 #[derive(Default)]
-struct Watched {
+struct WatchState {
     turns: Vec<ReadTurn>,
     next_id: u64,
     is_stopped: bool,
@@ -40,27 +40,27 @@ struct ReadTurn {
     /// The callback; `None` once it was called with an error or dropped.
     reader: Option<ColdReader>,
     /// Whether the turn has stalled and was logged.
-    is_told: bool,
+    is_reported: bool,
     /// Whether another thread has replaced the one of this turn.
     is_replaced: bool,
 }
 
 /// The end of a turn.
-pub(crate) struct Ended {
+pub(crate) struct TurnEnd {
     /// Whether another thread has replaced the one of this turn, which must end.
     pub(crate) is_replaced: bool,
     /// The callback to call; `None` if it was called with an error or dropped before.
     pub(crate) reader: Option<ColdReader>,
 }
 
-/// The result of [`ReaderWatch::look`].
+/// The result of [`ReaderWatch::check`].
 #[derive(Default)]
-pub(crate) struct Look {
+pub(crate) struct WatchReport {
     pub(crate) stalled: Vec<String>,
     /// Number of threads to start as replacements.
     pub(crate) replace: usize,
     /// Files that have stalled since the last call, with the callbacks to fail.
-    pub(crate) given_up: Vec<(Arc<str>, ColdReader)>,
+    pub(crate) failed: Vec<(Arc<str>, ColdReader)>,
 }
 
 impl ReaderWatch {
@@ -77,7 +77,7 @@ impl ReaderWatch {
         if state.is_stopped {
             return None;
         }
-        let has_stalled = |turn: &ReadTurn| turn.is_told && turn.file == file;
+        let has_stalled = |turn: &ReadTurn| turn.is_reported && turn.file == file;
         if state.turns.iter().any(has_stalled) {
             drop(state);
             reader(Err(no_answer(&file).into()));
@@ -91,23 +91,23 @@ impl ReaderWatch {
             file,
             from,
             reader: Some(reader),
-            is_told: false,
+            is_reported: false,
             is_replaced: false,
         });
         Some(id)
     }
 
     /// Ends a turn.
-    pub(crate) fn end(&self, id: u64, now_ms: i64) -> Ended {
+    pub(crate) fn end(&self, id: u64, now_ms: i64) -> TurnEnd {
         let mut state = self.state.lock();
         let at = state.turns.iter().position(|turn| turn.id == id);
         let turn = at.map(|at| state.turns.swap_remove(at));
         drop(state);
-        if let Some(turn) = turn.as_ref().filter(|turn| turn.is_told) {
+        if let Some(turn) = turn.as_ref().filter(|turn| turn.is_reported) {
             let ms = now_ms - turn.begun_ms;
             tracing::warn!(file = %turn.file, ms, "the disk has answered a read");
         }
-        Ended {
+        TurnEnd {
             is_replaced: turn.as_ref().is_some_and(|turn| turn.is_replaced),
             reader: turn.and_then(|turn| turn.reader),
         }
@@ -115,11 +115,11 @@ impl ReaderWatch {
 
     /// Ends the blocking waits for reads from now on.
     pub(crate) fn stop_waiting(&self) {
-        self.nobody_waits.store(true, Ordering::Release);
+        self.waits_stopped.store(true, Ordering::Release);
     }
 
-    pub(crate) fn is_waited_for_by_nobody(&self) -> bool {
-        self.nobody_waits.load(Ordering::Acquire)
+    pub(crate) fn has_stopped_waiting(&self) -> bool {
+        self.waits_stopped.load(Ordering::Acquire)
     }
 
     /// Refuses further turns, and drops the callbacks of running ones. Returns whether turns are
@@ -133,35 +133,37 @@ impl ReaderWatch {
     }
 
     /// Finds the turns that take too long. Logs each of them once.
-    pub(crate) fn look(&self, now_ms: i64) -> Look {
+    pub(crate) fn check(&self, now_ms: i64) -> WatchReport {
         let mut state = self.state.lock();
-        let mut look = Look::default();
+        let mut report = WatchReport::default();
         for turn in &mut state.turns {
             let ms = now_ms - turn.begun_ms;
             if ms < STALLED_MS {
                 continue;
             }
-            if !std::mem::replace(&mut turn.is_told, true) {
+            if !std::mem::replace(&mut turn.is_reported, true) {
                 tracing::error!(
                     file = %turn.file, from = turn.from, ms,
                     "the disk does not answer a read; others go on on another thread"
                 );
             }
-            let given_up = turn.reader.take();
-            look.given_up
-                .extend(given_up.map(|reader| (turn.file.clone(), reader)));
-            if look.stalled.len() < STALLED_MAX && !std::mem::replace(&mut turn.is_replaced, true) {
-                look.replace += 1;
+            let failed = turn.reader.take();
+            report
+                .failed
+                .extend(failed.map(|reader| (turn.file.clone(), reader)));
+            if report.stalled.len() < STALLED_MAX && !std::mem::replace(&mut turn.is_replaced, true)
+            {
+                report.replace += 1;
             }
             let stalled = format!("{} from offset {}", turn.file, turn.from);
-            look.stalled.push(stalled);
+            report.stalled.push(stalled);
         }
-        look
+        report
     }
 
     /// Undoes a replacement for which no thread could be started: the hanging thread continues if
-    /// the disk answers, and the next call of [`ReaderWatch::look`] tries again.
-    pub(crate) fn keep_one(&self) {
+    /// the disk answers, and the next call of [`ReaderWatch::check`] tries again.
+    pub(crate) fn undo_replacement(&self) {
         let mut state = self.state.lock();
         if let Some(turn) = state.turns.iter_mut().find(|turn| turn.is_replaced) {
             turn.is_replaced = false;
@@ -183,28 +185,28 @@ mod tests {
         (watch.begin(now_ms, file.into(), 7, reader), told)
     }
 
-    fn stalled(look: &Look) -> (Vec<&str>, usize, usize) {
-        let stalled = look.stalled.iter().map(String::as_str).collect();
-        (stalled, look.replace, look.given_up.len())
+    fn stalled(report: &WatchReport) -> (Vec<&str>, usize, usize) {
+        let stalled = report.stalled.iter().map(String::as_str).collect();
+        (stalled, report.replace, report.failed.len())
     }
 
     #[test]
     fn a_stalled_read_is_named_and_its_thread_replaced() {
         let watch = ReaderWatch::default();
-        assert_eq!(stalled(&watch.look(50_000)), (vec![], 0, 0));
+        assert_eq!(stalled(&watch.check(50_000)), (vec![], 0, 0));
         let (slow, told) = begin(&watch, 50_000, "a");
         let (quick, _) = begin(&watch, 50_000, "b");
         let ended = watch.end(quick.unwrap(), 50_001);
         assert!(!ended.is_replaced && ended.reader.is_some());
-        assert_eq!(stalled(&watch.look(59_999)), (vec![], 0, 0));
-        for (now_ms, replace, given_up) in [(60_000, 1, 1), (90_000, 0, 0)] {
-            let expected = (vec!["a from offset 7"], replace, given_up);
-            assert_eq!(stalled(&watch.look(now_ms)), expected);
+        assert_eq!(stalled(&watch.check(59_999)), (vec![], 0, 0));
+        for (now_ms, replace, failed) in [(60_000, 1, 1), (90_000, 0, 0)] {
+            let expected = (vec!["a from offset 7"], replace, failed);
+            assert_eq!(stalled(&watch.check(now_ms)), expected);
         }
         assert!(told.try_recv().is_err(), "that is the looker's");
         let ended = watch.end(slow.unwrap(), 90_001);
         assert!(ended.is_replaced && ended.reader.is_none());
-        assert_eq!(stalled(&watch.look(200_000)), (vec![], 0, 0));
+        assert_eq!(stalled(&watch.check(200_000)), (vec![], 0, 0));
     }
 
     #[test]
@@ -212,8 +214,8 @@ mod tests {
         let watch = ReaderWatch::default();
         let (slow, _told) = begin(&watch, 0, "a");
         for _ in 0..2 {
-            assert_eq!(watch.look(10_000).replace, 1);
-            watch.keep_one();
+            assert_eq!(watch.check(10_000).replace, 1);
+            watch.undo_replacement();
         }
         assert!(!watch.end(slow.unwrap(), 10_001).is_replaced);
     }
@@ -222,7 +224,7 @@ mod tests {
     fn a_stalled_file_takes_no_second_thread() {
         let watch = ReaderWatch::default();
         let (first, _) = begin(&watch, 0, "a");
-        watch.look(10_000);
+        watch.check(10_000);
         let (second, told) = begin(&watch, 10_000, "a");
         assert_eq!(second, None);
         assert!(told.try_recv().unwrap().is_err());
@@ -237,8 +239,8 @@ mod tests {
         let turns: Vec<_> = (0..100)
             .map(|number| begin(&watch, 0, &number.to_string()))
             .collect();
-        let look = watch.look(10_000);
-        assert_eq!((look.stalled.len(), look.replace), (100, STALLED_MAX));
+        let report = watch.check(10_000);
+        assert_eq!((report.stalled.len(), report.replace), (100, STALLED_MAX));
         let (late, told) = begin(&watch, 9_000, "late");
         assert!(watch.stop());
         assert!(told.try_recv().is_err(), "nobody is told any more");

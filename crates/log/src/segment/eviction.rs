@@ -42,15 +42,15 @@ impl EvictionQueue {
         evict: impl Fn(&Segment) -> bool,
     ) {
         let mut state = self.state.lock();
-        let mut chances = state.list.len().min(EVICTION_ATTEMPTS_MAX);
-        while state.weight + weight > self.weight_max && chances > 0 {
-            chances -= 1;
-            let Some((oldest, its_weight)) = state.list.pop_front() else {
+        let mut attempts = state.list.len().min(EVICTION_ATTEMPTS_MAX);
+        while state.weight + weight > self.weight_max && attempts > 0 {
+            attempts -= 1;
+            let Some((oldest, old_weight)) = state.list.pop_front() else {
                 break;
             };
             match oldest.upgrade() {
-                Some(other) if !evict(&other) => state.list.push_back((oldest, its_weight)),
-                _ => state.weight -= its_weight,
+                Some(other) if !evict(&other) => state.list.push_back((oldest, old_weight)),
+                _ => state.weight -= old_weight,
             }
         }
         state.weight += weight;

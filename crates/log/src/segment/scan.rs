@@ -18,7 +18,8 @@ const WINDOW_BYTES: usize = 1 << 20;
 const FIRST_WINDOW_BYTES: usize = 64 << 10;
 
 /// With this many zero bytes in place of the next batch, the rest counts as reserved space, see
-/// [`TailBytes::Reserved`]: the kernel keeps or loses whole blocks, and a batch header is never all zeros.
+/// [`TailBytes::Reserved`]: the kernel keeps or loses whole blocks, and a batch header is never all
+/// zeros.
 const ZEROS_CHECKED_BYTES: u64 = BLOCK_BYTES;
 
 /// A search verifies candidate batches until it has read this many times the searched bytes, so
