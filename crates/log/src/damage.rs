@@ -97,7 +97,7 @@ pub(crate) fn skip_damage(
     segment.note_damage(position, Damage::UpTo(next));
     segment.note_unchecked_from(position);
     if is_new {
-        let loss = Loss {
+        let loss = DataLoss {
             file: segment.log_path(),
             position,
             bytes: next.saturating_sub(position),
@@ -129,7 +129,7 @@ fn base_offset_at(segment: &Segment, file: &dyn DiskFile, position: u64) -> Opti
 
 /// Bytes of a segment file that are lost.
 #[derive(Clone, Debug)]
-pub(crate) struct Loss {
+pub(crate) struct DataLoss {
     pub(crate) file: String,
     pub(crate) position: u64,
     pub(crate) bytes: u64,
@@ -138,16 +138,16 @@ pub(crate) struct Loss {
     pub(crate) offsets: Option<Range<Offset>>,
 }
 
-/// A [`Loss::reason`]: the file is shorter than the data that was written to it.
+/// A [`DataLoss::reason`]: the file is shorter than the data that was written to it.
 pub(crate) const REASON_TRUNCATED: &str = "the file ends too early";
-/// A [`Loss::reason`]: the file does not exist.
+/// A [`DataLoss::reason`]: the file does not exist.
 pub(crate) const REASON_MISSING: &str = "the file is gone";
 
-impl Loss {
+impl DataLoss {
     /// Counts the loss and logs it. Call it once for each loss.
     pub(crate) fn report(&self, shared: &Shared) {
         count(&shared.counters.corrupt_regions, 1);
-        let Loss {
+        let DataLoss {
             file,
             position,
             bytes,

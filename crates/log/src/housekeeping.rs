@@ -14,7 +14,7 @@ use crate::metrics::count;
 use crate::partition::PartitionLog;
 use crate::partition::group_commit::{sync_partitions, sync_segment};
 use crate::producers::snapshot::SNAPSHOT_BYTES;
-use crate::segment::{FinalIndexItem, Segment, Stage};
+use crate::segment::{FinalIndexItem, Segment, SegmentStage};
 use crate::shared::Shared;
 
 /// Once this many bytes are unsynced, they are synced before the interval ends, so that a later
@@ -117,7 +117,7 @@ fn seal(
     partition: &Arc<PartitionLog>,
     segment: &Arc<Segment>,
 ) -> Result<(), IoFailure> {
-    if segment.stage() == Stage::Sealed {
+    if segment.stage() == SegmentStage::Sealed {
         return Ok(());
     }
     let path = segment.log_path();
@@ -134,7 +134,7 @@ fn seal(
     count(&shared.counters.syncs, 2);
     let sync = shared.disk.sync_dir(&partition.dir);
     sync.map_err(|error| IoFailure::new("sync", &partition.dir, &error))?;
-    segment.set_stage(Stage::Sealed);
+    segment.set_stage(SegmentStage::Sealed);
     segment.admit_index(shared);
     Ok(())
 }

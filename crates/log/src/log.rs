@@ -21,7 +21,7 @@ use crate::options::{LogOptions, PartitionOptions};
 use crate::partition::group_commit::{commit_group, sync_partitions, try_sync_partitions};
 use crate::partition::{PartitionLog, RecoveredState};
 use crate::producers::snapshot::SNAPSHOT_BYTES_AT_CLOSE;
-use crate::queue::{Queue, Queued};
+use crate::queue::{Queue, QueueWait};
 use crate::recovery::{Recovery, recover_partitions};
 use crate::removal::{Removal, Remover};
 use crate::segment::FinalIndexItem;
@@ -110,24 +110,24 @@ impl Log {
         start("log-writer", |shared| write_queued(&shared.queues.writes))?;
         start("log-opener", |shared| write_queued(&shared.queues.openings))?;
         start("log-sync", |shared| {
-            while let Queued::Items(requests) = shared.queues.syncs.wait(None) {
+            while let QueueWait::Items(requests) = shared.queues.syncs.wait(None) {
                 commit_group(shared, requests);
             }
         })?;
         start("log-preparer", |shared| {
-            while let Queued::Items(items) = shared.queues.preparations.wait(None) {
+            while let QueueWait::Items(items) = shared.queues.preparations.wait(None) {
                 items.into_iter().for_each(|work| shared.prepare(work));
             }
         })?;
         start("log-remover", |shared| {
             let mut remover = Remover::default();
-            while let Queued::Items(removals) = shared.queues.removals.wait(remover.due()) {
+            while let QueueWait::Items(removals) = shared.queues.removals.wait(remover.due()) {
                 remover.work(shared, removals);
             }
         })?;
         start("log-housekeeper", |shared| {
             let mut housekeeper = Housekeeper::default();
-            while let Queued::Items(chores) = shared.queues.chores.wait(housekeeper.due()) {
+            while let QueueWait::Items(chores) = shared.queues.chores.wait(housekeeper.due()) {
                 housekeeper.work(shared, chores, false);
             }
         })?;
@@ -488,7 +488,7 @@ fn open_files(
 
 /// Writes the pending batches of the partitions in a queue, until the queue is stopped.
 fn write_queued(queue: &Queue<Arc<PartitionLog>>) {
-    while let Queued::Items(partitions) = queue.wait(None) {
+    while let QueueWait::Items(partitions) = queue.wait(None) {
         partitions.iter().for_each(PartitionLog::write_pending);
     }
 }

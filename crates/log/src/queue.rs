@@ -20,7 +20,7 @@ struct QueueState<T> {
 }
 
 /// The result of [`Queue::wait`].
-pub(crate) enum Queued<T> {
+pub(crate) enum QueueWait<T> {
     /// All queued items; empty if the deadline has passed.
     Items(Vec<T>),
     /// The queue was stopped and is empty.
@@ -57,11 +57,11 @@ impl<T> Queue<T> {
     }
 
     /// Waits for items, at most until the deadline.
-    pub(crate) fn wait(&self, deadline: Option<Instant>) -> Queued<T> {
+    pub(crate) fn wait(&self, deadline: Option<Instant>) -> QueueWait<T> {
         let mut state = self.state.lock();
         while state.items.is_empty() {
             if state.stopped {
-                return Queued::Stopped;
+                return QueueWait::Stopped;
             }
             match deadline {
                 None => self.changed.wait(&mut state),
@@ -72,7 +72,7 @@ impl<T> Queue<T> {
                 }
             }
         }
-        Queued::Items(std::mem::take(&mut state.items).into())
+        QueueWait::Items(std::mem::take(&mut state.items).into())
     }
 
     /// Waits for an item and takes the oldest one; `None` once the queue is stopped and empty.

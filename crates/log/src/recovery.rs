@@ -13,19 +13,19 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use crate::batch::{BATCH_HEADER_BYTES, Batch, Offset};
-use crate::damage::{Damage, Loss, REASON_MISSING, REASON_TRUNCATED};
+use crate::damage::{Damage, DataLoss, REASON_MISSING, REASON_TRUNCATED};
 use crate::disk::{Disk, DiskFile, OpenMode, read_full};
 use crate::error::IoFailure;
 use crate::housekeeping::Chore;
 use crate::metrics::count;
-use crate::partition::writer::Writer;
+use crate::partition::writer::SegmentWriter;
 use crate::partition::{PartitionLog, RecoveredState, partition_dir, topic_dir};
 use crate::producers::recovery::recover_producers;
 use crate::producers::snapshot::read_snapshot;
 use crate::segment::files::{find_segments, remove_segment};
 use crate::segment::index::{INDEX_ENTRY_BYTES, IndexEntry, IndexItem, decode_index_item};
 use crate::segment::scan::{OFFSET_GAP_MAX, TailBytes, find_batch, scan};
-use crate::segment::{Segment, SegmentState, Stage, create_index, read_index};
+use crate::segment::{Segment, SegmentStage, SegmentState, create_index, read_index};
 use crate::shared::Shared;
 use crate::topic_files::{self, RecoveredTopic, TOPIC_NAME};
 
@@ -113,7 +113,7 @@ fn queue_unfinished(shared: &Shared, partition: &Arc<PartitionLog>) {
             &shared.counters.unsynced_bytes,
             segment.len() - segment.synced(),
         );
-        if segment.stage() == Stage::Full {
+        if segment.stage() == SegmentStage::Full {
             let chore = Chore::Seal(partition.clone(), segment.clone());
             let _ = shared.queues.chores.push(chore);
         }
@@ -237,7 +237,7 @@ fn recover_partition(
             end_in_doubt = found.truncated_bytes > 0 || found.may_be_truncated;
         }
         if end_in_doubt && found.truncated_bytes == 0 && found.loss.is_none() {
-            state.losses.push(Loss {
+            state.losses.push(DataLoss {
                 file: format!("{dir}/{base:020}.log"),
                 position: found.state.len,
                 bytes: 0,
@@ -247,12 +247,12 @@ fn recover_partition(
         }
         state.next_offset = state.next_offset.max(found.state.end);
         let stage = found.state.stage;
-        if stage == Stage::Sealed {
+        if stage == SegmentStage::Sealed {
             sealed_end = found.state.end;
         }
         let segment = Segment::new(*base, dir.clone(), found.state);
         if let Some(loss) = found.loss {
-            if stage == Stage::Sealed {
+            if stage == SegmentStage::Sealed {
                 // Notes the damage, so that readers do not report it again.
                 segment.note_damage(loss.position, Damage::UpTo(segment.len()));
             }
@@ -262,8 +262,8 @@ fn recover_partition(
             remove_segment(&*shared.disk, &dir, *base)?;
             continue;
         }
-        if stage == Stage::Active {
-            state.writer = Writer {
+        if stage == SegmentStage::Active {
+            state.writer = SegmentWriter {
                 active: Some(segment.clone()),
                 position: segment.len(),
                 reserved: found.file_len,
@@ -319,12 +319,12 @@ fn begin_above(
     create_index(shared, &segment.index_path());
     shared.disk.sync_dir(dir).map_err(fail)?;
     if let Some(before) = state.writer.active.take() {
-        before.set_stage(Stage::Full);
+        before.set_stage(SegmentStage::Full);
     }
-    state.writer = Writer {
+    state.writer = SegmentWriter {
         active: Some(segment.clone()),
         has_dir: true,
-        ..Writer::default()
+        ..SegmentWriter::default()
     };
     state.segments.push(segment);
     state.next_offset = lost_end;
@@ -339,13 +339,13 @@ fn missing_segment_loss(
     dir: &str,
     base: Offset,
     end_in_doubt: bool,
-) -> Option<Loss> {
+) -> Option<DataLoss> {
     let index = read_index(shared, &format!("{dir}/{base:020}.index"), base);
     let end = index.footer.or(index.entries.last().copied());
     if end.is_none() && !end_in_doubt {
         return None;
     }
-    Some(Loss {
+    Some(DataLoss {
         file: format!("{dir}/{base:020}.log"),
         position: 0,
         bytes: end.map_or(0, |end| end.position),
@@ -356,8 +356,8 @@ fn missing_segment_loss(
 
 /// The loss of a file that ends at `position`, before the position of the index entry
 /// `last_indexed`. `from` is the offset after the last message that is left.
-fn truncation_loss(path: &str, position: u64, from: Offset, last_indexed: IndexEntry) -> Loss {
-    Loss {
+fn truncation_loss(path: &str, position: u64, from: Offset, last_indexed: IndexEntry) -> DataLoss {
+    DataLoss {
         file: path.to_owned(),
         position,
         bytes: last_indexed.position - position,
@@ -374,7 +374,7 @@ struct RecoveredSegment {
     /// bytes.
     gaps: Vec<(Range<Offset>, u64)>,
     /// The bytes that the index covers and that the file does not have.
-    loss: Option<Loss>,
+    loss: Option<DataLoss>,
     /// Whether the file may have been truncated: no reserved space follows the last batch, and no
     /// index entry confirms that the file ends there.
     may_be_truncated: bool,
@@ -398,7 +398,7 @@ fn recover_segment(
             max_timestamp_ms: footer.max_timestamp_ms,
             first_timestamp_ms: i64::MAX,
             begun_ms: i64::MIN,
-            stage: Stage::Sealed,
+            stage: SegmentStage::Sealed,
             has_producers,
             entries: None,
         };
@@ -522,8 +522,8 @@ fn recover_segment(
         first_timestamp_ms: first_timestamp(&*file, found.position).map_err(fail("read"))?,
         begun_ms: i64::MIN,
         stage: match next_base {
-            None => Stage::Active,
-            Some(_) => Stage::Full,
+            None => SegmentStage::Active,
+            Some(_) => SegmentStage::Full,
         },
         has_producers,
         entries: Some((entries, flushed)),
@@ -549,7 +549,7 @@ fn segment_start(base: Offset) -> IndexEntry {
 
 /// The loss, if the file of a sealed segment is shorter than its footer says. A file that cannot be
 /// opened is reported by the first read.
-fn check_length(shared: &Shared, path: &str, base: Offset, footer: IndexEntry) -> Option<Loss> {
+fn check_length(shared: &Shared, path: &str, base: Offset, footer: IndexEntry) -> Option<DataLoss> {
     let file = shared.disk.open(path, OpenMode::Existing).ok()?;
     let file_len = file.len().ok().filter(|len| *len < footer.position)?;
     let index = read_index(shared, &path.replace(".log", ".index"), base);

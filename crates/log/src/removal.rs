@@ -24,7 +24,7 @@ use crate::shared::Shared;
 
 /// Delay of the next attempt after a failure. The usual cause is a failed journal, and its next
 /// snapshot repairs that within seconds.
-const RETRY: Duration = Duration::from_secs(5);
+const RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// A topic whose files are to be removed.
 pub(crate) struct Removal {
@@ -94,7 +94,7 @@ impl Remover {
         }
         if let Err(failure) = self.remove(shared) {
             tracing::warn!(%failure, "the files of deleted topics cannot be removed yet");
-            self.due = Some(Instant::now() + RETRY);
+            self.due = Some(Instant::now() + RETRY_DELAY);
         }
     }
 

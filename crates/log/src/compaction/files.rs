@@ -9,7 +9,7 @@
 //! | write and sync the log and the index as `*.clean` | two unfinished files | removes them |
 //! | remove the old index, sync the folder | the old segment, without a footer | scans it |
 //! | rename the log, sync the folder | the new segment, without a footer | scans it |
-//! | rename the index, sync the folder | the new segment, and others within it | removes the others |
+//! | rename the index, sync the folder | the new segment, others within it | removes the others |
 //! | remove the other segments | the new segment | |
 //!
 //! The checkpoint is in the file `compaction`, little-endian. If it is lost, compaction starts
@@ -35,7 +35,7 @@ use crate::error::IoFailure;
 use crate::metrics::count;
 use crate::partition::PartitionLog;
 use crate::segment::index::{INDEX_INTERVAL_BYTES, IndexEntry, IndexItem, encode_index_item};
-use crate::segment::{Segment, SegmentState, Stage};
+use crate::segment::{Segment, SegmentStage, SegmentState};
 use crate::shared::Shared;
 
 /// Suffix of the names of unfinished files.
@@ -107,7 +107,7 @@ fn sync_dir(shared: &Shared, dir: &str) -> Result<(), IoFailure> {
 }
 
 /// The steps that are left once the cleaned segment has its final name.
-pub(crate) struct Replacement {
+pub(crate) struct SegmentReplacement {
     /// Path of the new segment's index, which may still have its temporary name.
     index_path: String,
     /// Files of the replaced segments, except the first, whose names the new one has.
@@ -221,7 +221,7 @@ impl CleanWriter {
             max_timestamp_ms: self.max_timestamp_ms,
             first_timestamp_ms: i64::MAX,
             begun_ms: i64::MIN,
-            stage: Stage::Sealed,
+            stage: SegmentStage::Sealed,
             has_producers: self.has_producers,
             entries: Some((self.entries, entries)),
         };
@@ -272,11 +272,11 @@ impl PartitionLog {
         let renamed = shared.disk.rename(&writer.path, &log_path);
         renamed.map_err(|error| fail(&log_path, &error))?;
         // The name now belongs to the new file, whether or not that is durable.
-        self.swap(old, writer.into_segment(&self.dir, end));
+        self.swap_segments(old, writer.into_segment(&self.dir, end));
         // Each index is removed before its segment: recovery takes an index without a segment for
         // lost messages.
         let paths = |segment: &Arc<Segment>| [segment.index_path(), segment.log_path()];
-        *files = Some(Replacement {
+        *files = Some(SegmentReplacement {
             index_path,
             leftovers: old[1..].iter().flat_map(paths).collect(),
         });
@@ -289,7 +289,7 @@ impl PartitionLog {
     /// next drop of segments tries again; otherwise the next start finishes it.
     pub(crate) fn finish_replacement(
         &self,
-        files: &mut Option<Replacement>,
+        files: &mut Option<SegmentReplacement>,
     ) -> Result<(), IoFailure> {
         let shared = &self.shared;
         let Some(replacement) = files.as_ref() else {
@@ -332,7 +332,7 @@ impl PartitionLog {
             })
     }
 
-    fn swap(&self, old: &[Arc<Segment>], fresh: Arc<Segment>) {
+    fn swap_segments(&self, old: &[Arc<Segment>], fresh: Arc<Segment>) {
         let mut state = self.state.lock();
         let is_old = |segment: &Arc<Segment>| old.iter().any(|other| Arc::ptr_eq(segment, other));
         if let Some(at) = state.segments.iter().position(is_old) {

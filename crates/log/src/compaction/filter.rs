@@ -24,7 +24,7 @@ const KEY_BYTES: usize = 72;
 /// The newest offset of each key. Keys are identified by 128 bits: two independent hashes with
 /// random secrets, so that keys collide neither by chance nor by an attacker's choice.
 pub(crate) struct OffsetMap {
-    newest: HashMap<(u64, u64), Offset, Prehashed>,
+    newest: HashMap<(u64, u64), Offset, PrehashedKey>,
     secrets: [RandomState; 2],
     keys_max: usize,
     /// The keys of records below this offset are in the map.
@@ -33,17 +33,17 @@ pub(crate) struct OffsetMap {
 
 /// A hasher for keys that are hashes already: XORs their halves.
 #[derive(Clone, Copy, Default)]
-struct Prehashed(u64);
+struct PrehashedKey(u64);
 
-impl BuildHasher for Prehashed {
-    type Hasher = Prehashed;
+impl BuildHasher for PrehashedKey {
+    type Hasher = PrehashedKey;
 
-    fn build_hasher(&self) -> Prehashed {
-        Prehashed(0)
+    fn build_hasher(&self) -> PrehashedKey {
+        PrehashedKey(0)
     }
 }
 
-impl Hasher for Prehashed {
+impl Hasher for PrehashedKey {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -94,7 +94,7 @@ impl OffsetMap {
 }
 
 /// Filters the records of batches.
-pub(crate) struct Filter<'a> {
+pub(crate) struct RecordFilter<'a> {
     pub(crate) map: &'a OffsetMap,
     /// The current time, in milliseconds since 1970.
     pub(crate) now_ms: i64,
@@ -121,7 +121,7 @@ pub(crate) struct FilterCounts {
     pub(crate) horizon_ms: Option<i64>,
 }
 
-impl Filter<'_> {
+impl RecordFilter<'_> {
     /// Filters the records of a batch that is uncompressed and not a control batch.
     pub(crate) fn apply(
         &self,
@@ -307,7 +307,7 @@ mod tests {
         let mut map = OffsetMap::new(10_000, 0);
         batches.iter().for_each(|batch| map.add(batch).unwrap());
         map.end = 30;
-        let filter = Filter {
+        let filter = RecordFilter {
             map: &map,
             now_ms,
             delete_retention_ms: 500,
@@ -363,7 +363,7 @@ mod tests {
         let mut map = OffsetMap::new(10_000, 30);
         map.end = 30;
         for (now_ms, expected) in [(5_499, "20:-a@1000 21:_@1001"), (5_500, "21:_@1001")] {
-            let filter = Filter {
+            let filter = RecordFilter {
                 map: &map,
                 now_ms,
                 delete_retention_ms: 500,

@@ -21,12 +21,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::batch::{Batch, Codec, Offset};
 use crate::compaction::files::{CleanWriter, CompactionCheckpoint};
 use crate::compaction::filter::{
-    Filter, FilterCounts, KeptRecords, OffsetMap, compress_kept, is_walkable,
+    FilterCounts, KeptRecords, OffsetMap, RecordFilter, compress_kept, is_walkable,
 };
 use crate::error::{IoFailure, LogError, ReadError};
 use crate::partition::PartitionLog;
 use crate::reader::wait_for_small;
-use crate::segment::{Segment, Stage};
+use crate::segment::{Segment, SegmentStage};
 
 /// A batch may grow up to this many bytes when it is recompressed with another codec: readers fetch
 /// a batch whole, and by default at most this many bytes at once.
@@ -107,14 +107,14 @@ pub struct CompactionStatus {
 
 /// The compaction state of a partition.
 #[derive(Default)]
-pub(crate) struct Compaction {
+pub(crate) struct CompactionState {
     /// `None` until it is read from the disk.
     checkpoint: Option<CompactionCheckpoint>,
-    pass: Option<Pass>,
+    pass: Option<CompactionPass>,
 }
 
 /// An unfinished pass.
-struct Pass {
+struct CompactionPass {
     map: OffsetMap,
     /// The pass began here: earlier passes have covered the records before this offset.
     from: Offset,
@@ -192,7 +192,7 @@ impl PartitionLog {
             horizon_ms: checkpoint.horizon_ms,
             ..CompactionStatus::default()
         };
-        for segment in self.cleanable() {
+        for segment in self.compactable_segments() {
             if segment.end() <= checkpoint.clean_end {
                 status.clean_bytes += segment.len();
             } else {
@@ -231,17 +231,17 @@ impl PartitionLog {
     }
 
     /// The sealed segments from the oldest on, without the newest segment.
-    fn cleanable(&self) -> Vec<Arc<Segment>> {
+    fn compactable_segments(&self) -> Vec<Arc<Segment>> {
         let state = self.state.lock();
         let but_newest = state.segments.len().saturating_sub(1);
         let segments = state.segments[..but_newest].iter();
-        let sealed = segments.take_while(|segment| segment.stage() == Stage::Sealed);
+        let sealed = segments.take_while(|segment| segment.stage() == SegmentStage::Sealed);
         sealed.cloned().collect()
     }
 
     fn run_compaction(
         self: &Arc<Self>,
-        compaction: &mut Compaction,
+        compaction: &mut CompactionState,
         options: &CompactionOptions,
         done: &mut Compacted,
     ) -> Result<(), EarlyEnd> {
@@ -276,12 +276,12 @@ impl PartitionLog {
         compaction.pass = None;
         compaction.checkpoint = Some(checkpoint);
         checkpoint.save(&self.shared, &self.dir)?;
-        done.is_done = self.dirty(checkpoint, options).is_empty();
+        done.is_done = self.dirty_segments(checkpoint, options).is_empty();
         Ok(())
     }
 
     /// The segments that no pass has covered and that are older than `min_lag_ms`.
-    fn dirty(
+    fn dirty_segments(
         &self,
         checkpoint: CompactionCheckpoint,
         options: &CompactionOptions,
@@ -291,9 +291,9 @@ impl PartitionLog {
         let is_old = |segment: &Arc<Segment>| {
             options.min_lag_ms == 0 || segment.max_timestamp_ms() <= newest_ms
         };
-        let segments = self.cleanable().into_iter();
-        let dirty = segments.skip_while(|segment| segment.end() <= checkpoint.clean_end);
-        dirty.take_while(is_old).collect()
+        let segments = self.compactable_segments().into_iter();
+        let dirty_segments = segments.skip_while(|segment| segment.end() <= checkpoint.clean_end);
+        dirty_segments.take_while(is_old).collect()
     }
 
     /// Collects the keys of the dirty segments; `None` if there is nothing to do.
@@ -301,16 +301,16 @@ impl PartitionLog {
         self: &Arc<Self>,
         checkpoint: CompactionCheckpoint,
         options: &CompactionOptions,
-    ) -> Result<Option<Pass>, EarlyEnd> {
-        let dirty = self.dirty(checkpoint, options);
+    ) -> Result<Option<CompactionPass>, EarlyEnd> {
+        let dirty_segments = self.dirty_segments(checkpoint, options);
         let is_due = checkpoint
             .horizon_ms
             .is_some_and(|due| due <= options.now_ms);
-        if dirty.is_empty() && !is_due {
+        if dirty_segments.is_empty() && !is_due {
             return Ok(None);
         }
         let mut map = OffsetMap::new(options.map_bytes_max, checkpoint.clean_end);
-        'segments: for segment in &dirty {
+        'segments: for segment in &dirty_segments {
             let mut from = segment.base.max(checkpoint.clean_end);
             loop {
                 self.check_stop(options)?;
@@ -333,7 +333,7 @@ impl PartitionLog {
             }
             map.end = segment.end();
         }
-        Ok(Some(Pass {
+        Ok(Some(CompactionPass {
             map,
             from: checkpoint.clean_end,
             done_to: 0,
@@ -343,10 +343,10 @@ impl PartitionLog {
     }
 
     /// The next run: neighbouring segments that together fit into one.
-    fn next_run(&self, pass: &Pass) -> Vec<Arc<Segment>> {
+    fn next_run(&self, pass: &CompactionPass) -> Vec<Arc<Segment>> {
         let limit = self.segment_bytes();
         let mut bytes = 0;
-        let segments = self.cleanable().into_iter();
+        let segments = self.compactable_segments().into_iter();
         segments
             .filter(|segment| segment.base >= pass.done_to && segment.base < pass.map.end)
             .take_while(|segment| {
@@ -360,7 +360,7 @@ impl PartitionLog {
     /// Rewrites a run of segments, if that changes anything.
     fn clean_run(
         self: &Arc<Self>,
-        pass: &mut Pass,
+        pass: &mut CompactionPass,
         run: &[Arc<Segment>],
         options: &CompactionOptions,
         done: &mut Compacted,
@@ -374,17 +374,17 @@ impl PartitionLog {
             self.load_index(segment)?;
         }
         let mut writer = CleanWriter::create(&self.shared, first)?;
-        let mut cleaner = Cleaner {
+        let mut cleaner = BatchCleaner {
             pass,
             options,
-            last_of_producer: self.last_batches_of_producers(),
+            last_batch_of_producer: self.last_batches_of_producers(),
             counts: FilterCounts::default(),
             without_key: 0,
             skipped: 0,
             is_changed: run.len() > 1,
         };
         let outcome = self.copy_run(run, &mut writer, &mut cleaner);
-        let Cleaner {
+        let BatchCleaner {
             counts,
             without_key,
             skipped,
@@ -426,7 +426,7 @@ impl PartitionLog {
         self: &Arc<Self>,
         run: &[Arc<Segment>],
         writer: &mut CleanWriter,
-        cleaner: &mut Cleaner<'_>,
+        cleaner: &mut BatchCleaner<'_>,
     ) -> Result<(), EarlyEnd> {
         for segment in run {
             let mut from = segment.base;
@@ -468,7 +468,7 @@ impl PartitionLog {
     }
 }
 
-impl Compaction {
+impl CompactionState {
     fn checkpoint(&mut self, partition: &PartitionLog) -> Result<CompactionCheckpoint, ReadError> {
         if let Some(checkpoint) = self.checkpoint {
             return Ok(checkpoint);
@@ -485,29 +485,29 @@ impl Compaction {
 }
 
 /// Cleans the batches of a run.
-struct Cleaner<'a> {
-    pass: &'a Pass,
+struct BatchCleaner<'a> {
+    pass: &'a CompactionPass,
     options: &'a CompactionOptions,
-    last_of_producer: HashMap<i64, Offset>,
+    last_batch_of_producer: HashMap<i64, Offset>,
     counts: FilterCounts,
     without_key: u64,
     skipped: u64,
     is_changed: bool,
 }
 
-impl Cleaner<'_> {
+impl BatchCleaner<'_> {
     /// Removes superseded records from a batch. Returns the batch to keep, if any.
     fn clean(&mut self, batch: Batch) -> Option<Batch> {
         if batch.is_control() {
             return Some(batch);
         }
-        let last = self.last_of_producer.get(&batch.producer_id());
+        let last = self.last_batch_of_producer.get(&batch.producer_id());
         let keeps_empty = last == Some(&batch.base_offset());
         if batch.count() == 0 {
             self.is_changed |= !keeps_empty;
             return keeps_empty.then_some(batch);
         }
-        let filter = Filter {
+        let filter = RecordFilter {
             map: &self.pass.map,
             now_ms: self.options.now_ms,
             delete_retention_ms: self.options.delete_retention_ms,

@@ -40,7 +40,7 @@ pub struct Faults {
 
 /// The faults to inject, and a condition variable for their changes.
 #[derive(Default)]
-struct Shared {
+struct InjectedFaults {
     faults: Mutex<Faults>,
     changed: Condvar,
 }
@@ -48,7 +48,7 @@ struct Shared {
 /// A [`Disk`] whose operations fail according to [`Faults`].
 pub struct FaultyDisk {
     inner: Arc<dyn Disk>,
-    shared: Arc<Shared>,
+    shared: Arc<InjectedFaults>,
 }
 
 impl FaultyDisk {
@@ -206,7 +206,7 @@ impl Disk for FaultyDisk {
 struct FaultyFile {
     inner: Arc<dyn DiskFile>,
     path: String,
-    shared: Arc<Shared>,
+    shared: Arc<InjectedFaults>,
 }
 
 impl DiskFile for FaultyFile {

@@ -9,12 +9,12 @@ use std::ptr::{NonNull, null_mut};
 
 /// Pages of a file, mapped and never accessed: access to a page that the disk cannot read would end
 /// the process (`SIGBUS`).
-struct Mapping {
+struct PageMapping {
     address: NonNull<c_void>,
     bytes: usize,
 }
 
-impl Mapping {
+impl PageMapping {
     /// `None`: the system refuses the mapping.
     fn new(file: BorrowedFd<'_>, position: u64, bytes: usize) -> Option<Self> {
         let position = libc::off_t::try_from(position).ok()?;
@@ -48,7 +48,7 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for PageMapping {
     fn drop(&mut self) {
         // SAFETY: no other code has the address of this mapping.
         let result = unsafe { libc::munmap(self.address.as_ptr(), self.bytes) };
@@ -62,6 +62,6 @@ pub(super) fn is_in_memory(file: BorrowedFd<'_>, position: u64, bytes: usize) ->
     let before = position % page_bytes as u64;
     let bytes = bytes + before as usize;
     bytes == 0
-        || Mapping::new(file, position - before, bytes)
+        || PageMapping::new(file, position - before, bytes)
             .is_some_and(|mapping| mapping.is_in_memory(page_bytes))
 }

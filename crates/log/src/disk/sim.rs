@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::sim_file::{Inode, PowerLossChoices};
+use super::sim_file::{PowerLossChoices, SimInode};
 use super::{DirEntry, Disk, DiskFile, DiskLock, LockFailure, OpenMode};
 
 /// A simulated disk. Clones share the content. The log gets a [`SimDisk::mount`].
@@ -28,7 +28,7 @@ struct SimState {
     epoch: u64,
     power_losses: u64,
     next_inode: u64,
-    inodes: BTreeMap<u64, Inode>,
+    inodes: BTreeMap<u64, SimInode>,
     /// Names as the running program sees them, with the file's inode; `None` for a folder.
     names: BTreeMap<String, Option<u64>>,
     /// Names that are durable.
@@ -209,7 +209,7 @@ impl Disk for SimMount {
                 }
                 let inode = state.next_inode;
                 state.next_inode += 1;
-                state.inodes.insert(inode, Inode::default());
+                state.inodes.insert(inode, SimInode::default());
                 state.names.insert(path.to_owned(), Some(inode));
                 Ok(inode)
             }
@@ -296,7 +296,7 @@ impl Disk for SimMount {
         self.change(|state| {
             state.syncs += 1;
             state.durable = state.names.clone();
-            state.inodes.values_mut().for_each(Inode::sync);
+            state.inodes.values_mut().for_each(SimInode::sync);
             Ok(())
         })
     }
@@ -361,7 +361,7 @@ struct SimFile {
 }
 
 impl SimFile {
-    fn with<T>(&self, work: impl FnOnce(&mut Inode) -> T) -> io::Result<T> {
+    fn with<T>(&self, work: impl FnOnce(&mut SimInode) -> T) -> io::Result<T> {
         let mut state = self.state.lock();
         if state.epoch != self.epoch {
             return Err(crashed());
@@ -375,7 +375,7 @@ impl SimFile {
 
     /// Makes a change. If the machine crashes during it, the change may or may not have happened; a
     /// sync has not happened.
-    fn change<T>(&self, is_sync: bool, work: impl FnOnce(&mut Inode) -> T) -> io::Result<T> {
+    fn change<T>(&self, is_sync: bool, work: impl FnOnce(&mut SimInode) -> T) -> io::Result<T> {
         let mut state = self.state.lock();
         if state.epoch != self.epoch {
             return Err(crashed());
@@ -429,7 +429,7 @@ impl DiskFile for SimFile {
 
     fn sync_data(&self) -> io::Result<()> {
         self.state.lock().syncs += 1;
-        self.change(true, Inode::sync)
+        self.change(true, SimInode::sync)
     }
 
     fn len(&self) -> io::Result<u64> {

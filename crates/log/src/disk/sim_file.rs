@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 /// Bytes that a disk writes atomically.
-const SECTOR: usize = 512;
+const SECTOR_BYTES: usize = 512;
 
 /// A file.
 #[derive(Default)]
-pub(super) struct Inode {
+pub(super) struct SimInode {
     pub(super) data: Vec<u8>,
     /// Earlier sizes that a power loss may leave, the synced one first. Empty if the size is
     /// synced.
@@ -16,18 +16,18 @@ pub(super) struct Inode {
     dirty: BTreeMap<usize, Vec<Vec<u8>>>,
 }
 
-impl Inode {
+impl SimInode {
     fn sector(&self, number: usize) -> Vec<u8> {
-        let mut bytes = vec![0; SECTOR];
-        let start = (number * SECTOR).min(self.data.len());
-        let end = ((number + 1) * SECTOR).min(self.data.len());
+        let mut bytes = vec![0; SECTOR_BYTES];
+        let start = (number * SECTOR_BYTES).min(self.data.len());
+        let end = ((number + 1) * SECTOR_BYTES).min(self.data.len());
         bytes[..end - start].copy_from_slice(&self.data[start..end]);
         bytes
     }
 
     /// Keeps the current version of the sectors in a range, before it changes.
     fn keep_versions(&mut self, from: usize, to: usize) {
-        for number in from / SECTOR..to.div_ceil(SECTOR) {
+        for number in from / SECTOR_BYTES..to.div_ceil(SECTOR_BYTES) {
             let before = self.sector(number);
             let versions = self.dirty.entry(number).or_default();
             if versions.last() != Some(&before) {
@@ -71,14 +71,14 @@ impl Inode {
         let dirty = std::mem::take(&mut self.dirty);
         let reach = dirty
             .last_key_value()
-            .map_or(0, |(number, _)| (number + 1) * SECTOR);
+            .map_or(0, |(number, _)| (number + 1) * SECTOR_BYTES);
         if reach > self.data.len() {
             resize_bytes(&mut self.data, reach);
         }
         for (number, versions) in dirty {
             let chosen = choices.pick(versions.len() + 1);
             if let Some(version) = versions.get(chosen) {
-                self.data[number * SECTOR..][..SECTOR].copy_from_slice(version);
+                self.data[number * SECTOR_BYTES..][..SECTOR_BYTES].copy_from_slice(version);
             }
         }
         let current = sizes[sizes.len() - 1];

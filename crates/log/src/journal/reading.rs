@@ -13,7 +13,7 @@ use super::format::{
 
 /// Bytes between two entries that are no valid entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Hole {
+pub(crate) struct JournalHole {
     pub(crate) at: u64,
     pub(crate) bytes: u64,
     /// Ordinal of the first missing entry, and the number of missing entries.
@@ -39,7 +39,7 @@ pub(crate) struct FileContents {
     pub(crate) id: JournalId,
     /// The owner's entries with their ordinals, oldest first.
     pub(crate) entries: Vec<(u32, Vec<u8>)>,
-    pub(crate) holes: Vec<Hole>,
+    pub(crate) holes: Vec<JournalHole>,
     /// Position after the last entry, and the ordinal of the next one.
     pub(crate) end: u64,
     pub(crate) ordinal: u32,
@@ -133,7 +133,7 @@ fn read_entries(file: &[u8], id: JournalId, header: HeaderState, lost_power: boo
                 contents.torn_entries = u32::try_from(found.len() - number).unwrap_or(u32::MAX);
                 break;
             }
-            contents.holes.push(Hole {
+            contents.holes.push(JournalHole {
                 at: contents.end,
                 bytes: position.saturating_sub(contents.end),
                 first: contents.ordinal,
@@ -264,7 +264,7 @@ mod tests {
         file[starts[2] + 30] ^= 1;
         let found = read(&file, false).unwrap();
         let kept = [&all[..2], &all[3..]].concat();
-        let hole = Hole {
+        let hole = JournalHole {
             at: starts[2] as u64,
             bytes: 624,
             first: 3,

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 use parking_lot::Mutex;
 
 use super::format::{HEADER_BYTES, JournalId, JournalNote, NextEntry};
-use super::reading::{FileContents, HeaderState, Hole, read};
+use super::reading::{FileContents, HeaderState, JournalHole, read};
 use super::{Journal, JournalFile, JournalState, SnapshotMirror, format_1};
 use crate::disk::{Disk, OpenMode, read_whole, replace_file};
 use crate::error::IoFailure;
@@ -379,7 +379,7 @@ impl RecoveryPlan {
         let path = PATHS[number];
         let generation = contents.id.generation;
         self.lost = contents.lost_earlier;
-        let mut holes: Vec<Hole> = contents.holes.clone();
+        let mut holes: Vec<JournalHole> = contents.holes.clone();
         for hole in &holes {
             self.report.push(format!(
                 "{path}: {} entries are missing from {} bytes at byte {}",

@@ -14,7 +14,7 @@ use crate::error::{AppendError, IoFailure};
 use crate::metrics::{count, subtract};
 use crate::partition::PartitionLog;
 use crate::partition::appended::Completions;
-use crate::segment::{Segment, Stage};
+use crate::segment::{Segment, SegmentStage};
 use crate::shared::Shared;
 
 /// A group with more dirty files than this is synced with one `syncfs`, if the file system has few
@@ -191,7 +191,7 @@ impl PartitionLog {
         let state = self.state.lock();
         let mut segments = Vec::new();
         for segment in state.segments.iter().rev() {
-            if segment.stage() == Stage::Sealed {
+            if segment.stage() == SegmentStage::Sealed {
                 break;
             }
             if segment.is_dirty() {

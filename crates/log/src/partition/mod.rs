@@ -28,17 +28,17 @@ use parking_lot::Mutex;
 use uuid::Uuid;
 
 use crate::batch::{Batch, Offset};
-use crate::compaction::Compaction;
-use crate::compaction::files::Replacement;
-use crate::damage::Loss;
+use crate::compaction::CompactionState;
+use crate::compaction::files::SegmentReplacement;
+use crate::damage::DataLoss;
 use crate::options::PartitionOptions;
 use crate::partition::prepared::PreparedState;
-use crate::partition::writer::Writer;
+use crate::partition::writer::SegmentWriter;
 use crate::producers::Producers;
 use crate::segment::{Segment, SegmentInfo};
 use crate::shared::Shared;
 
-pub(crate) use self::state::{Offsets, PartitionState, RecentBatches, UnsyncedFolders};
+pub(crate) use self::state::{PartitionOffsets, PartitionState, RecentBatches, UnsyncedFolders};
 use self::sync_queue::SyncQueue;
 use self::write_queue::WriteQueue;
 pub(crate) use self::write_queue::WriteWaiter;
@@ -67,19 +67,19 @@ pub struct PartitionLog {
     pub(crate) state: Mutex<PartitionState>,
     /// Used only by the thread to which the [`WriteQueue`] has granted it. Lock it before the
     /// state, never after.
-    pub(crate) writer: Mutex<Writer>,
+    pub(crate) writer: Mutex<SegmentWriter>,
     /// Locked while the snapshot of the producers is written. Lock it before all others.
     pub(crate) snapshot_lock: Mutex<()>,
     /// Locked while segments are removed or replaced. Lock it before the state.
-    pub(crate) files_lock: Mutex<Option<Replacement>>,
+    pub(crate) files_lock: Mutex<Option<SegmentReplacement>>,
     /// Locked while `next.prepared` is created or removed. Lock it before the state.
     pub(crate) prepared_lock: Mutex<()>,
     /// Locked during a call of [`PartitionLog::compact`]. Lock it before all others.
-    pub(crate) compaction: Mutex<Compaction>,
+    pub(crate) compaction: Mutex<CompactionState>,
     listener: OnceLock<WrittenListener>,
     /// The losses that recovery found. They are reported when the partition is first opened, so
     /// those of a topic whose deletion a crash interrupted are never reported.
-    losses: Mutex<Vec<Loss>>,
+    losses: Mutex<Vec<DataLoss>>,
 }
 
 impl PartitionLog {
@@ -111,7 +111,7 @@ impl PartitionLog {
             .into_iter()
             .for_each(|dir| unsynced_folders.note(dir));
         let state = PartitionState {
-            offsets: Offsets::new(end, next_offset),
+            offsets: PartitionOffsets::new(end, next_offset),
             producers,
             writes: WriteQueue::default(),
             syncs: SyncQueue::default(),
@@ -214,7 +214,7 @@ impl PartitionLog {
     pub fn written_and_unwritten(&self) -> (Offset, u64) {
         let state = self.state.lock();
         let (written, accepted) = (self.written_end(), state.writes.accepted_end());
-        let hole_end = Some(state.offsets.raised().end).filter(|end| *end <= accepted);
+        let hole_end = Some(state.offsets.last_hole().end).filter(|end| *end <= accepted);
         let first = written.max(hole_end.unwrap_or(0));
         (written, accepted.saturating_sub(first))
     }
@@ -239,11 +239,11 @@ impl PartitionLog {
     pub fn holes(&self) -> Vec<Range<Offset>> {
         let state = self.state.lock();
         let first = state.segments.first().map_or(0, |segment| segment.base);
-        let raised = state.offsets.raised();
-        let first = raised.start..raised.end.min(first);
+        let last_hole = state.offsets.last_hole();
+        let first = last_hole.start..last_hole.end.min(first);
         let pairs = state.segments.windows(2);
         let between = pairs.map(|pair| pair[0].end()..pair[1].base);
-        let last = self.written_end()..raised.end;
+        let last = self.written_end()..last_hole.end;
         let all = std::iter::once(first).chain(between).chain([last]);
         all.filter(|hole| !hole.is_empty()).collect()
     }
@@ -376,13 +376,13 @@ pub(crate) fn topic_dir(topic: Uuid) -> String {
 pub(crate) struct RecoveredState {
     pub(crate) segments: Vec<Arc<Segment>>,
     pub(crate) next_offset: Offset,
-    pub(crate) writer: Writer,
+    pub(crate) writer: SegmentWriter,
     pub(crate) unsynced_dirs: Vec<String>,
     pub(crate) producers: Producers,
     /// No record may get an offset below it.
     pub(crate) raise_to: Offset,
     /// Data that the files show to have existed and that is gone.
-    pub(crate) losses: Vec<Loss>,
+    pub(crate) losses: Vec<DataLoss>,
 }
 
 impl RecoveredState {
@@ -393,7 +393,7 @@ impl RecoveredState {
         RecoveredState {
             segments: Vec::new(),
             next_offset: 0,
-            writer: Writer::default(),
+            writer: SegmentWriter::default(),
             unsynced_dirs: Vec::new(),
             producers: Producers::new(options.producers_max, options.producer_expiry_ms, total),
             raise_to: 0,

@@ -2,8 +2,8 @@
 //!
 //! A reader names an offset. Recently written batches come from memory. Older batches are read in
 //! chunks on the caller's thread while they are in the page cache. Otherwise the read is
-//! [`Read::Cold`] and runs on the thread "log-reader", in turns of [`TURN_BYTES`], so that the scan
-//! of a long damaged file causes no head-of-line blocking for other reads. A damaged region is
+//! [`Read::Cold`] and runs on the thread "log-reader", in turns of [`READ_TURN_BYTES`], so that the
+//! scan of a long damaged file causes no head-of-line blocking for other reads. A damaged region is
 //! reported once and skipped (`damage.rs`): a reader sees a gap in the offsets.
 
 use std::io::ErrorKind;
@@ -18,7 +18,7 @@ use crate::disk::{DiskFile, read_full};
 use crate::error::{IoFailure, LogError, ReadError};
 use crate::metrics::count;
 use crate::partition::{PartitionLog, PartitionState};
-use crate::reader::{ColdReader, Outcome, ReadInTurns, ReadJob, wait_for};
+use crate::reader::{ColdReader, ReadInTurns, ReadJob, ReadOutcome, wait_for};
 use crate::segment::Segment;
 use crate::segment::index::position_before;
 use crate::shared::Shared;
@@ -30,7 +30,7 @@ const CHUNK_BYTES_MIN: usize = 64 << 10;
 pub(crate) const CHUNK_BYTES_MAX: usize = 1 << 20;
 
 /// Bytes that a cold read scans before other cold reads get their turn.
-const TURN_BYTES: u64 = 16 << 20;
+const READ_TURN_BYTES: u64 = 16 << 20;
 
 /// The result of a read.
 #[derive(Debug)]
@@ -93,19 +93,19 @@ impl ReadInTurns for ColdRead {
         (file, self.from)
     }
 
-    fn turn(&mut self) -> Option<Outcome> {
+    fn turn(&mut self) -> Option<ReadOutcome> {
         if self.resume_at.is_none() {
             count(&self.partition.shared.counters.cold_reads, 1);
         }
         let mut turn = ReadBudget {
             mode: ReadMode::Blocking,
-            left: TURN_BYTES,
+            left: READ_TURN_BYTES,
             resume_at: self.resume_at.take(),
         };
         let (partition, from, bytes_max) = (&self.partition, self.from, self.bytes_max);
         let found = match &self.segment {
             Some(segment) => read_segment(&partition.shared, segment, from, bytes_max, &mut turn),
-            None => partition.read_as(from, bytes_max, &mut turn),
+            None => partition.read_with(from, bytes_max, &mut turn),
         };
         match found {
             TurnResult::Batches(batches) => Some(Ok(batches)),
@@ -185,7 +185,7 @@ impl PartitionLog {
         if from >= self.written_end() {
             return Read::End;
         }
-        match self.read_as(from, bytes_max, &mut ReadBudget::new(ReadMode::CacheOnly)) {
+        match self.read_with(from, bytes_max, &mut ReadBudget::new(ReadMode::CacheOnly)) {
             TurnResult::Batches(batches) => Read::Batches(batches),
             TurnResult::Nothing => Read::End,
             // A failed read is repeated as a cold read, which reports the error.
@@ -251,7 +251,7 @@ impl PartitionLog {
         first.is_some_and(|first| from >= first)
     }
 
-    fn read_as(&self, mut from: Offset, bytes_max: usize, turn: &mut ReadBudget) -> TurnResult {
+    fn read_with(&self, mut from: Offset, bytes_max: usize, turn: &mut ReadBudget) -> TurnResult {
         loop {
             let source = self.state.lock().source(from, bytes_max);
             let (segment, start) = match source {
@@ -262,7 +262,7 @@ impl PartitionLog {
             let end = segment.end();
             from = match read_segment(&self.shared, &segment, start, bytes_max, turn) {
                 TurnResult::Nothing => end.max(start + 1),
-                TurnResult::Failed(_) if self.is_gone(&segment) => end,
+                TurnResult::Failed(_) if self.was_removed(&segment) => end,
                 TurnResult::Failed(failure) if failure.kind == ErrorKind::NotFound => {
                     segment.report_missing(&self.shared);
                     end
@@ -278,7 +278,7 @@ impl PartitionLog {
     }
 
     /// Whether the segment was dropped or replaced meanwhile.
-    fn is_gone(&self, segment: &Arc<Segment>) -> bool {
+    fn was_removed(&self, segment: &Arc<Segment>) -> bool {
         !self
             .state
             .lock()

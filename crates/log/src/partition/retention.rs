@@ -31,7 +31,7 @@ impl PartitionLog {
     pub fn truncate_before(self: &Arc<Self>, offset: Offset) -> Result<u64, LogError> {
         let mut state = self.state.lock();
         let offset = offset.min(self.written_end());
-        state.offsets.start_at(offset);
+        state.offsets.raise_start(offset);
         let gone: Vec<Offset> = state
             .segments
             .iter()

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use crate::batch::{Batch, Offset};
 use crate::partition::prepared::PreparedState;
 use crate::producers::Producers;
-use crate::segment::{Segment, Stage};
+use crate::segment::{Segment, SegmentStage};
 
 use super::sync_queue::SyncQueue;
 use super::write_queue::WriteQueue;
 
 /// The state that the partition's lock protects.
 pub(crate) struct PartitionState {
-    pub(crate) offsets: Offsets,
+    pub(crate) offsets: PartitionOffsets,
     /// The idempotent producers.
     pub(crate) producers: Producers,
     /// The batches that are to be written, and the waiters for them.
@@ -39,7 +39,7 @@ impl PartitionState {
     pub(crate) fn active(&self) -> Option<&Arc<Segment>> {
         self.segments
             .last()
-            .filter(|segment| segment.stage() == Stage::Active)
+            .filter(|segment| segment.stage() == SegmentStage::Active)
     }
 
     /// The segment that contains the record before this offset.
@@ -50,19 +50,19 @@ impl PartitionState {
 }
 
 /// The next offset to assign, the last hole, and the log start offset.
-pub(crate) struct Offsets {
+pub(crate) struct PartitionOffsets {
     next: Offset,
     /// The offsets that the last raise skipped; empty if there was none.
-    raised: Range<Offset>,
+    last_hole: Range<Offset>,
     logical_start: Offset,
 }
 
-impl Offsets {
+impl PartitionOffsets {
     /// Offsets of a partition whose last record ends at `end`.
-    pub(crate) fn new(end: Offset, next: Offset) -> Offsets {
-        Offsets {
+    pub(crate) fn new(end: Offset, next: Offset) -> PartitionOffsets {
+        PartitionOffsets {
             next,
-            raised: end..next,
+            last_hole: end..next,
             logical_start: 0,
         }
     }
@@ -80,17 +80,17 @@ impl Offsets {
     /// From now on, assigns no offset below `at_least`.
     pub(crate) fn raise(&mut self, at_least: Offset) {
         if at_least > self.next {
-            if self.raised.end != self.next {
-                self.raised.start = self.next;
+            if self.last_hole.end != self.next {
+                self.last_hole.start = self.next;
             }
-            self.raised.end = at_least;
+            self.last_hole.end = at_least;
             self.next = at_least;
         }
     }
 
     /// The offsets that the last raise skipped.
-    pub(crate) fn raised(&self) -> Range<Offset> {
-        self.raised.clone()
+    pub(crate) fn last_hole(&self) -> Range<Offset> {
+        self.last_hole.clone()
     }
 
     /// The log start offset that was set; older segments may still exist.
@@ -99,7 +99,7 @@ impl Offsets {
     }
 
     /// Raises the log start offset to `offset`; never lowers it.
-    pub(crate) fn start_at(&mut self, offset: Offset) {
+    pub(crate) fn raise_start(&mut self, offset: Offset) {
         self.logical_start = self.logical_start.max(offset);
     }
 }

@@ -10,7 +10,7 @@ use crate::error::{AppendError, IoFailure};
 use crate::housekeeping::{Chore, UNSYNCED_BYTES_MAX};
 use crate::metrics::count;
 use crate::partition::{PartitionLog, topic_dir};
-use crate::segment::{Segment, SegmentState, Stage, create_index};
+use crate::segment::{Segment, SegmentStage, SegmentState, create_index};
 use crate::topic_files::topic_file;
 
 /// Bytes of the first reservation in a segment: small, so that small topics use little disk space.
@@ -25,7 +25,7 @@ static ZEROS: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
 
 /// Writes to the active segment of a partition.
 #[derive(Default)]
-pub(crate) struct Writer {
+pub(crate) struct SegmentWriter {
     pub(crate) active: Option<Arc<Segment>>,
     /// Position of the next batch in the active file, in bytes.
     pub(crate) position: u64,
@@ -47,7 +47,7 @@ pub(crate) struct WriteOutcome {
     pub(crate) error: Option<AppendError>,
 }
 
-impl Writer {
+impl SegmentWriter {
     /// Writes batches in order, into as many segments as necessary.
     pub(crate) fn write(
         &mut self,
@@ -191,7 +191,7 @@ impl Writer {
     /// Ends the active segment; the housekeeper seals it.
     pub(crate) fn roll(&mut self, partition: &Arc<PartitionLog>) {
         if let Some(segment) = self.active.take() {
-            segment.set_stage(Stage::Full);
+            segment.set_stage(SegmentStage::Full);
             // Fails once the log is stopped; the next start seals the segment.
             let _ = partition
                 .shared
@@ -314,7 +314,7 @@ impl Writer {
 fn follows_raise(partition: &PartitionLog, segment: &Segment, batch: &Batch) -> bool {
     let base = batch.base_offset();
     base > segment.end() && {
-        let raised_to = partition.state.lock().offsets.raised().end;
+        let raised_to = partition.state.lock().offsets.last_hole().end;
         segment.end() < raised_to && raised_to <= base
     }
 }

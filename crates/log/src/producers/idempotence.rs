@@ -18,9 +18,9 @@ impl PartitionLog {
     /// The partition's idempotent producers, in order of their ids.
     pub fn producers(&self) -> Vec<ProducerInfo> {
         let now_ms = self.shared.options.clock.now_ms();
-        let mut infos = self.state.lock().producers.infos(now_ms);
-        infos.sort_by_key(|info| info.producer_id);
-        infos
+        let mut producer_infos = self.state.lock().producers.producer_infos(now_ms);
+        producer_infos.sort_by_key(|info| info.producer_id);
+        producer_infos
     }
 
     /// Answers a duplicate as soon as the stored batch is as durable as `class` asks.
@@ -40,7 +40,7 @@ impl PartitionLog {
         }
         // Only a snapshot names a batch in these offsets. So the batch was synced, and its segment
         // was dropped later.
-        let was_dropped = state.offsets.raised().contains(&base);
+        let was_dropped = state.offsets.last_hole().contains(&base);
         let is_ready = match class {
             Durability::None => true,
             Durability::Kernel => is_written || was_dropped,

@@ -498,7 +498,7 @@ impl Producers {
     }
 
     /// The state of each producer that has not expired, in no particular order.
-    pub(crate) fn infos(&self, now_ms: i64) -> Vec<ProducerInfo> {
+    pub(crate) fn producer_infos(&self, now_ms: i64) -> Vec<ProducerInfo> {
         let alive = self.iter().filter(|(_, it)| !self.is_expired(it, now_ms));
         alive
             .filter_map(|(producer_id, producer)| {

@@ -377,7 +377,7 @@ mod tests {
         }
 
         #[test]
-        fn a_changed_byte_makes_a_snapshot_invalid(snapshot in snapshot(), at in any::<usize>(), by in 1u8..) {
+        fn a_changed_byte_is_detected(snapshot in snapshot(), at in any::<usize>(), by in 1u8..) {
             let mut bytes = encode_producers(&snapshot);
             let at = at % bytes.len();
             bytes[at] ^= by;

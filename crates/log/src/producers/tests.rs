@@ -178,7 +178,7 @@ fn silent_producers_and_the_least_recently_used_are_forgotten() {
         SequenceVerdict::New
     );
     producers.add(&fields(4, 11, 1), 1, 1, 1_100);
-    assert_eq!(producers.infos(1_100)[0].epoch, 4);
+    assert_eq!(producers.producer_infos(1_100)[0].epoch, 4);
     for producer_id in 100..150 {
         let fields = ProducerFields {
             producer_id,

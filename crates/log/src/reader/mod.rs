@@ -26,7 +26,7 @@ use crate::shared::Shared;
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The outcome of a cold read, as passed to a [`ColdReader`].
-pub(crate) type Outcome = Result<Vec<Batch>, ReadError>;
+pub(crate) type ReadOutcome = Result<Vec<Batch>, ReadError>;
 
 /// The callback of a cold read: batches as in [`crate::Read::Batches`]; no batch means
 /// [`crate::Read::End`].
@@ -38,7 +38,7 @@ pub(crate) trait ReadInTurns: Send {
     fn target(&self) -> (Arc<str>, Offset);
 
     /// Does one turn; `None` if the read needs another one.
-    fn turn(&mut self) -> Option<Outcome>;
+    fn turn(&mut self) -> Option<ReadOutcome>;
 }
 
 /// A read and its callback.
@@ -76,7 +76,10 @@ impl ReadJob {
 ///
 /// # Errors
 /// The error of the read; or the disk does not answer, or the log is stopped meanwhile.
-pub(crate) fn wait_for(shared: &Arc<Shared>, mut reading: impl ReadInTurns + 'static) -> Outcome {
+pub(crate) fn wait_for(
+    shared: &Arc<Shared>,
+    mut reading: impl ReadInTurns + 'static,
+) -> ReadOutcome {
     if shared.options.manual {
         loop {
             if let Some(outcome) = reading.turn() {
@@ -132,7 +135,7 @@ impl<F: FnOnce() + Send> ReadInTurns for SmallRead<F> {
         (self.file.clone(), 0)
     }
 
-    fn turn(&mut self) -> Option<Outcome> {
+    fn turn(&mut self) -> Option<ReadOutcome> {
         if let Some(read) = self.read.take() {
             read();
         }

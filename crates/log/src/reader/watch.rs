@@ -177,9 +177,9 @@ mod tests {
     use std::sync::mpsc::{Receiver, channel};
 
     use super::*;
-    use crate::reader::Outcome;
+    use crate::reader::ReadOutcome;
 
-    fn begin(watch: &ReaderWatch, now_ms: i64, file: &str) -> (Option<u64>, Receiver<Outcome>) {
+    fn begin(watch: &ReaderWatch, now_ms: i64, file: &str) -> (Option<u64>, Receiver<ReadOutcome>) {
         let (answer, told) = channel();
         let reader = Box::new(move |outcome| answer.send(outcome).unwrap());
         (watch.begin(now_ms, file.into(), 7, reader), told)

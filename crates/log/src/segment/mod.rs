@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use crate::batch::{Batch, Offset};
-use crate::damage::{Damage, Damages, Loss, REASON_MISSING};
+use crate::damage::{Damage, Damages, DataLoss, REASON_MISSING};
 use crate::disk::{DiskFile, OpenMode, read_full};
 use crate::error::IoFailure;
 use crate::segment::index::{
@@ -27,7 +27,7 @@ use crate::shared::Shared;
 
 /// The stage of a segment's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum SegmentStage {
     /// Takes appends.
     Active,
     /// Takes no more appends; its index has no footer yet.
@@ -117,7 +117,7 @@ pub(crate) struct SegmentState {
     /// When this process has created the segment, in milliseconds since 1970; `i64::MIN` if an
     /// earlier one has.
     pub(crate) begun_ms: i64,
-    pub(crate) stage: Stage,
+    pub(crate) stage: SegmentStage,
     /// Whether it may contain batches of idempotent producers.
     pub(crate) has_producers: bool,
     /// The index entries, and the number of them that are in the index file; `None`: not in memory.
@@ -134,7 +134,7 @@ impl SegmentState {
             max_timestamp_ms: i64::MIN,
             first_timestamp_ms: i64::MAX,
             begun_ms,
-            stage: Stage::Active,
+            stage: SegmentStage::Active,
             has_producers: false,
             entries: Some((Vec::new(), 0)),
         }
@@ -211,15 +211,15 @@ impl Segment {
         self.begun_ms
     }
 
-    pub(crate) fn stage(&self) -> Stage {
+    pub(crate) fn stage(&self) -> SegmentStage {
         match self.stage.load(Ordering::Acquire) {
-            0 => Stage::Active,
-            1 => Stage::Full,
-            _ => Stage::Sealed,
+            0 => SegmentStage::Active,
+            1 => SegmentStage::Full,
+            _ => SegmentStage::Sealed,
         }
     }
 
-    pub(crate) fn set_stage(&self, stage: Stage) {
+    pub(crate) fn set_stage(&self, stage: SegmentStage) {
         self.stage.store(stage as u8, Ordering::Release);
     }
 
@@ -262,7 +262,7 @@ impl Segment {
             end: self.end(),
             bytes: self.len(),
             max_timestamp_ms: self.max_timestamp_ms(),
-            active: self.stage() == Stage::Active,
+            active: self.stage() == SegmentStage::Active,
             sealed: self.is_droppable(),
         }
     }
@@ -270,9 +270,9 @@ impl Segment {
     /// Whether retention may drop it: it is sealed, or cannot be sealed because a sync has failed.
     pub(crate) fn is_droppable(&self) -> bool {
         match self.stage() {
-            Stage::Active => false,
-            Stage::Full => self.is_poisoned(),
-            Stage::Sealed => true,
+            SegmentStage::Active => false,
+            SegmentStage::Full => self.is_poisoned(),
+            SegmentStage::Sealed => true,
         }
     }
 
@@ -413,7 +413,7 @@ impl Segment {
         let Some(mut index) = self.index.try_lock() else {
             return false;
         };
-        let stays = self.stage() != Stage::Sealed || self.pinned.load(Ordering::Acquire);
+        let stays = self.stage() != SegmentStage::Sealed || self.pinned.load(Ordering::Acquire);
         if stays || std::mem::take(&mut index.used) {
             return false;
         }
@@ -514,7 +514,7 @@ impl Segment {
     pub(crate) fn report_missing(&self, shared: &Shared) {
         let whole = Damage::UpTo(self.len());
         if self.damages.lock().insert(0, whole) != Some(whole) {
-            let loss = Loss {
+            let loss = DataLoss {
                 file: self.log_path(),
                 position: 0,
                 bytes: self.len(),

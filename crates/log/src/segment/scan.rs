@@ -35,7 +35,7 @@ pub(crate) const OFFSET_GAP_MAX: u64 = 1 << 24;
 static ZEROS: [u8; 4096] = [0; 4096];
 
 /// The result of a scan.
-pub(crate) struct Scan {
+pub(crate) struct SegmentScan {
     /// Position after the last valid batch.
     pub(crate) position: u64,
     /// Offset after the last record.
@@ -74,9 +74,9 @@ pub(crate) fn scan(
     below: Offset,
     batch_bytes_max: u64,
     tail_bytes: TailBytes,
-) -> io::Result<Scan> {
+) -> io::Result<SegmentScan> {
     let file_len = file.len()?;
-    let mut scan = Scan {
+    let mut scan = SegmentScan {
         position: from.position,
         end: from.offset,
         max_timestamp_ms: from.max_timestamp_ms,
