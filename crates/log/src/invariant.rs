@@ -136,7 +136,7 @@ mod tests {
         let broken = catch_panic(|| bytes[0]);
         let words = broken.unwrap_err();
         assert!(words.starts_with("index out of bounds"), "{words}");
-        assert!(engine_has_failed(), "the write goes on");
+        assert!(engine_has_failed(), "the write is not over");
         assert!(!panic_is_contained());
         end_write();
     }

@@ -126,10 +126,14 @@ impl World {
                     .unwrap()
             })
             .collect();
-        let told = log.metrics().lost_messages;
+        let reported = log.metrics().lost_messages;
         // After a power loss the index of a dropped segment may reappear.
-        let is_right = lost.start <= told && (told <= lost.end || end == End::PowerLoss);
-        assert!(is_right, "seed {}: {told} told of {lost:?}", self.seed);
+        let is_right = lost.start <= reported && (reported <= lost.end || end == End::PowerLoss);
+        assert!(
+            is_right,
+            "seed {}: {reported} reported of {lost:?}",
+            self.seed
+        );
         self.log = Some(log);
         self.journal
             .check_recovered(self.seed, recovery.journal, end);
@@ -407,7 +411,7 @@ impl World {
                 promised_end = promised_end.max(fact.end);
                 assert!(
                     next >= fact.end,
-                    "seed {seed}: {next} may be given away again"
+                    "seed {seed}: {next} may be assigned again"
                 );
             }
         }

@@ -39,7 +39,7 @@ fn a_failed_write_fails_its_append_and_later_ones_go_to_a_new_segment() {
             .unwrap();
         assert_eq!(
             next.base, 2,
-            "the failed append's offset is not given away again"
+            "the failed append's offset is not assigned again"
         );
         log.step();
         next.wait().unwrap();
@@ -138,10 +138,7 @@ fn a_full_disk_refuses_appends_until_space_is_free() {
             refused += 1;
         }
     }
-    assert_eq!(
-        refused, 4,
-        "the room that was reserved is used, and no more"
-    );
+    assert_eq!(refused, 4, "only the reserved space is used");
     disk.set(|faults| faults.room_bytes = None);
     partition
         .append_internal(batch_of(&[&text]), Durability::Kernel)
@@ -327,7 +324,7 @@ fn a_corrupt_middle_is_reported_once_and_the_rest_stays_readable() {
     for _ in 0..2 {
         let found = offsets(&read_all(&partition));
         assert_eq!(found[..4], [0, 1, 2, 3]);
-        assert_eq!(found[4], 5, "goes on at the next batch");
+        assert_eq!(found[4], 5, "continues at the next batch");
         assert_eq!(found.last(), Some(&99));
         assert_eq!(log.metrics().corrupt_regions, 1);
     }
@@ -365,7 +362,7 @@ fn a_truncated_file_loses_only_its_end_and_blocks_no_reader() {
         assert_eq!(log.metrics().corrupt_regions, 1, "cut to {bytes}");
         // A reader that begins in the lost part continues after it.
         for from in [whole + 1, 50, 99] {
-            let (answer, told) = std::sync::mpsc::channel();
+            let (answer, outcomes) = std::sync::mpsc::channel();
             let Read::Cold(cold) = partition.read(from, 1 << 20) else {
                 panic!("not cold")
             };
@@ -373,7 +370,7 @@ fn a_truncated_file_loses_only_its_end_and_blocks_no_reader() {
             // One turn for each of the two files.
             log.step();
             log.step();
-            assert_eq!(offsets(&told.try_recv().unwrap().unwrap()), [100]);
+            assert_eq!(offsets(&outcomes.try_recv().unwrap().unwrap()), [100]);
         }
         assert_eq!(log.metrics().corrupt_regions, 1, "cut to {bytes}");
         let other = log.partition(topic(2), 0, SMALL).unwrap();
@@ -418,12 +415,12 @@ fn a_long_damaged_region_does_not_block_other_reads() {
     let (log, _) = open(&sim);
     let [damaged, whole] = [2, 1].map(|number| log.partition(topic(number), 0, SMALL).unwrap());
     let [first, second] = [(damaged, 1), (whole, 0)].map(|(partition, from)| {
-        let (answer, told) = std::sync::mpsc::channel();
+        let (answer, outcomes) = std::sync::mpsc::channel();
         let Read::Cold(cold) = partition.read(from, 1) else {
             panic!("not cold")
         };
         cold.on_ready(Box::new(move |outcome| answer.send(outcome).unwrap()));
-        told
+        outcomes
     });
     log.step();
     assert_eq!(offsets(&second.try_recv().unwrap().unwrap()), [0]);
@@ -431,7 +428,7 @@ fn a_long_damaged_region_does_not_block_other_reads() {
     log.step();
     assert_eq!(offsets(&first.try_recv().unwrap().unwrap()), [23]);
     assert_eq!(log.metrics().cold_reads, 2);
-    assert_eq!(log.metrics().corrupt_regions, 1, "told as one");
+    assert_eq!(log.metrics().corrupt_regions, 1, "reported as one");
 }
 
 #[test]

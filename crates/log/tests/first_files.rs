@@ -32,7 +32,7 @@ fn creating_a_first_file_blocks_neither_appends_nor_other_partitions() {
             done.send(appended).unwrap();
         });
         let appended = is_done.recv_timeout(HANG);
-        let appended = appended.expect("the new file holds up what is not its own");
+        let appended = appended.expect("creating the new file blocks other appends");
         disk.set(|faults| faults.hanging_creates = None);
         appended.wait().unwrap();
         appending.join().unwrap();

@@ -216,7 +216,7 @@ fn files_that_compaction_could_not_remove_do_not_bring_records_back() {
         sim.kill();
         let (log, _) = open(&sim);
         let found = offsets(&read_all(&partition_of(&log)));
-        assert_eq!(found, newest, "{fails_at}: what was dropped came back");
+        assert_eq!(found, newest, "{fails_at}: dropped records have reappeared");
     }
     assert!(failures >= 3, "{failures} syncs failed");
 }

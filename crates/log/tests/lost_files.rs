@@ -48,17 +48,13 @@ fn the_start_reports_missing_and_truncated_files_with_the_lost_messages() {
                 // reports no loss of these.
                 let again = start == 0 || (base != 100 && whole.is_some());
                 let expected = if again { (1, lost) } else { (0, 0) };
-                let told = (counted.corrupt_regions, counted.lost_messages);
-                assert_eq!(told, expected, "{base} {whole:?} start {start}");
+                let reported = (counted.corrupt_regions, counted.lost_messages);
+                assert_eq!(reported, expected, "{base} {whole:?} start {start}");
                 let gone = base + whole.unwrap_or(0)..base + messages;
                 let expected: Vec<u64> = (0..110).filter(|it| !gone.contains(it)).collect();
                 let found = offsets(&read_all(&partition));
                 assert_eq!(found, expected, "{base} {whole:?}");
-                assert_eq!(
-                    partition.next_offset(),
-                    110,
-                    "no offset is given away twice"
-                );
+                assert_eq!(partition.next_offset(), 110, "no offset is assigned twice");
                 assert_eq!(log.metrics().corrupt_regions, counted.corrupt_regions);
                 log.close();
             }
@@ -125,8 +121,8 @@ fn a_truncated_newest_file_after_a_kill_puts_the_end_in_doubt() {
             "{bytes:?}"
         );
         log.partition(topic(1), 0, SMALL).unwrap();
-        let told = log.metrics().corrupt_regions + log.metrics().truncated_bytes.min(1);
-        assert_eq!(told, in_doubt, "{bytes:?}");
+        let reported = log.metrics().corrupt_regions + log.metrics().truncated_bytes.min(1);
+        assert_eq!(reported, in_doubt, "{bytes:?}");
     }
 }
 

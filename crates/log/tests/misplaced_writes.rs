@@ -71,8 +71,11 @@ fn check(sim: &SimDisk, hit: u64, what: &str) {
         let found: Vec<u64> = read_all(&partition).iter().map(right).collect();
         assert_eq!(found, expected, "{what}");
         let counted = log.metrics();
-        let told = (counted.corrupt_regions, counted.truncated_bytes);
-        assert!(told.0 == 1 || told.1 > 0, "{what}: told {told:?}");
+        let reported = (counted.corrupt_regions, counted.truncated_bytes);
+        assert!(
+            reported.0 == 1 || reported.1 > 0,
+            "{what}: reported {reported:?}"
+        );
     }
     // Small reads from each offset, with the hints and damages that earlier reads have left.
     for from in 0..BATCHES {

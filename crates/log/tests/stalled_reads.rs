@@ -63,7 +63,7 @@ impl World {
     }
 
     /// The outcome that a waiter gets while the test's clock advances.
-    fn later<T: Send>(&self, told: &Receiver<T>) -> T {
+    fn later<T: Send>(&self, outcomes: &Receiver<T>) -> T {
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -73,9 +73,9 @@ impl World {
                     thread::yield_now();
                 }
             });
-            let told = told.recv_timeout(HANG);
+            let outcomes = outcomes.recv_timeout(HANG);
             is_over.store(true, SeqCst);
-            told.expect("nobody gives up")
+            outcomes.expect("the waiter gets an outcome")
         })
     }
 
@@ -89,13 +89,13 @@ impl World {
 
 /// Runs work that may wait for the disk on a thread of its own.
 fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
-    let (answer, told) = channel();
+    let (answer, outcomes) = channel();
     thread::spawn(move || drop(answer.send(work())));
-    told
+    outcomes
 }
 
-fn now<T>(told: &Receiver<T>) -> T {
-    told.recv_timeout(HANG).expect("it waits for the disk")
+fn now<T>(outcomes: &Receiver<T>) -> T {
+    outcomes.recv_timeout(HANG).expect("it waits for the disk")
 }
 
 /// Begins a read on the log's reader thread.
@@ -103,9 +103,9 @@ fn read_cold(partition: &Arc<PartitionLog>) -> Receiver<Result<Vec<Batch>, ReadE
     let Read::Cold(cold) = partition.read(0, 1 << 20) else {
         panic!("not cold")
     };
-    let (answer, told) = channel();
+    let (answer, outcomes) = channel();
     cold.on_ready(Box::new(move |outcome| drop(answer.send(outcome))));
-    told
+    outcomes
 }
 
 fn is_named(error: &ReadError) -> bool {

@@ -237,7 +237,7 @@ fn evicted_batches_are_verified_again_before_they_are_sent() {
     world.disk.set(|faults| *faults = Faults::default());
     assert!(
         world.partition.read_stored(20, 400_000).is_none(),
-        "nobody has looked since"
+        "not verified since"
     );
     assert_eq!(read_all(&world.partition).len(), 100);
     assert!(world.partition.read_stored(20, 400_000).is_some());

@@ -542,7 +542,7 @@ impl BatchCleaner<'_> {
                 || (is_walkable(&kept)
                     && kept.base_offset() == batch.base_offset()
                     && kept.end_offset() == batch.end_offset()),
-            "compaction keeps the envelope of a batch"
+            "compaction has changed the offsets of a batch"
         );
         let mut packed = compress_kept(kept.clone(), wanted, keeps_empty);
         let bytes_max = batch.bytes().len().max(RECOMPRESSED_BYTES_MAX);

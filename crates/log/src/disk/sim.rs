@@ -461,7 +461,7 @@ mod tests {
             file.sync_data().unwrap();
             write(&file, &[2; 1000], 600);
             disk.power_loss(seed);
-            assert!(file.len().is_err(), "handles of the past are dead");
+            assert!(file.len().is_err(), "handles from before the crash fail");
             let file = disk.mount().open("a/b/c", OpenMode::Existing).unwrap();
             let mut bytes = vec![0; 2000];
             let count = file.read_at(&mut bytes, 0).unwrap();

@@ -127,7 +127,7 @@ impl JournalFile {
         self.reserve(end)?;
         invariant!(
             end <= self.reserved,
-            "{}: a write ends at {end}, behind its room of {} bytes",
+            "{}: a write ends at {end}, after the {} reserved bytes",
             self.path,
             self.reserved
         );
@@ -249,7 +249,7 @@ impl Journal {
         let mut state = self.state.lock();
         invariant!(
             position.0 <= state.appended,
-            "somebody waits for byte {} of the state journal, which has {}",
+            "a waiter waits for byte {} of the state journal, which has {}",
             position.0,
             state.appended
         );

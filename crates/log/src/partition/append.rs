@@ -105,7 +105,7 @@ impl PartitionLog {
         let base = state.offsets.next();
         invariant!(
             base >= self.written_end(),
-            "the next offset was assigned before"
+            "the next offset is already assigned"
         );
         if let Some(fields) = &fields {
             match state.producers.check(fields, now_ms)? {

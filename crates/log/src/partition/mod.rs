@@ -315,7 +315,7 @@ impl PartitionLog {
     pub(crate) fn set_synced_end(&self, end: Offset) {
         invariant!(
             end <= self.written_end(),
-            "the synced end lies beyond the written end"
+            "the synced end is above the written end"
         );
         self.synced_end.fetch_max(end, Ordering::AcqRel);
     }

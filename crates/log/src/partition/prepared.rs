@@ -86,7 +86,7 @@ impl PreparedFiles {
         let before = self.count.fetch_sub(1, AcqRel);
         invariant!(
             before > 0,
-            "a prepared file is used or removed that was not counted"
+            "a prepared file that was not counted is used or removed"
         );
     }
 }

@@ -114,7 +114,7 @@ impl RecentBatches {
         let newest = self.0.back();
         invariant!(
             newest.is_none_or(|newest| newest.end_offset() <= batch.base_offset()),
-            "a batch comes behind one in memory that is newer"
+            "a batch is older than the newest one in memory"
         );
         self.0.push_back(batch);
     }

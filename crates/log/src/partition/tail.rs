@@ -99,7 +99,7 @@ impl TailCache {
         let before = self.bytes.fetch_sub(weight, Relaxed);
         invariant!(
             before >= weight,
-            "more bytes leave the tail cache than were in it"
+            "more bytes are removed from the tail cache than were in it"
         );
     }
 }

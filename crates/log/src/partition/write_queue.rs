@@ -84,7 +84,7 @@ impl WriteQueue {
         self.take_writer();
         invariant!(
             self.writing_end == 0,
-            "two are about to write batches of one partition"
+            "two threads write batches of one partition"
         );
         let spare = std::mem::take(&mut self.spare);
         let batches = std::mem::replace(&mut self.pending, spare);
@@ -119,7 +119,7 @@ impl WriteQueue {
     pub(crate) fn end_round(&mut self) {
         invariant!(
             self.is_writing,
-            "somebody has written who does not have the writer"
+            "a thread has written without owning the writer"
         );
         self.writing_end = 0;
     }

@@ -86,7 +86,7 @@ impl SegmentWriter {
         let mut expected = batches[0].base_offset();
         invariant!(
             segment.end() <= expected,
-            "a batch does not lie behind those of its segment"
+            "a batch has a lower offset than the end of its segment"
         );
         for batch in batches.iter().take(BATCHES_MAX) {
             let next = end + batch.bytes().len() as u64;
@@ -101,7 +101,7 @@ impl SegmentWriter {
         self.reserve(partition, &segment, end)?;
         invariant!(
             end <= self.reserved,
-            "a write ends behind the room of its file"
+            "a write ends after the reserved space of its file"
         );
         if self.position == 0 {
             create_index(shared, &segment.index_path());

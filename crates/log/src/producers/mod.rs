@@ -408,7 +408,7 @@ impl Producers {
                 let all = self.total.count.fetch_sub(gone, Relaxed);
                 invariant!(
                     all >= gone,
-                    "{gone} producers are forgotten, and all partitions together knew {all}"
+                    "{gone} producers are removed, and all partitions together had {all}"
                 );
             }
         }

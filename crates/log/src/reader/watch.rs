@@ -180,9 +180,9 @@ mod tests {
     use crate::reader::ReadOutcome;
 
     fn begin(watch: &ReaderWatch, now_ms: i64, file: &str) -> (Option<u64>, Receiver<ReadOutcome>) {
-        let (answer, told) = channel();
+        let (answer, outcomes) = channel();
         let reader = Box::new(move |outcome| answer.send(outcome).unwrap());
-        (watch.begin(now_ms, file.into(), 7, reader), told)
+        (watch.begin(now_ms, file.into(), 7, reader), outcomes)
     }
 
     fn stalled(report: &WatchReport) -> (Vec<&str>, usize, usize) {
@@ -194,7 +194,7 @@ mod tests {
     fn a_stalled_read_is_named_and_its_thread_replaced() {
         let watch = ReaderWatch::default();
         assert_eq!(stalled(&watch.check(50_000)), (vec![], 0, 0));
-        let (slow, told) = begin(&watch, 50_000, "a");
+        let (slow, outcomes) = begin(&watch, 50_000, "a");
         let (quick, _) = begin(&watch, 50_000, "b");
         let ended = watch.end(quick.unwrap(), 50_001);
         assert!(!ended.is_replaced && ended.reader.is_some());
@@ -203,7 +203,10 @@ mod tests {
             let expected = (vec!["a from offset 7"], replace, failed);
             assert_eq!(stalled(&watch.check(now_ms)), expected);
         }
-        assert!(told.try_recv().is_err(), "that is the looker's");
+        assert!(
+            outcomes.try_recv().is_err(),
+            "the caller of `check` has the callback"
+        );
         let ended = watch.end(slow.unwrap(), 90_001);
         assert!(ended.is_replaced && ended.reader.is_none());
         assert_eq!(stalled(&watch.check(200_000)), (vec![], 0, 0));
@@ -212,7 +215,7 @@ mod tests {
     #[test]
     fn a_thread_that_cannot_be_replaced_continues() {
         let watch = ReaderWatch::default();
-        let (slow, _told) = begin(&watch, 0, "a");
+        let (slow, _outcomes) = begin(&watch, 0, "a");
         for _ in 0..2 {
             assert_eq!(watch.check(10_000).replace, 1);
             watch.undo_replacement();
@@ -225,9 +228,9 @@ mod tests {
         let watch = ReaderWatch::default();
         let (first, _) = begin(&watch, 0, "a");
         watch.check(10_000);
-        let (second, told) = begin(&watch, 10_000, "a");
+        let (second, outcomes) = begin(&watch, 10_000, "a");
         assert_eq!(second, None);
-        assert!(told.try_recv().unwrap().is_err());
+        assert!(outcomes.try_recv().unwrap().is_err());
         assert!(begin(&watch, 10_000, "b").0.is_some());
         watch.end(first.unwrap(), 11_000);
         assert!(begin(&watch, 11_000, "a").0.is_some());
@@ -241,9 +244,12 @@ mod tests {
             .collect();
         let report = watch.check(10_000);
         assert_eq!((report.stalled.len(), report.replace), (100, STALLED_MAX));
-        let (late, told) = begin(&watch, 9_000, "late");
+        let (late, outcomes) = begin(&watch, 9_000, "late");
         assert!(watch.stop());
-        assert!(told.try_recv().is_err(), "nobody is told any more");
+        assert!(
+            outcomes.try_recv().is_err(),
+            "no callback is called any more"
+        );
         assert_eq!(begin(&watch, 10_000, "a").0, None);
         assert!(watch.end(late.unwrap(), 10_001).reader.is_none());
         drop(turns);

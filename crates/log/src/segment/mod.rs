@@ -321,7 +321,7 @@ impl Segment {
     pub(crate) fn note_written(&self, batch: &Batch, position: u64) {
         invariant!(
             position == self.len(),
-            "a batch was not written where the one before it ends"
+            "a batch was not written at the end of the one before"
         );
         let mut index = self.index.lock();
         if position - index.last_position >= INDEX_INTERVAL_BYTES {
