@@ -35,8 +35,7 @@ struct PartitionModel {
     facts: BTreeMap<Offset, Fact>,
     /// Bodies of failed appends, which may or may not be in the log.
     doubtful: BTreeSet<String>,
-    /// Batches that were cut off, base offset to end offset. Neither they nor their offsets may
-    /// ever reappear.
+    /// Batches that were cut off, base offset to end offset. Neither batch nor offset may reappear.
     cut: BTreeMap<Offset, Offset>,
     /// Offsets below this one were assigned to batches that count, and must not be assigned again.
     given: Offset,
@@ -108,8 +107,7 @@ impl World {
         self.log.as_ref().unwrap()
     }
 
-    /// Opens the log after `end`, and checks the journal and the reported losses of truncated
-    /// files.
+    /// Opens the log after `end`, and checks the journal and the reported losses.
     fn open(&mut self, end: End) -> bool {
         let lost = self.lost_by_cuts();
         let Ok((log, recovery)) = Log::open(self.disk.mount(), self.options.clone()) else {
@@ -129,11 +127,7 @@ impl World {
         let reported = log.metrics().lost_messages;
         // After a power loss the index of a dropped segment may reappear.
         let is_right = lost.start <= reported && (reported <= lost.end || end == End::PowerLoss);
-        assert!(
-            is_right,
-            "seed {}: {reported} reported of {lost:?}",
-            self.seed
-        );
+        assert!(is_right, "seed {}: {reported} of {lost:?}", self.seed);
         self.log = Some(log);
         self.journal
             .check_recovered(self.seed, recovery.journal, end);
@@ -272,8 +266,7 @@ impl World {
                 self.journal.waiting.clear();
                 self.journal.before = None;
             }
-            // Only the first failed snapshot may have had an effect, because the machine crashed
-            // during it.
+            // Only the first failed snapshot may have had an effect: the machine crashed in it.
             Err(_) => {
                 self.journal.instead.get_or_insert(fresh);
             }
