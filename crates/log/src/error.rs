@@ -191,7 +191,7 @@ pub enum BatchError {
     Length {
         /// Bytes according to the header, or the bytes of a header.
         declared: u64,
-        /// Bytes that there are.
+        /// Bytes present.
         actual: u64,
     },
     /// Not message format 2.

@@ -21,7 +21,7 @@ pub fn engine_has_failed() -> bool {
     HAS_FAILED.get()
 }
 
-/// Whether a panic of this thread will be caught by [`catch_panic`], so that it ends neither the
+/// Whether a panic of this thread will be caught by `catch_panic`, so that it ends neither the
 /// thread nor the process. For a panic hook.
 pub fn panic_is_contained() -> bool {
     IS_CONTAINED.get()

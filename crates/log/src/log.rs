@@ -279,8 +279,8 @@ impl Log {
         self.inner.shared.reader_watch.stop_waiting();
     }
 
-    /// The error for a folder that could be opened and should not be used: it has topics, and the
-    /// owner finds nothing in the journal.
+    /// The error for a folder that was opened but should not be used: it has topics, and the owner
+    /// finds no definitions in the journal.
     pub fn journal_lost(&self, recovery: &Recovery) -> OpenError {
         data_folder::journal_lost(self.shared().disk.folder(), &recovery.topics)
     }

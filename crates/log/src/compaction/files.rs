@@ -110,7 +110,7 @@ fn sync_dir(shared: &Shared, dir: &str) -> Result<(), IoFailure> {
 pub(crate) struct SegmentReplacement {
     /// Path of the new segment's index, which may still have its temporary name.
     index_path: String,
-    /// Files of the replaced segments, except the first, whose names the new one has.
+    /// Files of the replaced segments, except those of the first, whose names the new segment has.
     leftovers: Vec<String>,
 }
 

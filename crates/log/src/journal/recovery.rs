@@ -1,9 +1,9 @@
 //! Opens the journal: chooses the current file, reads its entries, and repairs damage.
 //!
 //! Both files are read before anything is written. A damaged file is first copied to
-//! `state.N.damaged-1` (2, 3, …), which is synced. Then a new file with the entries that could be
-//! read is written, synced, and renamed to the damaged one's name. Until the owner's next snapshot
-//! it also stores the number of lost entries.
+//! `state.N.damaged-1` (or `-2`, `-3`, …), which is synced. Then a new file with the entries that
+//! could be read is written, synced, and renamed to the damaged one's name. Until the owner's next
+//! snapshot it also stores the number of lost entries.
 
 use std::io;
 use std::sync::Arc;

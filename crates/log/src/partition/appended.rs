@@ -16,7 +16,7 @@ use crate::error::AppendError;
 /// The shared state of a [`Pending`]: completed by the thread that writes or syncs.
 #[derive(Debug, Default)]
 pub(crate) struct Waiter {
-    /// The batch is written, and only the sync is missing.
+    /// Whether the batch is written, so that only the sync is missing.
     is_written: AtomicBool,
     state: Mutex<WaiterState>,
 }

@@ -362,12 +362,12 @@ pub(crate) fn tail_weight(batch: &Batch) -> u64 {
     batch.bytes().len() as u64 + BATCH_OVERHEAD_BYTES
 }
 
-/// Folder of a partition, below the data folder.
+/// Folder of a partition, relative to the data folder.
 pub(crate) fn partition_dir(topic: Uuid, number: u32) -> Arc<str> {
     format!("{}/{number}", topic_dir(topic)).into()
 }
 
-/// Folder of a topic, below the data folder.
+/// Folder of a topic, relative to the data folder.
 pub(crate) fn topic_dir(topic: Uuid) -> String {
     format!("topics/{}", topic.hyphenated())
 }

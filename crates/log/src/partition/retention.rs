@@ -75,7 +75,7 @@ impl PartitionLog {
         self.drop_segments(&gone)
     }
 
-    /// Drops each sealed segment for whose offsets `covers` returns `true` (nobody needs them any
+    /// Drops each sealed segment for whose offsets `covers` returns `true` (they are not needed any
     /// more), except those with a record of `kept_since_ms` (milliseconds since 1970) or later.
     /// Returns the bytes freed. Blocks on the disk. If such a segment is active and not small, it
     /// is sealed, and dropped by a later call.

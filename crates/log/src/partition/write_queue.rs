@@ -8,7 +8,7 @@ use crate::options::Durability;
 use crate::partition::appended::Waiter;
 
 /// Batches that are to be written. One thread at a time owns the writer
-/// ([`SegmentWriter`](super::Writer)).
+/// ([`SegmentWriter`](super::writer::SegmentWriter)).
 #[derive(Default)]
 pub(crate) struct WriteQueue {
     /// Batches with offsets that were not handed to the kernel yet.

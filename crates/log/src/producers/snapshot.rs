@@ -77,7 +77,7 @@ pub struct ProducerSnapshot {
 pub struct SnapshotProducer {
     /// The producer's id, not negative.
     pub id: i64,
-    /// When it was heard of, in milliseconds since 1970.
+    /// When the producer's last batch came, in milliseconds since 1970.
     pub seen_ms: i64,
     /// Whether batches before these were lost, so that retries of them are accepted.
     pub earlier_were_lost: bool,

@@ -79,9 +79,9 @@ pub(crate) struct Segment {
     poisoned: OnceLock<IoFailure>,
     file: Mutex<Option<Arc<dyn DiskFile>>>,
     file_used: AtomicBool,
-    /// Compaction has given the names of its files to another segment. For readers that still use
-    /// this one, the file stays open and the index stays in memory, because neither can be opened
-    /// again.
+    /// Whether compaction has given the names of this segment's files to another one. For readers
+    /// that still use this one, the file stays open and the index stays in memory, because neither
+    /// can be opened again.
     pinned: AtomicBool,
     index: Mutex<SegmentIndex>,
     /// Locked during a sync of this file: the kernel reports a failed sync only once, so a second
