@@ -173,8 +173,8 @@ impl Log {
         shared.removals.note(topic);
         let partitions: Vec<Arc<PartitionLog>> = {
             let mut partitions = shared.partitions.write();
-            let gone = partitions.extract_if((topic, 0)..=(topic, u32::MAX), |_, _| true);
-            gone.map(|(_, partition)| partition).collect()
+            let removed = partitions.extract_if((topic, 0)..=(topic, u32::MAX), |_, _| true);
+            removed.map(|(_, partition)| partition).collect()
         };
         for partition in &partitions {
             let mut state = partition.state.lock();

@@ -48,9 +48,9 @@ impl Removals {
         self.topics.lock().iter().copied().collect()
     }
 
-    fn forget(&self, gone: &[Uuid]) {
+    fn forget(&self, removed: &[Uuid]) {
         let mut topics = self.topics.lock();
-        for topic in gone {
+        for topic in removed {
             topics.remove(topic);
         }
     }
@@ -101,29 +101,29 @@ impl Remover {
     fn remove(&mut self, shared: &Shared) -> Result<(), IoFailure> {
         shared.journal.sync()?;
         let mut outcome = Ok(());
-        let mut gone = Vec::new();
+        let mut removed = Vec::new();
         for topic in std::mem::take(&mut self.left) {
             // The broker's stop does not wait for removals: the next start does them.
             if shared.queues.removals.is_stopped() {
                 continue;
             }
             match remove_folder(shared, topic) {
-                Ok(()) => gone.push(topic),
+                Ok(()) => removed.push(topic),
                 Err(failure) => {
                     self.left.push(topic);
                     outcome = Err(failure);
                 }
             }
         }
-        if gone.is_empty() {
+        if removed.is_empty() {
             return outcome;
         }
         count(&shared.counters.syncs, 1);
         if let Err(error) = shared.disk.sync_dir("topics") {
-            self.left.extend(gone);
+            self.left.extend(removed);
             return Err(IoFailure::new("sync", "topics", &error));
         }
-        shared.removals.forget(&gone);
+        shared.removals.forget(&removed);
         outcome
     }
 }

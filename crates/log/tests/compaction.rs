@@ -491,11 +491,11 @@ fn crash(seed: u64) {
         drop((partition, log));
         let kill = random.below(2) == 0;
         kills_only &= kill;
-        let end = |disk: &SimDisk, fate: u64| {
+        let end = |disk: &SimDisk, loss_seed: u64| {
             if kill {
                 disk.kill()
             } else {
-                disk.power_loss(fate)
+                disk.power_loss(loss_seed)
             }
         };
         end(&disk, random.next());
@@ -560,8 +560,8 @@ fn a_crash_in_each_operation_keeps_the_newest_of_each_key() {
     let mut operations = 0;
     loop {
         let mut survived = false;
-        for fate in 0..24 {
-            survived = crash_in(operations, fate);
+        for loss_seed in 0..24 {
+            survived = crash_in(operations, loss_seed);
         }
         if survived {
             break;
@@ -572,7 +572,7 @@ fn a_crash_in_each_operation_keeps_the_newest_of_each_key() {
 }
 
 /// Returns whether the compaction was completed.
-fn crash_in(operation: u64, fate: u64) -> bool {
+fn crash_in(operation: u64, loss_seed: u64) -> bool {
     let larger = PartitionOptions {
         segment_bytes: 2_500,
         segment_ms: None,
@@ -602,13 +602,13 @@ fn crash_in(operation: u64, fate: u64) -> bool {
     disk.die_after(operation);
     let outcome = partition.compact(&options(0));
     drop((partition, log));
-    match fate % 4 {
+    match loss_seed % 4 {
         0 => disk.kill(),
-        _ => disk.power_loss(fate),
+        _ => disk.power_loss(loss_seed),
     }
     let (log, _) = open(&disk);
     let partition = log.partition(topic(1), 0, larger.clone()).unwrap();
-    let seed = operation * 1_000 + fate;
+    let seed = operation * 1_000 + loss_seed;
     model.check(seed, &partition, 0);
     let ends = partition
         .segments()
@@ -630,7 +630,7 @@ fn crash_in(operation: u64, fate: u64) -> bool {
         .map(|segment| segment.base)
         .collect();
     drop((partition, log));
-    disk.power_loss(fate);
+    disk.power_loss(loss_seed);
     let (log, _) = open(&disk);
     let partition = log.partition(topic(1), 0, larger).unwrap();
     model.check(seed, &partition, 0);

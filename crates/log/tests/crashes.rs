@@ -38,7 +38,7 @@ struct PartitionModel {
     /// Batches that were cut off, base offset to end offset. Neither batch nor offset may reappear.
     cut: BTreeMap<Offset, Offset>,
     /// Offsets below this one were assigned to batches that count, and must not be assigned again.
-    given: Offset,
+    assigned_end: Offset,
     waiting: Vec<(Offset, Durability, Appended)>,
 }
 
@@ -152,11 +152,11 @@ impl World {
             Ok(appended) => {
                 let (base, end) = (appended.base, appended.end);
                 assert!(
-                    base >= model.given,
+                    base >= model.assigned_end,
                     "seed {}: offset {base} used twice",
                     self.seed
                 );
-                model.given = end;
+                model.assigned_end = end;
                 let fact = Fact {
                     end,
                     text,
@@ -274,7 +274,7 @@ impl World {
     }
 
     fn check_reads(&mut self, number: usize) {
-        let from = self.random.below(self.partitions[number].given + 2);
+        let from = self.random.below(self.partitions[number].assigned_end + 2);
         let cloverleaf_log::Read::Batches(batches) = self.logs[number].read(from, 2_000) else {
             return;
         };
@@ -409,7 +409,7 @@ impl World {
             }
         }
         assert!(next >= last);
-        model.given = last.max(promised_end);
+        model.assigned_end = last.max(promised_end);
         // A later power loss may undo the removal of a file.
         let dropped = model
             .facts

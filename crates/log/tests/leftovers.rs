@@ -209,8 +209,10 @@ fn files_that_compaction_could_not_remove_do_not_bring_records_back() {
         let newest = [10];
         assert!(before.ends_with(&newest), "{fails_at}: {before:?}");
         let segments = partition.segments();
-        let gone: Vec<u64> = segments.iter().map(|segment| segment.base).collect();
-        partition.drop_segments(&gone[..gone.len() - 1]).unwrap();
+        let dropped: Vec<u64> = segments.iter().map(|segment| segment.base).collect();
+        partition
+            .drop_segments(&dropped[..dropped.len() - 1])
+            .unwrap();
         assert_eq!(offsets(&read_all(&partition)), newest, "{fails_at}");
         drop((partition, log));
         sim.kill();
@@ -253,11 +255,11 @@ fn log_file_len(sim: &SimDisk) -> u64 {
 }
 
 /// Bytes of reserved space that a start leaves after the last batch when it cuts off the rest.
-const LEFT_BYTES: u64 = cloverleaf_log::BATCH_HEADER_BYTES as u64;
+const RESERVED_AFTER_CUT_BYTES: u64 = cloverleaf_log::BATCH_HEADER_BYTES as u64;
 
 /// Makes a partition with two batches and reserved space after them. Returns the position after the
 /// batches.
-fn with_room(sim: &SimDisk) -> u64 {
+fn with_reserved_space(sim: &SimDisk) -> u64 {
     let (log, _) = open(sim);
     let partition = partition_of(&log);
     for text in ["one", "two"] {
@@ -279,7 +281,7 @@ fn with_room(sim: &SimDisk) -> u64 {
 #[test]
 fn after_a_kill_reserved_space_is_kept() {
     let sim = SimDisk::new();
-    with_room(&sim);
+    with_reserved_space(&sim);
     let (log, recovery) = open(&sim);
     assert_eq!(recovery.partitions[0].truncated_bytes, 0);
     assert!(recovery.report.iter().all(|line| !line.contains("torn")));
@@ -292,7 +294,7 @@ fn after_a_kill_reserved_space_is_kept() {
 #[test]
 fn after_a_clean_stop_reserved_space_is_kept_until_a_power_loss() {
     let sim = SimDisk::new();
-    let end = with_room(&sim);
+    let end = with_reserved_space(&sim);
     let (log, _) = open(&sim);
     log.close();
     drop(log);
@@ -309,7 +311,7 @@ fn after_a_clean_stop_reserved_space_is_kept_until_a_power_loss() {
     sim.power_loss(1);
     let (log, _) = open(&sim);
     assert_eq!(offsets(&read_all(&partition_of(&log))), [0, 1]);
-    assert_eq!(log_file_len(&sim), end + LEFT_BYTES);
+    assert_eq!(log_file_len(&sim), end + RESERVED_AFTER_CUT_BYTES);
 }
 
 /// Bytes that a power loss has left far after the last whole batch are not read, and do not
@@ -317,7 +319,7 @@ fn after_a_clean_stop_reserved_space_is_kept_until_a_power_loss() {
 #[test]
 fn after_a_power_loss_bytes_after_a_hole_are_cut_off() {
     let sim = SimDisk::new();
-    let end = with_room(&sim);
+    let end = with_reserved_space(&sim);
     let path = format!("{DIR}/{:020}.log", 0);
     let file = sim.mount().open(&path, OpenMode::Existing).unwrap();
     let mut stale = batch_of(&["stale"]).bytes().to_vec();
@@ -329,5 +331,5 @@ fn after_a_power_loss_bytes_after_a_hole_are_cut_off() {
     let (log, _) = open(&sim);
     let partition = partition_of(&log);
     assert_eq!(offsets(&read_all(&partition)), [0, 1]);
-    assert_eq!(log_file_len(&sim), end + LEFT_BYTES);
+    assert_eq!(log_file_len(&sim), end + RESERVED_AFTER_CUT_BYTES);
 }

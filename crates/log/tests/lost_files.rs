@@ -50,8 +50,8 @@ fn the_start_reports_missing_and_truncated_files_with_the_lost_messages() {
                 let expected = if again { (1, lost) } else { (0, 0) };
                 let reported = (counted.corrupt_regions, counted.lost_messages);
                 assert_eq!(reported, expected, "{base} {whole:?} start {start}");
-                let gone = base + whole.unwrap_or(0)..base + messages;
-                let expected: Vec<u64> = (0..110).filter(|it| !gone.contains(it)).collect();
+                let dropped = base + whole.unwrap_or(0)..base + messages;
+                let expected: Vec<u64> = (0..110).filter(|it| !dropped.contains(it)).collect();
                 let found = offsets(&read_all(&partition));
                 assert_eq!(found, expected, "{base} {whole:?}");
                 assert_eq!(partition.next_offset(), 110, "no offset is assigned twice");

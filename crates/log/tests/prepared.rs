@@ -220,8 +220,8 @@ fn a_crash_in_each_operation_loses_nothing_and_brings_nothing_back() {
     let mut died_with_file = 0;
     loop {
         let mut survived = false;
-        for fate in 0..16 {
-            survived = crash_in(operations, fate, &mut died_with_file);
+        for loss_seed in 0..16 {
+            survived = crash_in(operations, loss_seed, &mut died_with_file);
         }
         if survived {
             break;
@@ -233,7 +233,7 @@ fn a_crash_in_each_operation_loses_nothing_and_brings_nothing_back() {
 }
 
 /// Returns whether all operations were done before the crash.
-fn crash_in(operation: u64, fate: u64, died_with_file: &mut u64) -> bool {
+fn crash_in(operation: u64, loss_seed: u64, died_with_file: &mut u64) -> bool {
     let disk = SimDisk::new();
     let (log, _) = open(&disk);
     let partition = log.partition(topic(1), 0, OPTIONS).unwrap();
@@ -253,9 +253,9 @@ fn crash_in(operation: u64, fate: u64, died_with_file: &mut u64) -> bool {
         acknowledged = number + 1;
     }
     drop((partition, log));
-    match fate % 4 {
+    match loss_seed % 4 {
         0 => disk.kill(),
-        _ => disk.power_loss(operation * 1_000 + fate),
+        _ => disk.power_loss(operation * 1_000 + loss_seed),
     }
     *died_with_file += u64::from(prepared(&disk).is_some());
     let (log, _) = open(&disk);
@@ -268,7 +268,7 @@ fn crash_in(operation: u64, fate: u64, died_with_file: &mut u64) -> bool {
     let next = roll(&log, &partition, next);
     check(&partition, next);
     drop((partition, log));
-    disk.power_loss(fate);
+    disk.power_loss(loss_seed);
     let (log, _) = open(&disk);
     check(&log.partition(topic(1), 0, OPTIONS).unwrap(), next);
     survived
@@ -349,8 +349,9 @@ fn a_file_that_was_exchanged_with_the_prepared_one_is_put_back() {
         }
         for start in 0..2 {
             let (log, recovery) = open(&disk);
-            let told = |line: &String| line.contains(&log_path) && line.contains(&prepared_path);
-            assert_eq!(recovery.report.iter().any(told), start == 0);
+            let is_reported =
+                |line: &String| line.contains(&log_path) && line.contains(&prepared_path);
+            assert_eq!(recovery.report.iter().any(is_reported), start == 0);
             assert_eq!(prepared(&disk), None);
             let partition = log.partition(topic(1), 0, OPTIONS).unwrap();
             check(&partition, next);

@@ -64,10 +64,10 @@ fn the_start_is_never_above_pending_records() {
     assert_eq!(offsets(&read_all(&partition)), [0]);
     // The hole does not count as unwritten.
     assert_eq!(partition.written_and_unwritten(), (1, 0));
-    let behind = partition.append(batch_of(&["b"]), Durability::Kernel);
+    let next = partition.append(batch_of(&["b"]), Durability::Kernel);
     assert_eq!(partition.written_and_unwritten(), (1, 1));
     log.step_commit();
-    assert!(behind.unwrap().is_ready());
+    assert!(next.unwrap().is_ready());
     assert_eq!(partition.written_and_unwritten(), (51, 0));
 }
 

@@ -249,13 +249,13 @@ fn inflate_snappy(input: &[u8], out: &mut Vec<u8>, bytes_max: usize) -> Result<(
             rest = rest.get(SNAPPY_HEADER_BYTES..).ok_or_else(cut_off)?;
             continue;
         }
-        let (length, behind) = rest.split_first_chunk::<4>().ok_or_else(cut_off)?;
+        let (length, after) = rest.split_first_chunk::<4>().ok_or_else(cut_off)?;
         let length = u32::from_be_bytes(*length) as usize;
-        let (block, behind) = behind.split_at_checked(length).ok_or_else(cut_off)?;
+        let (block, after) = after.split_at_checked(length).ok_or_else(cut_off)?;
         let before = out.len();
         inflate_snappy_block(block, out, left)?;
         left -= out.len() - before;
-        rest = behind;
+        rest = after;
     }
     Ok(())
 }

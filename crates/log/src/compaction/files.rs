@@ -322,11 +322,11 @@ impl PartitionLog {
         let Some(first) = run.first().filter(|_| !state.is_closed) else {
             return false;
         };
-        let mut there = state.segments.iter();
-        let first_is_there = there.by_ref().any(|segment| Arc::ptr_eq(segment, first));
-        first_is_there
+        let mut segments = state.segments.iter();
+        let has_first = segments.by_ref().any(|segment| Arc::ptr_eq(segment, first));
+        has_first
             && run[1..].iter().all(|segment| {
-                there
+                segments
                     .next()
                     .is_some_and(|other| Arc::ptr_eq(segment, other))
             })

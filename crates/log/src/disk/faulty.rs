@@ -85,18 +85,18 @@ impl Faults {
 
     /// Uses up `bytes` of the free space, or fails because the disk is full.
     fn take_space(&mut self, bytes: u64) -> io::Result<()> {
-        if let Some(room) = &mut self.room_bytes {
-            if *room < bytes {
+        if let Some(free) = &mut self.room_bytes {
+            if *free < bytes {
                 return Err(ErrorKind::StorageFull.into());
             }
-            *room -= bytes;
+            *free -= bytes;
         }
         Ok(())
     }
 }
 
 /// Whether the path contains a text.
-fn names_path(text: &Option<String>, path: &str) -> bool {
+fn path_contains(text: &Option<String>, path: &str) -> bool {
     text.as_ref().is_some_and(|text| path.contains(text))
 }
 
@@ -129,7 +129,7 @@ impl Disk for FaultyDisk {
         }
         if mode == OpenMode::CreateNew {
             let mut faults = self.shared.faults.lock();
-            while names_path(&faults.hanging_creates, path) {
+            while path_contains(&faults.hanging_creates, path) {
                 self.shared.changed.wait(&mut faults);
             }
             if faults.room_bytes == Some(0) {
@@ -188,7 +188,7 @@ impl Disk for FaultyDisk {
 
     fn free_bytes(&self) -> io::Result<u64> {
         match self.shared.faults.lock().room_bytes {
-            Some(room) => Ok(room),
+            Some(free) => Ok(free),
             None => self.inner.free_bytes(),
         }
     }
@@ -237,7 +237,7 @@ impl DiskFile for FaultyFile {
 
     fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
         let mut faults = self.shared.faults.lock();
-        while names_path(&faults.hanging_reads, &self.path) {
+        while path_contains(&faults.hanging_reads, &self.path) {
             self.shared.changed.wait(&mut faults);
         }
         if faults.broken_reads && self.path.contains(&faults.only) {
@@ -280,8 +280,8 @@ impl DiskFile for FaultyFile {
             return Err(ErrorKind::ReadOnlyFilesystem.into());
         }
         let freed = self.inner.len()?.saturating_sub(len);
-        if let Some(room) = &mut faults.room_bytes {
-            *room += freed;
+        if let Some(free) = &mut faults.room_bytes {
+            *free += freed;
         }
         drop(faults);
         self.inner.set_len(len)

@@ -133,11 +133,11 @@ impl JournalFile {
         );
         // Zeros mark the end. Without them, an entry that an older generation has left here could
         // be taken for a damaged entry of this generation.
-        let room = self
+        let zeros = self
             .reserved
             .saturating_sub(end)
             .min(ENTRY_HEADER_BYTES as u64);
-        bytes.resize(len + room as usize, 0);
+        bytes.resize(len + zeros as usize, 0);
         let write = self
             .file
             .write_all_at(&[IoSlice::new(&bytes)], self.position);
@@ -155,8 +155,8 @@ impl JournalFile {
             write(&encode_journal_header(self.next_entry.id), 0).map_err(fail)?;
         }
         if repair.wipe {
-            let behind = self.reserved.saturating_sub(self.position);
-            write(&vec![0; behind as usize], self.position).map_err(fail)?;
+            let tail_len = self.reserved.saturating_sub(self.position);
+            write(&vec![0; tail_len as usize], self.position).map_err(fail)?;
         }
         if repair.header || repair.wipe {
             self.sync()

@@ -189,8 +189,8 @@ fn identify(file: &[u8]) -> Option<JournalId> {
 /// Whether a torn or damaged entry follows the last one: each write leaves zeros after its last
 /// entry.
 fn is_torn(file: &[u8], end: usize) -> bool {
-    let behind = file.get(end..).unwrap_or_default();
-    let header = &behind[..behind.len().min(ENTRY_HEADER_BYTES)];
+    let following = file.get(end..).unwrap_or_default();
+    let header = &following[..following.len().min(ENTRY_HEADER_BYTES)];
     header.iter().any(|byte| *byte != 0)
 }
 
@@ -287,14 +287,14 @@ mod tests {
         let (mut file, starts) = file_of(&all[..4], &[]);
         let end = starts[3] + 624;
         let mut next_entry = NextEntry { id: ID, ordinal: 5 };
-        let mut behind = Vec::new();
+        let mut following = Vec::new();
         let note = JournalNote::Complete {
             generation: 2,
             ordinal: 9,
         };
-        next_entry.encode_note(note, 0, &mut behind);
-        next_entry.encode(&all[4], 0, &mut behind);
-        file[end..end + behind.len()].copy_from_slice(&behind);
+        next_entry.encode_note(note, 0, &mut following);
+        next_entry.encode(&all[4], 0, &mut following);
+        file[end..end + following.len()].copy_from_slice(&following);
         file[starts[1] + 30] ^= 1;
         let kept = [&all[..1], &all[2..]].concat();
         assert_eq!(read(&file, true).unwrap().into_entries(), kept);
@@ -351,9 +351,9 @@ mod tests {
         fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..3_000)) {
             read(&bytes, false);
             decode_journal_entries(&bytes);
-            let mut behind = encode_journal_header(ID).to_vec();
-            behind.extend(&bytes);
-            read(&behind, false);
+            let mut following = encode_journal_header(ID).to_vec();
+            following.extend(&bytes);
+            read(&following, false);
         }
     }
 }

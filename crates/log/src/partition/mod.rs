@@ -258,10 +258,10 @@ impl PartitionLog {
         let end = self.written_end();
         // After a raise the next offset is equivalent to the written end: no record is between
         // them.
-        let holds = |hole: &Range<Offset>| {
+        let contains_offset = |hole: &Range<Offset>| {
             hole.contains(&offset) || (hole.start == end && hole.end == offset)
         };
-        match self.holes().into_iter().find(holds) {
+        match self.holes().into_iter().find(contains_offset) {
             Some(hole) if hole.start == end => end,
             Some(hole) => hole.end,
             None => offset,

@@ -213,8 +213,8 @@ impl PartitionLog {
             return;
         };
         // An empty segment keeps its reserved space: recovery would take it for a truncated one.
-        let has_room = writer.position > 0 && writer.reserved > writer.position;
-        if writer.pads_blocks && has_room && !segment.is_poisoned() {
+        let has_reserved = writer.position > 0 && writer.reserved > writer.position;
+        if writer.pads_blocks && has_reserved && !segment.is_poisoned() {
             let cut = segment
                 .file(&self.shared)
                 .map(|file| file.set_len(writer.position));

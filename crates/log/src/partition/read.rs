@@ -291,7 +291,7 @@ impl PartitionLog {
 impl PartitionState {
     pub(crate) fn source(&self, from: Offset, bytes_max: usize) -> ReadSource {
         let from = from.max(self.offsets.logical_start());
-        let holds = self
+        let index = self
             .segments
             .partition_point(|segment| segment.end() <= from);
         if let Some(first) = self.recent.first_base() {
@@ -299,7 +299,7 @@ impl PartitionState {
             // cache.
             let next = self
                 .segments
-                .get(holds)
+                .get(index)
                 .map_or(from, |segment| from.max(segment.base));
             if next >= first {
                 let batches = self.recent.read(next, bytes_max);
@@ -309,7 +309,7 @@ impl PartitionState {
                 };
             }
         }
-        match self.segments.get(holds) {
+        match self.segments.get(index) {
             Some(segment) => ReadSource::Segment(segment.clone(), from.max(segment.base)),
             None => ReadSource::End,
         }

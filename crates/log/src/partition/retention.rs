@@ -32,14 +32,14 @@ impl PartitionLog {
         let mut state = self.state.lock();
         let offset = offset.min(self.written_end());
         state.offsets.raise_start(offset);
-        let gone: Vec<Offset> = state
+        let dropped: Vec<Offset> = state
             .segments
             .iter()
             .filter(|segment| segment.end() <= offset && segment.is_droppable())
             .map(|segment| segment.base)
             .collect();
         drop(state);
-        self.drop_segments(&gone)
+        self.drop_segments(&dropped)
     }
 
     /// Drops old segments: those whose records are all older than `older_than_ms` (milliseconds
@@ -56,7 +56,7 @@ impl PartitionLog {
     ) -> Result<u64, LogError> {
         let segments = self.segments();
         let mut total: u64 = segments.iter().map(|segment| segment.bytes).sum();
-        let mut gone = Vec::new();
+        let mut dropped = Vec::new();
         for segment in segments.iter().take_while(|segment| segment.sealed) {
             let too_old = older_than_ms.is_some_and(|limit| segment.max_timestamp_ms < limit);
             let too_much = bytes_max.is_some_and(|limit| total > limit);
@@ -64,7 +64,7 @@ impl PartitionLog {
                 break;
             }
             total -= segment.bytes;
-            gone.push(segment.base);
+            dropped.push(segment.base);
         }
         if let (Some(limit), Some(active)) = (older_than_ms, segments.last())
             && active.active
@@ -72,7 +72,7 @@ impl PartitionLog {
         {
             self.seal_active();
         }
-        self.drop_segments(&gone)
+        self.drop_segments(&dropped)
     }
 
     /// Drops each sealed segment for whose offsets `covers` returns `true` (they are not needed any
@@ -89,20 +89,21 @@ impl PartitionLog {
         kept_since_ms: Option<i64>,
         mut covers: impl FnMut(Range<Offset>) -> bool,
     ) -> Result<u64, LogError> {
-        let mut gone = Vec::new();
+        let mut dropped = Vec::new();
         for segment in self.segments() {
-            let may_go = segment.sealed || (segment.active && segment.bytes >= SEAL_BYTES_MIN);
-            let stays = kept_since_ms.is_some_and(|since_ms| segment.max_timestamp_ms >= since_ms);
-            if !may_go || stays || !covers(segment.base..segment.end) {
+            let may_drop = segment.sealed || (segment.active && segment.bytes >= SEAL_BYTES_MIN);
+            let is_kept =
+                kept_since_ms.is_some_and(|since_ms| segment.max_timestamp_ms >= since_ms);
+            if !may_drop || is_kept || !covers(segment.base..segment.end) {
                 continue;
             }
             if segment.sealed {
-                gone.push(segment.base)
+                dropped.push(segment.base)
             } else {
                 self.seal_active()
             }
         }
-        self.drop_segments(&gone)
+        self.drop_segments(&dropped)
     }
 
     /// Drops the segments with these base offsets. Ignores unknown ones and those that are not
@@ -122,10 +123,10 @@ impl PartitionLog {
         if bases.is_empty() {
             return Ok(0);
         }
-        let holds =
+        let has_dropped_producers =
             |segment: &Arc<Segment>| bases.contains(&segment.base) && segment.has_producers();
         let mut covered = Offset::MAX;
-        if self.state.lock().segments.iter().any(holds) {
+        if self.state.lock().segments.iter().any(has_dropped_producers) {
             // The next start rebuilds the producers' state from the segments, so a snapshot must
             // contain it before they are dropped.
             covered = self.snapshot_before_drop(bases)?;
@@ -139,27 +140,27 @@ impl PartitionLog {
         self.finish_replacement(&mut files)?;
         let mut state = self.state.lock();
         let newest_base = state.segments.last().map_or(0, |segment| segment.base);
-        let goes = |segment: &Arc<Segment>| {
+        let is_to_drop = |segment: &Arc<Segment>| {
             let is_known = !segment.has_producers() || segment.end() <= covered;
             let is_named = bases.contains(&segment.base) && segment.base < newest_base;
             is_named && is_known && segment.is_droppable()
         };
-        let gone: Vec<Arc<Segment>> = state
+        let dropped: Vec<Arc<Segment>> = state
             .segments
-            .extract_if(.., |segment| goes(segment))
+            .extract_if(.., |segment| is_to_drop(segment))
             .collect();
         // The entries in the tail cache's order are removed later, when their turn comes.
-        state.recent.forget(&gone);
+        state.recent.forget(&dropped);
         drop(state);
         if let Err(error) = successor {
-            if gone.is_empty() {
+            if dropped.is_empty() {
                 return Err(error);
             }
             tracing::warn!(folder = %self.dir, %error, "the newest segment is not dropped yet");
         }
         let mut freed = 0;
         let mut outcome = Ok(());
-        for segment in gone {
+        for segment in dropped {
             // No sync of the file may be running while it is removed.
             let _one_at_a_time = segment.sync_lock.lock();
             // The index is removed first: recovery takes an index without a segment for lost
@@ -178,12 +179,12 @@ impl PartitionLog {
     /// which offsets were assigned.
     fn begin_successor(self: &Arc<Self>, bases: &[Offset]) -> Result<(), LogError> {
         let mut state = self.state.lock();
-        let newest_goes = state
+        let drops_newest = state
             .segments
             .last()
             .is_some_and(|segment| segment.is_droppable() && bases.contains(&segment.base));
         // A thread that writes now begins a new segment itself, because the newest one is sealed.
-        if !newest_goes || state.writes.is_writing() {
+        if !drops_newest || state.writes.is_writing() {
             return Ok(());
         }
         state.writes.take_writer();

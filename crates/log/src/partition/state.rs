@@ -44,8 +44,8 @@ impl PartitionState {
 
     /// The segment that contains the record before this offset.
     pub(crate) fn segment_ending_at(&self, end: Offset) -> Option<&Arc<Segment>> {
-        let holds = |segment: &&Arc<Segment>| segment.base < end && end <= segment.end();
-        self.segments.iter().rev().find(holds)
+        let matches = |segment: &&Arc<Segment>| segment.base < end && end <= segment.end();
+        self.segments.iter().rev().find(matches)
     }
 }
 

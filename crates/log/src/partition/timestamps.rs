@@ -79,8 +79,8 @@ impl PartitionLog {
     /// `timestamp_ms` or later.
     fn offset_before_timestamp(self: &Arc<Self>, timestamp_ms: i64) -> Result<Offset, ReadError> {
         let state = self.state.lock();
-        let holds = |segment: &&Arc<Segment>| segment.max_timestamp_ms() >= timestamp_ms;
-        let Some(segment) = state.segments.iter().find(holds).cloned() else {
+        let matches = |segment: &&Arc<Segment>| segment.max_timestamp_ms() >= timestamp_ms;
+        let Some(segment) = state.segments.iter().find(matches).cloned() else {
             return Ok(self.written_end());
         };
         let logical_start = state.offsets.logical_start();
@@ -128,8 +128,8 @@ fn each_record(batch: &Batch, from: Offset, mut each: impl FnMut(Offset, i64) ->
 /// `from` and the batch's highest timestamp if the batch cannot be inflated.
 fn first_since(batch: &Batch, from: Offset, timestamp_ms: i64) -> Option<(Offset, i64)> {
     let mut found = None;
-    let walked = each_record(batch, from, |offset, its_ms| {
-        found = (its_ms >= timestamp_ms).then_some((offset, its_ms));
+    let walked = each_record(batch, from, |offset, record_ms| {
+        found = (record_ms >= timestamp_ms).then_some((offset, record_ms));
         found.is_none()
     });
     if walked {
@@ -141,9 +141,9 @@ fn first_since(batch: &Batch, from: Offset, timestamp_ms: i64) -> Option<(Offset
 /// The first record from offset `from` on with the highest timestamp above `above_ms`.
 fn highest_of(batch: &Batch, from: Offset, above_ms: i64) -> Option<(Offset, i64)> {
     let mut best: Option<(Offset, i64)> = None;
-    let walked = each_record(batch, from, |offset, its_ms| {
-        if its_ms > best.map_or(above_ms, |(_, best_ms)| best_ms) {
-            best = Some((offset, its_ms));
+    let walked = each_record(batch, from, |offset, record_ms| {
+        if record_ms > best.map_or(above_ms, |(_, best_ms)| best_ms) {
+            best = Some((offset, record_ms));
         }
         true
     });

@@ -404,11 +404,11 @@ impl Producers {
                 self.total.count.fetch_add(now - before, Relaxed);
             }
             Ordering::Less => {
-                let gone = before - now;
-                let all = self.total.count.fetch_sub(gone, Relaxed);
+                let removed = before - now;
+                let all = self.total.count.fetch_sub(removed, Relaxed);
                 invariant!(
-                    all >= gone,
-                    "{gone} producers are removed, and all partitions together had {all}"
+                    all >= removed,
+                    "{removed} producers are removed, and all partitions together had {all}"
                 );
             }
         }
@@ -467,10 +467,10 @@ impl Producers {
             .map(|producer| producer.last_used)
             .collect();
         let last = (uses.len() / EVICTED_ONE_IN).max(1) - 1;
-        let (_, newest_to_go, _) = uses.select_nth_unstable(last);
-        let newest_to_go = *newest_to_go;
+        let (_, evicted_up_to, _) = uses.select_nth_unstable(last);
+        let evicted_up_to = *evicted_up_to;
         self.map
-            .retain(|_, producer| producer.last_used > newest_to_go);
+            .retain(|_, producer| producer.last_used > evicted_up_to);
     }
 
     #[cfg(test)]

@@ -20,10 +20,10 @@ fn fields(epoch: i16, first_sequence: i32, records: u32) -> ProducerFields {
 fn check(batches: &[(i16, i32, u32)], expected: &str) {
     let mut producers = table(10);
     let mut next = 100;
-    let mut said = Vec::new();
+    let mut verdicts = Vec::new();
     for (epoch, sequence, records) in batches {
         let fields = fields(*epoch, *sequence, *records);
-        said.push(match producers.check(&fields, 0) {
+        verdicts.push(match producers.check(&fields, 0) {
             Ok(SequenceVerdict::New) => {
                 producers.add(&fields, next, next, 0);
                 next += u64::from(*records);
@@ -38,7 +38,7 @@ fn check(batches: &[(i16, i32, u32)], expected: &str) {
             Err(error) => panic!("{error}"),
         });
     }
-    assert_eq!(said.join(", "), expected);
+    assert_eq!(verdicts.join(", "), expected);
 }
 
 #[test]

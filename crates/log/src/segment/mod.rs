@@ -302,8 +302,8 @@ impl Segment {
     /// Closes the file, unless it was used since the last call or has unsynced bytes: the kernel
     /// reports a failed write-back only to descriptors that were open when it failed.
     fn close_file(&self) -> bool {
-        let stays = self.is_dirty() || self.pinned.load(Ordering::Acquire);
-        if stays || self.file_used.swap(false, Ordering::Relaxed) {
+        let must_stay = self.is_dirty() || self.pinned.load(Ordering::Acquire);
+        if must_stay || self.file_used.swap(false, Ordering::Relaxed) {
             return false;
         }
         // The thread that has the lock is opening or using the file.
@@ -413,8 +413,8 @@ impl Segment {
         let Some(mut index) = self.index.try_lock() else {
             return false;
         };
-        let stays = self.stage() != SegmentStage::Sealed || self.pinned.load(Ordering::Acquire);
-        if stays || std::mem::take(&mut index.used) {
+        let must_stay = self.stage() != SegmentStage::Sealed || self.pinned.load(Ordering::Acquire);
+        if must_stay || std::mem::take(&mut index.used) {
             return false;
         }
         index.entries = None;
