@@ -44,7 +44,7 @@ fn the_start_reports_missing_and_truncated_files_with_the_lost_messages() {
                 let (log, _) = open(&sim);
                 let partition = log.partition(topic(1), 0, SMALL).unwrap();
                 let counted = log.metrics();
-                // The first start repairs a missing file and the active one, so the second one
+                // The first start repairs a missing file and the active one, so the second start
                 // reports no loss of these.
                 let again = start == 0 || (base != 100 && whole.is_some());
                 let expected = if again { (1, lost) } else { (0, 0) };
