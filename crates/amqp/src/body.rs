@@ -1,5 +1,5 @@
-//! A message's body where it lies. Large ones come in several frames, and are not put together
-//! before they are in their batch.
+//! A message's body, borrowed from where it was received. A large body comes in several frames;
+//! they are joined only when the body is copied into its batch.
 
 use crate::wire::peek_frame;
 
@@ -10,24 +10,24 @@ pub struct Body<'a>(Place<'a>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place<'a> {
     One(&'a [u8]),
-    /// Whole frames that were looked at before, and the length of their payloads together.
+    /// Whole frames, already validated, and the total length of their payloads.
     Frames(&'a [u8], usize),
-    /// Pieces, and their length together.
+    /// Pieces, and their total length.
     Pieces(&'a [Vec<u8>], usize),
 }
 
 impl<'a> Body<'a> {
-    /// The payloads of whole, well-formed frames, of `length` bytes together.
+    /// The payloads of whole, well-formed frames, of `length` bytes in total.
     pub(crate) fn of_frames(frames: &'a [u8], length: usize) -> Self {
         Self(Place::Frames(frames, length))
     }
 
-    /// Several pieces.
+    /// A body in several pieces.
     pub(crate) fn of_pieces(pieces: &'a [Vec<u8>]) -> Self {
         Self(Place::Pieces(pieces, pieces.iter().map(Vec::len).sum()))
     }
 
-    /// Bytes of it.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         match self.0 {
             Place::One(body) => body.len(),
@@ -35,12 +35,12 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// Whether there are none.
+    /// Whether the body has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Its pieces, in order.
+    /// The pieces, in order.
     pub fn pieces(&self) -> Pieces<'a> {
         Pieces(match self.0 {
             Place::One(body) => Rest::One(Some(body)),
@@ -49,7 +49,7 @@ impl<'a> Body<'a> {
         })
     }
 
-    /// The body if it lies in one piece.
+    /// The body, if it is in one piece.
     #[inline]
     pub fn one(&self) -> Option<&'a [u8]> {
         match self.0 {
@@ -91,7 +91,7 @@ impl<'a> Iterator for Pieces<'a> {
         match &mut self.0 {
             Rest::One(body) => body.take(),
             Rest::Frames(frames) => {
-                // Their sizes were looked at when they came.
+                // Cannot fail: the frames were validated when they came.
                 let frame = peek_frame(frames, u32::MAX).ok()?.ok()?;
                 *frames = &frames[frame.len_bytes()..];
                 Some(frame.payload)
@@ -101,13 +101,13 @@ impl<'a> Iterator for Pieces<'a> {
     }
 }
 
-/// A body that comes piece by piece: small pieces are put together, large ones stay as they came.
+/// A body that arrives piece by piece: small pieces are joined, large ones stay as they are.
 #[derive(Debug, Default)]
 pub(crate) struct Collected {
     pieces: Vec<Vec<u8>>,
 }
 
-/// Up to so many bytes small pieces become one.
+/// Small pieces are joined up to this size.
 const PIECE_BYTES: usize = 64 << 10;
 
 impl Collected {

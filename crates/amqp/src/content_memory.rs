@@ -1,27 +1,27 @@
-//! A bound on what all connections together hold of messages that they cannot store yet: contents
-//! whose frames come mixed with those of other channels, and transactions that are not committed.
+//! A memory budget, shared by all connections, for messages that cannot be stored yet: contents
+//! whose frames are interleaved with those of other channels, and uncommitted transactions.
 //!
-//! A connection may have half of it while nobody else needs it, and else a share of a quarter, or
-//! room for the largest message or transaction. While more than half of the memory is in use, a
-//! connection that has held some of it for too long gives it up: so none keeps it from the others
-//! for ever.
+//! A connection may use half of the budget while the other half is free. Once more than half is in
+//! use, its limit is a quarter, or its largest message or transaction if that is more. In that
+//! state a connection that has held memory for too long is closed, so that no connection keeps
+//! memory from the others forever.
 //!
-//! A content whose frames come one after the other is held by the driver, which has a bound of its
-//! own.
+//! A content whose frames arrive one after the other is not counted here: it stays in the driver's
+//! read buffer, which has a bound of its own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// One connection may hold this part of the memory.
+/// While the budget is tight, one connection may use a fourth of it.
 const SHARE: u64 = 4;
-/// How long something may be held while the memory is tight.
+/// Memory may be held for this long while the budget is tight.
 const HOLD_US: u64 = 30_000_000;
-/// A content or transaction gets a second more for each so many bytes.
+/// The slowest upload that is tolerated: per MiB held, the time limit grows by one second.
 const BYTES_PER_SECOND_MIN: u64 = 1 << 20;
-/// How often a connection that holds something for long looks whether the memory is tight.
+/// Interval at which a connection that holds memory checks whether the budget is tight.
 const LOOK_US: u64 = 5_000_000;
 
-/// The memory of all connections.
+/// The memory budget of all connections.
 #[derive(Debug)]
 pub struct ContentMemory {
     bytes_max: u64,
@@ -29,7 +29,7 @@ pub struct ContentMemory {
 }
 
 impl ContentMemory {
-    /// So many bytes for all.
+    /// A budget of `bytes_max` bytes for all connections.
     pub fn new(bytes_max: u64) -> Arc<Self> {
         Arc::new(Self {
             bytes_max,
@@ -37,18 +37,18 @@ impl ContentMemory {
         })
     }
 
-    /// Bytes that are held.
+    /// Bytes in use.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Relaxed)
     }
 
-    /// Whether the memory may soon be used up for others.
+    /// Whether more than half is in use, so that connections have to keep to their share.
     fn is_tight(&self) -> bool {
         self.bytes() > self.bytes_max / 2
     }
 }
 
-/// Adds to what is held if that stays within a bound.
+/// Adds to a counter unless the sum would exceed `bytes_max`.
 fn try_add(held: &AtomicU64, bytes: u64, bytes_max: u64) -> bool {
     let add = |used: u64| {
         let sum = used.checked_add(bytes)?;
@@ -57,13 +57,13 @@ fn try_add(held: &AtomicU64, bytes: u64, bytes_max: u64) -> bool {
     held.fetch_update(Relaxed, Relaxed, add).is_ok()
 }
 
-/// The part of the memory that one connection has.
+/// One connection's share of the budget.
 #[derive(Debug)]
 pub(crate) struct ContentShare {
     memory: Arc<ContentMemory>,
     bytes_max: u64,
     bytes: AtomicU64,
-    /// When to look whether something is held for too long.
+    /// When to check next whether memory is held for too long.
     look_us: AtomicU64,
 }
 
@@ -78,7 +78,7 @@ impl ContentShare {
         })
     }
 
-    /// When [`ContentShare::is_due`] should be asked at the latest.
+    /// The time by which [`ContentShare::is_due`] has to be called.
     pub(crate) fn due_us(&self) -> u64 {
         match self.bytes.load(Relaxed) {
             0 => u64::MAX,
@@ -86,7 +86,7 @@ impl ContentShare {
         }
     }
 
-    /// Whether everything that is held has to be looked at ([`Held::is_overdue`]).
+    /// Whether all that this connection holds has to be checked with [`Held::is_overdue`].
     pub(crate) fn is_due(&self, now_us: u64) -> bool {
         if now_us < self.due_us() {
             return false;
@@ -120,8 +120,8 @@ impl ContentShare {
     }
 }
 
-/// The part of a connection's share that one content or transaction has; given back when it is
-/// dropped.
+/// The memory of one content or transaction, out of its connection's share; dropping it releases
+/// the memory.
 #[derive(Debug)]
 pub(crate) struct Held {
     share: Arc<ContentShare>,
@@ -138,7 +138,7 @@ impl Held {
         }
     }
 
-    /// Holds more; `false`: there is no room, and nothing changes.
+    /// Reserves `bytes` more; `false`: they exceed the budget, and nothing changes.
     #[must_use]
     pub(crate) fn grow(&mut self, bytes: usize, now_us: u64) -> bool {
         let bytes = bytes as u64;
@@ -156,7 +156,7 @@ impl Held {
         self.bytes
     }
 
-    /// Whether it would have to be given up if the memory were tight.
+    /// Whether this was held for too long. It counts only while the budget is tight.
     pub(crate) fn is_overdue(&self, now_us: u64) -> bool {
         let more_us = self.bytes.saturating_mul(1_000_000) / BYTES_PER_SECOND_MIN;
         self.bytes > 0 && now_us >= self.since_us + HOLD_US + more_us

@@ -1,54 +1,55 @@
-//! The exceptions that end a channel or a connection: codes, and texts as RabbitMQ writes them.
+//! The exceptions that close a channel or a connection: reply codes, and texts as RabbitMQ writes
+//! them.
 //!
-//! Source: AMQP 0-9-1 specification, "reply codes"; texts from RabbitMQ's behaviour, because
-//! programs look into them.
+//! Source: AMQP 0-9-1 specification, "reply codes"; the texts are RabbitMQ's, because client
+//! programs parse them.
 
 use std::fmt;
 
-/// A reply code. Soft ones end a channel, hard ones the connection.
+/// A reply code. A soft error closes a channel, a hard error the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub enum ReplyCode {
-    /// The other side is content with the end.
+    /// An orderly close, without an error.
     ReplySuccess = 200,
-    /// A content is larger than is allowed.
+    /// The content is larger than allowed.
     ContentTooLarge = 311,
-    /// No queue for a mandatory message: the code of a return, and never of an end.
+    /// A mandatory message that no queue matches: used by `basic.return`, never by a close.
     NoRoute = 312,
-    /// The operator ends the connection.
+    /// The operator closes the connection.
     ConnectionForced = 320,
     /// No such virtual host.
     InvalidPath = 402,
-    /// Not allowed for this user, or for anybody.
+    /// Not allowed for this user, or for any user.
     AccessRefused = 403,
     /// No such queue or exchange.
     NotFound = 404,
-    /// In exclusive use of another connection.
+    /// Another connection uses the queue exclusively.
     ResourceLocked = 405,
-    /// It is, but not as it was asked for.
+    /// The resource exists, but not with the properties that were asked for.
     PreconditionFailed = 406,
-    /// Bytes that are no frame.
+    /// Bytes that are not a frame.
     FrameError = 501,
     /// A malformed method.
     SyntaxError = 502,
-    /// A method that may not come now.
+    /// A method that is not allowed in this state.
     CommandInvalid = 503,
-    /// A channel that may not be used like this.
+    /// A channel that cannot be used in this way.
     ChannelError = 504,
-    /// A frame that may not come now.
+    /// A frame that is not allowed in this state.
     UnexpectedFrame = 505,
-    /// The broker lacks something.
+    /// The broker lacks a resource, such as memory.
     ResourceError = 506,
-    /// Something that was ruled out at the start.
+    /// Something that the negotiated limits or the configuration rule out.
     NotAllowed = 530,
-    /// Something that we do not do.
+    /// Something that this broker does not implement.
     NotImplemented = 540,
-    /// The broker's fault.
+    /// A fault of the broker.
     InternalError = 541,
 }
 
 impl ReplyCode {
-    /// Whether the connection ends, and not only the channel.
+    /// Whether the error closes the connection: a soft error closes only the channel.
     pub fn is_hard(self) -> bool {
         match self {
             Self::ReplySuccess
@@ -72,7 +73,7 @@ impl ReplyCode {
         }
     }
 
-    /// The word in front of a text.
+    /// RabbitMQ's name of the code, which begins each reply text.
     pub fn word(self) -> &'static str {
         match self {
             Self::ReplySuccess => "REPLY_SUCCESS",
@@ -97,18 +98,18 @@ impl ReplyCode {
     }
 }
 
-/// Why a channel or a connection ends.
+/// The error with which a channel or a connection is closed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{} - {explanation}", code.word())]
 pub struct Exception {
-    /// The kind of fault.
+    /// The reply code.
     pub code: ReplyCode,
-    /// The rest of the text.
+    /// The reply text after the code's name.
     pub explanation: String,
 }
 
 impl Exception {
-    /// A fault with its explanation.
+    /// An error with its explanation.
     pub fn new(code: ReplyCode, explanation: impl Into<String>) -> Self {
         Self {
             code,
@@ -131,7 +132,7 @@ impl Exception {
         Self::new(ReplyCode::NotFound, format!("no {resource}"))
     }
 
-    /// 405: another connection has the queue for itself.
+    /// 405: another connection uses the queue exclusively.
     pub fn locked(queue: &str) -> Self {
         let queue = Resource::queue(queue);
         Self::new(
@@ -144,7 +145,7 @@ impl Exception {
         )
     }
 
-    /// 406: it is there, but declared otherwise.
+    /// 406: the resource exists, but was declared with another value of this argument.
     pub fn inequivalent(
         argument: &str,
         resource: &Resource<'_>,
@@ -158,7 +159,7 @@ impl Exception {
     }
 }
 
-/// A queue or an exchange, as texts name it.
+/// A queue or an exchange, as reply texts name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resource<'a> {
     kind: &'static str,

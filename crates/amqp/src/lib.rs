@@ -1,11 +1,11 @@
 //! AMQP 0-9-1 as RabbitMQ speaks it: the specification with RabbitMQ's errata and extensions.
 //!
-//! Bytes in, broker calls, bytes out: this crate has no socket and no clock, the server has both.
+//! Bytes in, broker calls, bytes out: sockets and the clock are the server's.
 //!
 //! ```text
-//! session ──▶ host (exchanges, queues, who may use them) ──▶ broker (topics, subscriptions)
-//!    │           └─▶ routing (to which queues a message goes), queue_arguments
-//!    └─▶ wire (frames, methods, tables), message (how a message lies in a record)
+//! session ──▶ host (exchanges, queues, exclusive use) ──▶ broker (topics, subscriptions)
+//!    │           └─▶ routing (from exchange and key to queues), queue_arguments
+//!    └─▶ wire (frames, methods, tables), message (how a message is stored in a record)
 //! ```
 
 mod body;

@@ -1,4 +1,4 @@
-//! How clients say who they are, and the user that there is without configuration.
+//! The login mechanisms, and the user that exists without configuration.
 //!
 //! Source: <https://www.rabbitmq.com/docs/access-control>.
 
@@ -6,23 +6,23 @@ use cloverleaf_access::{InClear, Mechanism, User};
 
 use crate::wire::{Table, Value};
 
-/// The user that there is without configuration, and its password.
+/// Name and password of the user that exists without configuration.
 const GUEST: &str = "guest";
 
-/// The mechanisms that a client may choose from, the best one first: some take the first that they
-/// know. ANONYMOUS is, as in RabbitMQ, `guest` with the password `guest`, and may do what that may.
+/// The mechanisms offered to clients, best first: some clients take the first one that they know.
+/// As in RabbitMQ, ANONYMOUS logs in as `guest` with the password `guest`.
 pub(crate) const MECHANISMS: [Mechanism; 3] = [
     Mechanism::in_clear("PLAIN", plain),
     Mechanism::in_clear("AMQPLAIN", amqplain),
     Mechanism::anonymous(GUEST, GUEST),
 ];
 
-/// The user that there is without configuration.
+/// The user that exists without configuration.
 pub fn guest() -> User {
     User::new(GUEST).with_configured(GUEST)
 }
 
-/// As RabbitMQ reads it, which does not look at whom the client wants to act for.
+/// PLAIN as RabbitMQ reads it: the authorization identity (whom to act for) is ignored.
 fn plain(response: &[u8]) -> Option<InClear<'_>> {
     Some(InClear {
         acts_for: b"",

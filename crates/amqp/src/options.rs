@@ -1,4 +1,4 @@
-//! The options of AMQP.
+//! The options of AMQP sessions.
 
 use std::sync::Arc;
 
@@ -7,32 +7,32 @@ use cloverleaf_access::{Grants, Users};
 use crate::content_memory::{ContentMemory, ContentShare};
 use crate::mechanisms::guest;
 
-/// How sessions behave. The server fills it from its configuration.
+/// The options of all sessions. The server fills them from its configuration.
 #[derive(Debug, Clone)]
 pub struct SessionOptions {
     /// Largest frame that is offered to clients, in bytes (`frame_max`).
     pub frame_bytes_max: u32,
-    /// Most channels of a connection (`channel_max`).
+    /// Maximum number of channels of a connection (`channel_max`).
     pub channels_max: u16,
-    /// The interval of heartbeats that is offered, in seconds; 0: none.
+    /// The heartbeat interval that is offered to clients, in seconds; 0: no heartbeats.
     pub heartbeat_s: u16,
     /// Largest body of a message, in bytes (`max_message_size`).
     pub message_bytes_max: u64,
-    /// Most consumers of a channel (`consumer_max_per_channel`).
+    /// Maximum number of consumers of a channel (`consumer_max_per_channel`).
     pub consumers_max: usize,
-    /// Most bytes of the messages of a transaction that was not committed yet.
+    /// Maximum size of an uncommitted transaction's messages, in bytes.
     pub transaction_bytes_max: usize,
-    /// For messages that cannot be stored yet, of all connections together.
+    /// The memory, shared by all connections, for messages that cannot be stored yet.
     pub contents: Arc<ContentMemory>,
     /// The users that may connect.
     pub users: Arc<Users>,
-    /// The rights of the users; `None`: all of them.
+    /// The rights of the users; `None`: every user may do everything.
     pub grants: Option<Arc<Grants>>,
 }
 
 impl SessionOptions {
-    /// A connection's share of the memory for what cannot be stored yet: room for the largest that
-    /// it may send, at least.
+    /// A connection's share of the memory for messages that cannot be stored yet. It holds at least
+    /// the largest message and the largest transaction that a client may send.
     pub(crate) fn content_share(&self) -> Arc<ContentShare> {
         let one = self
             .message_bytes_max
@@ -42,7 +42,7 @@ impl SessionOptions {
 }
 
 impl Default for SessionOptions {
-    /// RabbitMQ's defaults, where it has one.
+    /// RabbitMQ's defaults, for the options that RabbitMQ has.
     fn default() -> Self {
         Self {
             frame_bytes_max: 131_072,

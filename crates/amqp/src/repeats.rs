@@ -1,8 +1,8 @@
-//! A log line for something that a client can make happen thousands of times per second.
+//! Throttles log lines about events that a client can cause thousands of times per second.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// At most one line in this time: often enough to be noticed, too seldom to fill a disk.
+/// Minimum time between two lines: short enough to be noticed, long enough not to fill a disk.
 const INTERVAL_US: u64 = 10_000_000;
 
 /// Counts an event and says when a line about it is due.
@@ -20,7 +20,7 @@ impl Repeats {
         }
     }
 
-    /// Counts one more. `Some` when a line is due: how many there were since the last one.
+    /// Counts one event. `Some(n)`: a line is due, and `n` events happened since the last one.
     pub(crate) fn count(&self, now_us: u64) -> Option<u64> {
         self.untold.fetch_add(1, Relaxed);
         let take_turn = |due_us| (now_us >= due_us).then_some(now_us + INTERVAL_US);

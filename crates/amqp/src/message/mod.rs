@@ -1,5 +1,5 @@
-//! How a message of AMQP lies in a record of the log, and how a record of another protocol looks to
-//! a consumer of AMQP.
+//! How an AMQP message is stored in a record of the log, and how a record of another protocol looks
+//! to an AMQP consumer.
 //!
 //! | record | AMQP |
 //! |---|---|
@@ -8,8 +8,8 @@
 //! | header `amqp-exchange` | the exchange to which it was published |
 //! | header `amqp-routing-key` | the routing key |
 //! | header `amqp-properties` | flags and properties as the publisher sent them, without `BCC` |
-//! | header `amqp-bcc` | further routing keys that no consumer sees |
-//! | other headers | the user's headers once more, as text, for readers of other protocols |
+//! | header `amqp-bcc` | the routing keys of `BCC`, which consumers do not see |
+//! | other headers | a copy of the user's headers as text, for consumers of other protocols |
 //!
 //! So a round trip through AMQP is lossless, and Kafka and NATS see body, key and headers.
 
@@ -27,43 +27,46 @@ pub const EXCHANGE: &[u8] = b"amqp-exchange";
 pub const ROUTING_KEY: &[u8] = b"amqp-routing-key";
 /// Record header: the content header's flags and properties, as they were sent.
 pub const PROPERTIES: &[u8] = b"amqp-properties";
-/// Record header: the routing keys of the user's header `BCC`, an array's bytes.
+/// Record header: the routing keys of the user's header `BCC`, as an encoded field array.
 const BCC: &[u8] = b"amqp-bcc";
-/// The user's header that is the record's key.
+/// The user's header that becomes the record's key.
 const KEY: &str = "kafka-key";
-/// Record headers that begin so are ours: no user's header becomes one of them.
+/// Prefixes of the broker's own record headers: a user's header with such a name is not stored as a
+/// record header.
 const RESERVED: [&[u8]; 2] = [b"amqp-", b"cloverleaf-"];
-/// A record of another protocol with longer text in a short string is shown with its beginning.
+/// The longest text of a short string. A record whose `amqp-` headers are longer was not written by
+/// AMQP; they are ignored.
 const SHORT_BYTES_MAX: usize = 255;
 
-/// Headers of a record of another protocol are shown as long as they have no more bytes than this,
-/// all together: a content header is one frame, and each client takes frames of 4096 bytes.
+/// Maximum total size of the headers shown for a record of another protocol; further ones are left
+/// out. A content header is one frame, and every client accepts frames of 4096 bytes.
 const FOREIGN_BYTES_MAX: usize = 4000;
-/// The bytes of a table's field beside its name and its text.
+/// Bytes of a table field besides its name and its text.
 const FIELD_OVERHEAD_BYTES: usize = 6;
 
 /// A message as AMQP sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// The exchange to which it was published; empty: the default one.
+    /// The exchange to which the message was published; empty: the default exchange.
     pub exchange: &'a str,
     /// The routing key.
     pub routing_key: &'a str,
     /// Flags and properties as in a content header, well formed, without `BCC`.
     pub properties: &'a [u8],
-    /// The routing keys of `BCC`, an array's bytes. Not read from a record: see [`bcc_of`].
+    /// The routing keys of `BCC`, as an encoded field array. [`Message::read`] leaves it empty: see
+    /// [`bcc_of`].
     pub bcc: &'a [u8],
     /// The body.
     pub body: Body<'a>,
 }
 
 impl<'a> Message<'a> {
-    /// Adds it to a batch. It expires at `expires_at_ms`, milliseconds since 1970.
+    /// Appends the message to a batch. It expires at `expires_at_ms`, in milliseconds since 1970.
     pub fn push(&self, builder: &mut BatchBuilder, expires_at_ms: Option<u64>) {
         self.push_with(builder, expires_at_ms, &[]);
     }
 
-    /// Adds it to a batch with further headers, which are for ourselves.
+    /// Like [`Message::push`], with further record headers for the broker's own use.
     pub fn push_with(
         &self,
         builder: &mut BatchBuilder,
@@ -114,15 +117,15 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// The message that a record of `queue` holds. `scratch` is for what a record of another
-    /// protocol does not have.
+    /// The AMQP message in a record of `queue`. `scratch` receives the properties made for a record
+    /// of another protocol.
     pub fn read(record: &Record<'a>, queue: &'a str, scratch: &'a mut Vec<u8>) -> Message<'a> {
         let (mut exchange, mut routing_key, mut properties) = (None, None, None);
         for (name, value) in record.headers.clone() {
             match name {
                 EXCHANGE => exchange = short(value),
                 ROUTING_KEY => routing_key = short(value),
-                // Another protocol's client may have written it.
+                // A client of another protocol may have written this header.
                 PROPERTIES => properties = value.filter(|raw| Properties::read(raw).is_ok()),
                 _ => continue,
             }
@@ -146,8 +149,8 @@ impl<'a> Message<'a> {
     }
 }
 
-/// The routing keys of a record that no consumer sees, an array's bytes: where it goes by its own
-/// keys once more, it goes by these too.
+/// The `BCC` routing keys of a stored message, as an encoded field array: they are needed when the
+/// message is routed again by its own keys.
 pub fn bcc_of<'a>(record: &Record<'a>) -> &'a [u8] {
     let bcc = record.headers.value_of(BCC).flatten();
     bcc.filter(|bytes| Array::check(bytes).is_ok())
@@ -163,9 +166,9 @@ fn is_reserved(name: &[u8]) -> bool {
     RESERVED.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// The user's headers among well-formed properties.
+/// The user's headers in well-formed properties.
 fn user_headers(raw: &[u8]) -> Table<'_> {
-    // The flags tell whether it is worth to look: bit 13 of the first two bytes.
+    // Avoids parsing: the flag of `headers` is bit 13 of the first two bytes.
     match raw.first() {
         Some(flags) if flags & 0x20 != 0 => {
             let properties = Properties::read(raw).unwrap_or_default();
@@ -175,7 +178,7 @@ fn user_headers(raw: &[u8]) -> Table<'_> {
     }
 }
 
-/// Text of a header: it was text, or was written to a common buffer.
+/// A header's text: borrowed from the table, or formatted into a shared buffer.
 enum Text<'a> {
     Own(&'a [u8]),
     Written(std::ops::Range<usize>),
@@ -190,8 +193,8 @@ impl<'a> Text<'a> {
     }
 }
 
-/// The headers that have a text: strings as they are, numbers in digits. Tables and arrays have
-/// none.
+/// The headers that can be shown as text: strings as they are, numbers in digits. Tables and arrays
+/// are left out.
 fn texts_of<'a>(table: Table<'a>, text: &mut String) -> Vec<(&'a str, Text<'a>)> {
     let mut texts = Vec::new();
     for (name, value) in table.fields() {
@@ -217,7 +220,7 @@ fn texts_of<'a>(table: Table<'a>, text: &mut String) -> Vec<(&'a str, Text<'a>)>
     texts
 }
 
-/// Properties for a record that no client of AMQP published: its headers, its key, its time.
+/// Properties for a record that no AMQP client published, made of its headers, key and time.
 fn foreign_properties(record: &Record<'_>, out: &mut Vec<u8>) {
     let mut table = Vec::new();
     let mut left = FOREIGN_BYTES_MAX;
@@ -241,7 +244,7 @@ fn foreign_properties(record: &Record<'_>, out: &mut Vec<u8>) {
     }
     let seconds = record.timestamp_ms / 1000;
     let properties = Properties {
-        // The table was written above, so it is well formed.
+        // Cannot fail: the table was encoded above.
         headers: Table::check(&table).ok().filter(|table| !table.is_empty()),
         timestamp: u64::try_from(seconds).ok(),
         ..Properties::default()

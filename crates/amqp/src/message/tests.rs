@@ -77,7 +77,7 @@ fn a_record_of_another_protocol_has_its_headers_its_key_and_its_time() {
     let headers: [Header<'_>; 3] = [
         (b"trace", Some(b"1")),
         (b"none", None),
-        // Not what it says it is.
+        // Malformed properties.
         (PROPERTIES, Some(b"\xff\xff\xff")),
     ];
     builder.push(Some(b"key"), Some(b"value"), &headers);

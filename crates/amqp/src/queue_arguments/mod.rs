@@ -1,52 +1,52 @@
-//! A queue's arguments (`x-…`): read and checked once, when it is declared.
+//! A queue's arguments (`x-…`), parsed and checked once, when the queue is declared.
 //!
-//! Source: <https://www.rabbitmq.com/docs/queues#optional-arguments> and the pages that it names;
-//! what is refused, and how, is RabbitMQ 4's behaviour.
+//! Source: <https://www.rabbitmq.com/docs/queues#optional-arguments> and the pages it links to;
+//! which arguments are refused, and with which text, follows RabbitMQ 4.
 
 use std::sync::Arc;
 
 use crate::exception::{Exception, Resource};
 use crate::wire::{Table, Value};
 
-/// Ten years: no time to live may be longer.
+/// Ten years: the longest TTL or expiry.
 const TIME_MAX_MS: i64 = 315_360_000_000;
-/// More priorities than 255 do not exist; each level costs a partition.
+/// The highest priority that AMQP knows; each level costs a partition.
 const PRIORITY_MAX: i64 = 255;
-/// A quorum queue without `x-delivery-limit` has the limit 20: the first delivery and 20 more.
+/// RabbitMQ's default `x-delivery-limit` of a quorum queue is 20: the first delivery and 20 more.
 const QUORUM_ATTEMPTS_MAX: u16 = 21;
 
-/// The type that a queue is declared with; here both are the same log.
+/// The declared queue type. Both types are stored in the same kind of log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum QueueKind {
     /// `classic`
     #[default]
     Classic,
-    /// `quorum`: a message has a limit of deliveries.
+    /// `quorum`: the number of deliveries of a message is limited.
     Quorum,
 }
 
-/// The behaviour of a queue that is full (`x-overflow`).
+/// What a full queue does (`x-overflow`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Overflow {
-    /// `drop-head`: the oldest message goes.
+    /// `drop-head`: the oldest message is dropped or dead-lettered.
     #[default]
     DropHead,
-    /// `reject-publish`: a publish is not confirmed but refused.
+    /// `reject-publish`: the publish is refused, with `basic.nack` if confirms are on.
     RejectPublish,
-    /// `reject-publish-dlx`: and what is refused is dead-lettered.
+    /// `reject-publish-dlx`: like `reject-publish`, and the refused message is dead-lettered.
     RejectPublishDeadLetter,
 }
 
-/// Where a queue's dead messages go.
+/// The dead-letter exchange and routing key of a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
     /// The exchange (`x-dead-letter-exchange`).
     pub exchange: Arc<str>,
-    /// The routing key, if not the message's own (`x-dead-letter-routing-key`).
+    /// The routing key (`x-dead-letter-routing-key`); `None`: the message's own.
     pub key: Option<Arc<str>>,
 }
 
-/// The choice of the consumer that gets the next message (`x-cloverleaf-dispatch`).
+/// The policy for choosing the consumer of the next message (`x-cloverleaf-dispatch`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DispatchArgument {
     /// `least-loaded`: the consumer with the fewest unacknowledged messages.
@@ -56,18 +56,18 @@ pub enum DispatchArgument {
     FillFirst,
 }
 
-/// The arguments of a queue, read.
+/// The parsed arguments of a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct QueueArguments {
     /// `x-queue-type`
     pub kind: QueueKind,
     /// `x-message-ttl`
     pub message_ttl_ms: Option<u64>,
-    /// `x-expires`: the queue goes when nobody used it for so long.
+    /// `x-expires`: an unused queue is deleted after this time.
     pub expires_ms: Option<u64>,
     /// `x-max-length`
     pub length_max: Option<u64>,
-    /// `x-max-length-bytes`, of bodies
+    /// `x-max-length-bytes`: counts bodies only.
     pub length_bytes_max: Option<u64>,
     /// `x-overflow`
     pub overflow: Overflow,
@@ -77,13 +77,14 @@ pub struct QueueArguments {
     pub priority_max: Option<u8>,
     /// `x-single-active-consumer`
     pub single_active: bool,
-    /// Deliveries after which a message is dead, one more than `x-delivery-limit`; 0: no limit.
+    /// The maximum number of deliveries of a message, one more than `x-delivery-limit`; 0: no
+    /// limit.
     pub attempts_max: u16,
     /// `x-cloverleaf-dispatch`
     pub dispatch: DispatchArgument,
 }
 
-/// Arguments that only a quorum queue has.
+/// Arguments that only quorum queues have.
 const QUORUM_ONLY: &[&str] = &[
     "x-delivery-limit",
     "x-dead-letter-strategy",
@@ -91,22 +92,22 @@ const QUORUM_ONLY: &[&str] = &[
     "x-max-in-memory-bytes",
     "x-quorum-initial-group-size",
 ];
-/// Arguments that only a classic queue has.
+/// Arguments that only classic queues have.
 const CLASSIC_ONLY: &[&str] = &["x-max-priority", "x-queue-mode", "x-queue-version"];
-/// Arguments of streams, which do not exist here.
+/// Arguments that only streams have, which this broker does not support.
 const STREAM_ONLY: &[&str] = &[
     "x-max-age",
     "x-stream-max-segment-size-bytes",
     "x-stream-filter-size-bytes",
     "x-initial-cluster-size",
 ];
-/// Arguments with which only streams are consumed from.
+/// Arguments of `basic.consume` that only streams have.
 const STREAM_CONSUMERS_ONLY: &[&str] = &[
     "x-stream-filter",
     "x-stream-match-unfiltered",
     "x-stream-offset",
 ];
-/// Those that a second declaration must repeat.
+/// Arguments that must be equal when an existing queue is declared again.
 const EQUIVALENT: &[&str] = &[
     "x-expires",
     "x-message-ttl",
@@ -121,7 +122,7 @@ const EQUIVALENT: &[&str] = &[
     "x-delivery-limit",
 ];
 
-/// One argument of a queue, and how it is refused.
+/// One argument of a queue, with what its error texts need.
 struct Argument<'a> {
     name: &'static str,
     queue: &'a str,
@@ -169,11 +170,11 @@ impl Argument<'_> {
     }
 }
 
-/// Reads the arguments with which somebody consumes from `queue`: the consumer's priority. Unknown
-/// ones mean nothing.
+/// Parses the arguments of a `basic.consume` from `queue` and returns the consumer's priority.
+/// Unknown arguments are ignored.
 ///
 /// # Errors
-/// PRECONDITION_FAILED with RabbitMQ's words: an argument of another type, or of a stream.
+/// PRECONDITION_FAILED with RabbitMQ's text: an argument of the wrong type, or one of a stream.
 pub(crate) fn consumer_priority(
     queue: &str,
     kind: QueueKind,
@@ -187,11 +188,11 @@ pub(crate) fn consumer_priority(
 }
 
 impl QueueArguments {
-    /// Reads the arguments with which `queue` is declared. Unknown ones mean nothing.
+    /// Parses the arguments with which `queue` is declared. Unknown arguments are ignored.
     ///
     /// # Errors
-    /// PRECONDITION_FAILED with RabbitMQ's words: a value that cannot be, an argument of another
-    /// kind of queue, or a stream.
+    /// PRECONDITION_FAILED with RabbitMQ's text: an invalid value, an argument that this queue type
+    /// does not have, or the queue type `stream`.
     pub fn read(queue: &str, table: Table<'_>) -> Result<Self, Exception> {
         let argument = |name: &'static str| {
             let value = table.get(name)?;
@@ -220,7 +221,7 @@ impl QueueArguments {
         let attempts_max = match (kind, argument("x-delivery-limit")) {
             (QueueKind::Classic, _) => 0,
             (QueueKind::Quorum, None) => QUORUM_ATTEMPTS_MAX,
-            // Less than zero: no limit.
+            // A negative limit means no limit.
             (QueueKind::Quorum, Some(limit)) => {
                 u16::try_from(limit.integer()?.max(-1).saturating_add(1)).unwrap_or(u16::MAX)
             }
@@ -269,7 +270,7 @@ fn queue_kind(argument: &Argument<'_>) -> Result<QueueKind, Exception> {
     }
 }
 
-/// Refuses arguments that this kind of queue does not have.
+/// Refuses arguments that this queue type does not have.
 fn check_kind(queue: &str, kind: QueueKind, table: Table<'_>) -> Result<(), Exception> {
     let others = match kind {
         QueueKind::Classic => QUORUM_ONLY,
@@ -278,7 +279,7 @@ fn check_kind(queue: &str, kind: QueueKind, table: Table<'_>) -> Result<(), Exce
     refuse_others(queue, kind, table, &[others, STREAM_ONLY])
 }
 
-/// Refuses arguments that only another kind of queue has.
+/// Refuses the arguments in `others`, which belong to another queue type.
 fn refuse_others(
     queue: &str,
     kind: QueueKind,
@@ -313,10 +314,10 @@ fn dead_letter(
     }
 }
 
-/// Whether a queue that was declared with `current` may be declared again with `received`.
+/// Checks that a queue declared with `current` may be declared again with `received`.
 ///
 /// # Errors
-/// PRECONDITION_FAILED: one of the arguments that count differs.
+/// PRECONDITION_FAILED: one of the [`EQUIVALENT`] arguments differs.
 pub fn check_equivalence(
     resource: &Resource<'_>,
     received: Table<'_>,
@@ -328,10 +329,10 @@ pub fn check_equivalence(
     Ok(())
 }
 
-/// Whether one argument of two declarations is the same.
+/// Checks that one argument has the same value in two declarations.
 ///
 /// # Errors
-/// PRECONDITION_FAILED: it is not.
+/// PRECONDITION_FAILED: the values differ.
 pub fn check_same(
     name: &str,
     resource: &Resource<'_>,
@@ -369,7 +370,7 @@ pub fn check_same(
     ))
 }
 
-/// A queue of which nothing is said is a classic one.
+/// Treats an explicit `x-queue-type: classic` like no type, because classic is the default.
 fn unless_implied<'a>(name: &str, value: Option<Value<'a>>) -> Option<Value<'a>> {
     value.filter(|value| name != "x-queue-type" || *value != Value::String(b"classic"))
 }

@@ -56,7 +56,7 @@ fn a_quorum_queue_limits_deliveries() {
         read(&fields).map(|arguments| arguments.attempts_max)
     };
     assert_eq!(limit(&[]), Ok(QUORUM_ATTEMPTS_MAX));
-    // So many times again after the first delivery.
+    // The limit counts redeliveries, after the first delivery.
     assert_eq!(limit(&[("x-delivery-limit", Value::I32(3))]), Ok(4));
     assert_eq!(limit(&[("x-delivery-limit", Value::I32(-1))]), Ok(0));
 }

@@ -1,16 +1,16 @@
-//! Frames: how the stream is cut.
+//! Frames: how the byte stream is divided.
 
 use super::reader::Reader;
 
-/// The bytes that each client of AMQP 0-9-1 sends first.
+/// The protocol header, which each AMQP 0-9-1 client sends first.
 pub const PROTOCOL_HEADER: &[u8; 8] = b"AMQP\0\0\x09\x01";
-/// Type, channel and size in front of a payload.
+/// Type, channel and size, in front of each payload.
 pub const FRAME_HEADER_BYTES: usize = 7;
-/// The octet behind each payload.
+/// The octet after each payload.
 pub const FRAME_END: u8 = 206;
-/// The bytes of a frame beside its payload.
+/// Bytes of a frame besides its payload.
 pub const FRAME_OVERHEAD_BYTES: usize = FRAME_HEADER_BYTES + 1;
-/// A peer must take frames of this size, and may not negotiate less (`frame-min-size`).
+/// Each peer must accept frames of this size, and may not negotiate less (`frame-min-size`).
 pub const FRAME_MIN_BYTES: u32 = 4096;
 
 /// The kind of payload that a frame carries.
@@ -22,7 +22,7 @@ pub enum FrameType {
     Header,
     /// A part of a content's body (3).
     Body,
-    /// A sign of life (8).
+    /// A heartbeat (8).
     Heartbeat,
 }
 
@@ -31,26 +31,26 @@ pub enum FrameType {
 pub struct Frame<'a> {
     /// The kind of its payload.
     pub kind: FrameType,
-    /// 0: the connection itself.
+    /// The channel; 0 is the connection itself.
     pub channel: u16,
     /// The payload.
     pub payload: &'a [u8],
 }
 
 impl Frame<'_> {
-    /// Bytes of the whole frame.
+    /// Size of the whole frame, in bytes.
     pub fn len_bytes(&self) -> usize {
         self.payload.len() + FRAME_OVERHEAD_BYTES
     }
 }
 
-/// Bytes that are no frame, or none that may be sent. Each ends the connection: FRAME_ERROR (501).
+/// A malformed or oversized frame. Each error closes the connection: FRAME_ERROR (501).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The type is unknown.
     #[error("unknown frame type {kind}")]
     Type {
-        /// The octet that stands where the type should.
+        /// The type octet.
         kind: u8,
     },
     /// The frame is larger than was negotiated.
@@ -64,15 +64,16 @@ pub enum FrameError {
     /// The frame does not end where it should.
     #[error("frame end octet is {found}, not {FRAME_END}")]
     End {
-        /// The octet that stands there.
+        /// The octet found at the frame's end.
         found: u8,
     },
 }
 
-/// The frame at the start of `input`: it, or how many bytes it needs before it can be told.
+/// The frame at the start of `input`. `Ok(Err(n))`: it is incomplete, and `input` must have at
+/// least `n` bytes before it is worth another try.
 ///
 /// # Errors
-/// There is none; nothing behind it can be read either.
+/// The bytes are not a frame. Nothing after them can be parsed either.
 pub fn peek_frame(input: &[u8], bytes_max: u32) -> Result<Result<Frame<'_>, usize>, FrameError> {
     let mut reader = Reader::new(input);
     let (Ok(kind), Ok(channel), Ok(size)) = (reader.octet(), reader.short(), reader.long()) else {

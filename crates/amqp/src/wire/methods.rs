@@ -1,4 +1,4 @@
-//! All methods, from one table: class, number, arguments.
+//! All methods, generated from one table: class, number, arguments.
 //!
 //! Source: AMQP 0-9-1 specification, section 1 of its reference; RabbitMQ's extensions are
 //! `basic.nack`, `confirm`, `exchange.bind` and `unbind`, `connection.blocked`, `unblocked` and
@@ -8,7 +8,7 @@ use super::reader::{Malformed, Reader, malformed};
 use super::table::Table;
 use super::writer::Writer;
 
-/// Names a method.
+/// Identifies a method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct MethodId {
     /// The class: 60 is `basic`.
@@ -39,7 +39,7 @@ macro_rules! methods {
             })*)*
         }
 
-        /// A method with its arguments, which lie where they were read.
+        /// A method with its arguments, borrowed from the payload.
         #[derive(Debug, Clone, Copy, PartialEq)]
         #[allow(missing_docs)] // each is documented at its arguments
         pub enum Method<'a> {
@@ -47,10 +47,10 @@ macro_rules! methods {
         }
 
         impl<'a> Method<'a> {
-            /// Reads a method frame's payload; `None`: no such method.
+            /// Parses a method frame's payload; `None`: an unknown method.
             ///
             /// # Errors
-            /// The payload is too short, or longer than the arguments, or one of them is malformed.
+            /// The payload is too short, longer than the arguments, or an argument is malformed.
             pub fn read(payload: &'a [u8]) -> Result<Option<Self>, Malformed> {
                 let mut reader = Reader::new(payload);
                 let method = match (reader.short()?, reader.short()?) {
@@ -72,7 +72,7 @@ macro_rules! methods {
                 }
             }
 
-            /// Its class and number.
+            /// The method's class and number.
             pub fn id(&self) -> MethodId {
                 match self {
                     $($(Method::$Name(_) => method::$Name::ID,)*)*
@@ -81,14 +81,14 @@ macro_rules! methods {
         }
 
         impl MethodId {
-            /// Reads the beginning of a method frame's payload; zeros if it is too short.
+            /// The class and method number of a method frame's payload; zeros if it is too short.
             pub fn peek(payload: &[u8]) -> Self {
                 let mut reader = Reader::new(payload);
                 let class = reader.short().unwrap_or(0);
                 Self { class, method: reader.short().unwrap_or(0) }
             }
 
-            /// Its name as the specification writes it: `basic.publish`.
+            /// The method's name in the specification, such as `basic.publish`.
             pub fn name(self) -> Option<&'static str> {
                 match (self.class, self.method) {
                     $($(($class, $number) => Some(concat!($class_name, ".", $method_name)),)*)*
@@ -141,18 +141,18 @@ methods! {
             mechanisms: longstr -> &'a [u8],
             locales: longstr -> &'a [u8],
         }
-        /// The client's description of itself, and how it authenticates.
+        /// The client's properties, and its chosen login mechanism with a response.
         11 "start-ok" ConnectionStartOk<'a> {
             client_properties: table -> Table<'a>,
             mechanism: shortstr -> &'a str,
             response: longstr -> &'a [u8],
             locale: shortstr -> &'a str,
         }
-        /// A further challenge.
+        /// A further login challenge.
         20 "secure" ConnectionSecure<'a> { challenge: longstr -> &'a [u8] }
-        /// Its response.
+        /// The response to a challenge.
         21 "secure-ok" ConnectionSecureOk<'a> { response: longstr -> &'a [u8] }
-        /// The server's limits; 0: none. The heartbeat is in seconds.
+        /// The server's limits; 0: no limit. The heartbeat is in seconds.
         30 "tune" ConnectionTune {
             channel_max: short -> u16,
             frame_max: long -> u32,
@@ -170,50 +170,50 @@ methods! {
             reserved_1: shortstr -> &'a str,
             reserved_2: bit -> bool,
         }
-        /// It is open.
+        /// The virtual host is open.
         41 "open-ok" ConnectionOpenOk<'a> { reserved_1: shortstr -> &'a str }
-        /// The end, and why.
+        /// Closes the connection and says why.
         50 "close" ConnectionClose<'a> {
             reply_code: short -> u16,
             reply_text: shortstr -> &'a str,
             class_id: short -> u16,
             method_id: short -> u16,
         }
-        /// The other side has heard of the end.
+        /// Confirms the close.
         51 "close-ok" ConnectionCloseOk
-        /// Publishing is held back (RabbitMQ).
+        /// The broker does not accept publishes for now (RabbitMQ).
         60 "blocked" ConnectionBlocked<'a> { reason: shortstr -> &'a str }
-        /// It goes on.
+        /// The broker accepts publishes again (RabbitMQ).
         61 "unblocked" ConnectionUnblocked
         /// A new password or token (RabbitMQ).
         70 "update-secret" ConnectionUpdateSecret<'a> {
             new_secret: longstr -> &'a [u8],
             reason: shortstr -> &'a str,
         }
-        /// It was taken.
+        /// The new secret was accepted (RabbitMQ).
         71 "update-secret-ok" ConnectionUpdateSecretOk
     }
     20 "channel" {
         /// Opens a channel.
         10 "open" ChannelOpen<'a> { reserved_1: shortstr -> &'a str }
-        /// It is open.
+        /// The channel is open.
         11 "open-ok" ChannelOpenOk<'a> { reserved_1: longstr -> &'a [u8] }
-        /// Stops or continues the flow of contents.
+        /// Stops or resumes the flow of contents.
         20 "flow" ChannelFlow { active: bit -> bool }
-        /// It is so now.
+        /// Confirms the flow state.
         21 "flow-ok" ChannelFlowOk { active: bit -> bool }
-        /// The channel's end, and why.
+        /// Closes the channel and says why.
         40 "close" ChannelClose<'a> {
             reply_code: short -> u16,
             reply_text: shortstr -> &'a str,
             class_id: short -> u16,
             method_id: short -> u16,
         }
-        /// The other side has heard of the end.
+        /// Confirms the close.
         41 "close-ok" ChannelCloseOk
     }
     30 "access" {
-        /// Of AMQP 0-8; answered so that old clients go on.
+        /// From AMQP 0-8; answered because old clients still send it.
         10 "request" AccessRequest<'a> {
             realm: shortstr -> &'a str,
             exclusive: bit -> bool,
@@ -222,11 +222,11 @@ methods! {
             write: bit -> bool,
             read: bit -> bool,
         }
-        /// Granted.
+        /// Access was granted.
         11 "request-ok" AccessRequestOk { ticket: short -> u16 }
     }
     40 "exchange" {
-        /// Makes an exchange, or checks that it is as it should be.
+        /// Creates an exchange, or checks that it exists with these properties.
         10 "declare" ExchangeDeclare<'a> {
             reserved_1: short -> u16,
             exchange: shortstr -> &'a str,
@@ -238,16 +238,16 @@ methods! {
             no_wait: bit -> bool,
             arguments: table -> Table<'a>,
         }
-        /// It is there.
+        /// The exchange exists.
         11 "declare-ok" ExchangeDeclareOk
-        /// Removes an exchange.
+        /// Deletes an exchange.
         20 "delete" ExchangeDelete<'a> {
             reserved_1: short -> u16,
             exchange: shortstr -> &'a str,
             if_unused: bit -> bool,
             no_wait: bit -> bool,
         }
-        /// It is gone.
+        /// The exchange was deleted.
         21 "delete-ok" ExchangeDeleteOk
         /// Binds an exchange to an exchange (RabbitMQ).
         30 "bind" ExchangeBind<'a> {
@@ -258,9 +258,9 @@ methods! {
             no_wait: bit -> bool,
             arguments: table -> Table<'a>,
         }
-        /// It is bound.
+        /// The binding exists.
         31 "bind-ok" ExchangeBindOk
-        /// Unbinds it (RabbitMQ).
+        /// Removes a binding between exchanges (RabbitMQ).
         40 "unbind" ExchangeUnbind<'a> {
             reserved_1: short -> u16,
             destination: shortstr -> &'a str,
@@ -269,11 +269,11 @@ methods! {
             no_wait: bit -> bool,
             arguments: table -> Table<'a>,
         }
-        /// It is unbound.
+        /// The binding was removed.
         51 "unbind-ok" ExchangeUnbindOk
     }
     50 "queue" {
-        /// Makes a queue, or checks that it is as it should be.
+        /// Creates a queue, or checks that it exists with these properties.
         10 "declare" QueueDeclare<'a> {
             reserved_1: short -> u16,
             queue: shortstr -> &'a str,
@@ -284,7 +284,7 @@ methods! {
             no_wait: bit -> bool,
             arguments: table -> Table<'a>,
         }
-        /// It is there, with so many messages ready and so many consumers.
+        /// The queue exists; with the number of its ready messages and consumers.
         11 "declare-ok" QueueDeclareOk<'a> {
             queue: shortstr -> &'a str,
             message_count: long -> u32,
@@ -299,17 +299,17 @@ methods! {
             no_wait: bit -> bool,
             arguments: table -> Table<'a>,
         }
-        /// It is bound.
+        /// The binding exists.
         21 "bind-ok" QueueBindOk
-        /// Drops the messages that wait.
+        /// Drops the ready messages of a queue.
         30 "purge" QueuePurge<'a> {
             reserved_1: short -> u16,
             queue: shortstr -> &'a str,
             no_wait: bit -> bool,
         }
-        /// So many were dropped.
+        /// The number of messages dropped.
         31 "purge-ok" QueuePurgeOk { message_count: long -> u32 }
-        /// Removes a queue.
+        /// Deletes a queue.
         40 "delete" QueueDelete<'a> {
             reserved_1: short -> u16,
             queue: shortstr -> &'a str,
@@ -317,9 +317,9 @@ methods! {
             if_empty: bit -> bool,
             no_wait: bit -> bool,
         }
-        /// It is gone, with so many messages.
+        /// The queue was deleted; with the number of messages dropped with it.
         41 "delete-ok" QueueDeleteOk { message_count: long -> u32 }
-        /// Unbinds a queue.
+        /// Removes a binding of a queue.
         50 "unbind" QueueUnbind<'a> {
             reserved_1: short -> u16,
             queue: shortstr -> &'a str,
@@ -327,19 +327,19 @@ methods! {
             routing_key: shortstr -> &'a str,
             arguments: table -> Table<'a>,
         }
-        /// It is unbound.
+        /// The binding was removed.
         51 "unbind-ok" QueueUnbindOk
     }
     60 "basic" {
-        /// How much may be unacknowledged.
+        /// Sets the prefetch limit: how many deliveries may be unacknowledged.
         10 "qos" BasicQos {
             prefetch_size: long -> u32,
             prefetch_count: short -> u16,
             global: bit -> bool,
         }
-        /// It holds.
+        /// The limit is in effect.
         11 "qos-ok" BasicQosOk
-        /// Begins to consume.
+        /// Starts a consumer.
         20 "consume" BasicConsume<'a> {
             reserved_1: short -> u16,
             queue: shortstr -> &'a str,
@@ -350,16 +350,16 @@ methods! {
             no_wait: bit -> bool,
             arguments: table -> Table<'a>,
         }
-        /// The consumer has this tag.
+        /// The consumer exists; with its tag.
         21 "consume-ok" BasicConsumeOk<'a> { consumer_tag: shortstr -> &'a str }
-        /// Ends a consumer; from the server: it has ended.
+        /// Cancels a consumer. When the server sends it, the consumer was cancelled.
         30 "cancel" BasicCancel<'a> {
             consumer_tag: shortstr -> &'a str,
             no_wait: bit -> bool,
         }
-        /// It has ended.
+        /// The consumer was cancelled.
         31 "cancel-ok" BasicCancelOk<'a> { consumer_tag: shortstr -> &'a str }
-        /// A message for an exchange; its content follows.
+        /// Publishes a message to an exchange; its content follows.
         40 "publish" BasicPublish<'a> {
             reserved_1: short -> u16,
             exchange: shortstr -> &'a str,
@@ -367,14 +367,14 @@ methods! {
             mandatory: bit -> bool,
             immediate: bit -> bool,
         }
-        /// A message that found no queue; its content follows.
+        /// Returns an unroutable message to its publisher; its content follows.
         50 "return" BasicReturn<'a> {
             reply_code: short -> u16,
             reply_text: shortstr -> &'a str,
             exchange: shortstr -> &'a str,
             routing_key: shortstr -> &'a str,
         }
-        /// A message for a consumer; its content follows.
+        /// Delivers a message to a consumer; its content follows.
         60 "deliver" BasicDeliver<'a> {
             consumer_tag: shortstr -> &'a str,
             delivery_tag: longlong -> u64,
@@ -382,13 +382,13 @@ methods! {
             exchange: shortstr -> &'a str,
             routing_key: shortstr -> &'a str,
         }
-        /// Asks for one message.
+        /// Asks for one message of a queue.
         70 "get" BasicGet<'a> {
             reserved_1: short -> u16,
             queue: shortstr -> &'a str,
             no_ack: bit -> bool,
         }
-        /// Here it is; its content follows.
+        /// Delivers the message asked for; its content follows.
         71 "get-ok" BasicGetOk<'a> {
             delivery_tag: longlong -> u64,
             redelivered: bit -> bool,
@@ -396,25 +396,26 @@ methods! {
             routing_key: shortstr -> &'a str,
             message_count: long -> u32,
         }
-        /// There is none.
+        /// The queue has no ready message.
         72 "get-empty" BasicGetEmpty<'a> { reserved_1: shortstr -> &'a str }
-        /// Acknowledges a delivery, or confirms a publish.
+        /// Acknowledges deliveries. From the server: confirms publishes (RabbitMQ).
         80 "ack" BasicAck {
             delivery_tag: longlong -> u64,
             multiple: bit -> bool,
         }
-        /// Gives a delivery up or back.
+        /// Rejects a delivery: it is requeued, or dead-lettered.
         90 "reject" BasicReject {
             delivery_tag: longlong -> u64,
             requeue: bit -> bool,
         }
-        /// As `recover`, without an answer.
+        /// Like `recover`, without an answer.
         100 "recover-async" BasicRecoverAsync { requeue: bit -> bool }
-        /// Delivers all that is unacknowledged again.
+        /// Requeues all unacknowledged deliveries of the channel.
         110 "recover" BasicRecover { requeue: bit -> bool }
-        /// It will be.
+        /// The deliveries were requeued.
         111 "recover-ok" BasicRecoverOk
-        /// Gives deliveries up or back, or refuses to confirm a publish (RabbitMQ).
+        /// Rejects deliveries: they are requeued, or dead-lettered. From the server: publishes were
+        /// not stored (RabbitMQ).
         120 "nack" BasicNack {
             delivery_tag: longlong -> u64,
             multiple: bit -> bool,
@@ -422,23 +423,23 @@ methods! {
         }
     }
     85 "confirm" {
-        /// Asks for confirms of publishes (RabbitMQ).
+        /// Turns on publisher confirms for the channel (RabbitMQ).
         10 "select" ConfirmSelect { no_wait: bit -> bool }
-        /// They come.
+        /// Confirms are on (RabbitMQ).
         11 "select-ok" ConfirmSelectOk
     }
     90 "tx" {
         /// Makes the channel transactional.
         10 "select" TxSelect
-        /// It is.
+        /// The channel is transactional.
         11 "select-ok" TxSelectOk
-        /// Ends the transaction, and its work holds.
+        /// Commits the transaction.
         20 "commit" TxCommit
-        /// It holds.
+        /// The transaction is committed.
         21 "commit-ok" TxCommitOk
-        /// Ends the transaction without its work.
+        /// Discards the transaction.
         30 "rollback" TxRollback
-        /// It is undone.
+        /// The transaction was discarded.
         31 "rollback-ok" TxRollbackOk
     }
 }

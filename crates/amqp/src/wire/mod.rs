@@ -1,4 +1,4 @@
-//! The wire format: frames, methods, content headers and field tables, read where they lie.
+//! The wire format: frames, methods, content headers and field tables, parsed without copying.
 //!
 //! ```text
 //! frame      octet type, short channel, long size, payload, octet 206

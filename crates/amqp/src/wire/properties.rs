@@ -1,30 +1,30 @@
-//! Content headers: how large a body is, and the properties of its message.
+//! Content headers: a body's size, and the message's properties.
 
 use super::reader::{Reader, Result, malformed};
 use super::table::Table;
 use super::writer::Writer;
 
-/// The only class with content.
+/// The class `basic`, the only one whose methods have contents.
 const BASIC: u16 = 60;
 
 /// A content header frame's payload.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ContentHeader<'a> {
-    /// Bytes of the body that follows.
+    /// Size of the body that follows.
     pub body_bytes: u64,
-    /// The properties as they were sent, flags included: well formed.
+    /// The flags and properties as they were sent; well formed.
     pub raw: &'a [u8],
 }
 
 impl<'a> ContentHeader<'a> {
-    /// Reads a header and checks its properties.
+    /// Parses a content header and its properties.
     ///
     /// # Errors
-    /// It is malformed, or of a class that has no content.
+    /// The header is malformed, or of a class without contents.
     pub fn read(payload: &'a [u8]) -> Result<(Self, Properties<'a>)> {
         let mut reader = Reader::new(payload);
         let class = reader.short()?;
-        // Weight: unused, must be zero.
+        // The weight is unused and must be zero.
         let weight = reader.short()?;
         if class != BASIC || weight != 0 {
             return malformed("a content header is of the wrong class or has a weight");
@@ -35,7 +35,7 @@ impl<'a> ContentHeader<'a> {
         Ok((Self { body_bytes, raw }, properties))
     }
 
-    /// Appends the payload.
+    /// Appends the frame's payload.
     pub fn write(&self, out: &mut Writer<'_>) {
         out.short(BASIC);
         out.short(0);
@@ -46,21 +46,22 @@ impl<'a> ContentHeader<'a> {
 
 macro_rules! properties {
     ($($(#[$doc:meta])* $bit:literal $name:ident: $type:ident -> $rust:ty),* $(,)?) => {
-        /// The properties of a message (`basic`), each of which may be absent.
+        /// The properties of a message (class `basic`); each may be absent.
         #[derive(Debug, Clone, Copy, Default, PartialEq)]
         pub struct Properties<'a> {
             $($(#[$doc])* pub $name: Option<$rust>,)*
         }
 
         impl<'a> Properties<'a> {
-            /// Reads flags and values; nothing may follow.
+            /// Parses flags and values; nothing may follow them.
             ///
             /// # Errors
-            /// They are malformed.
+            /// The bytes are malformed.
             pub fn read(raw: &'a [u8]) -> Result<Self> {
                 let mut reader = Reader::new(raw);
                 let flags = reader.short()?;
-                // Bit 0 says that more flags follow; this class has not so many properties.
+                // Bit 0 says that more flags follow. The class `basic` has 14 properties, so bit 1
+                // is unused, too.
                 if flags & 0b11 != 0 {
                     return malformed("a content header has flags of no property");
                 }
@@ -98,23 +99,23 @@ properties! {
     13 headers: table -> Table<'a>,
     /// 2: persistent; else transient.
     12 delivery_mode: octet -> u8,
-    /// 0 to 255.
+    /// Message priority, 0 to 255.
     11 priority: octet -> u8,
-    /// Names a request, in its answer.
+    /// Identifies a request, in its reply.
     10 correlation_id: shortstr -> &'a str,
-    /// Where an answer should go.
+    /// The routing key for a reply.
     9 reply_to: shortstr -> &'a str,
     /// Time to live in milliseconds, in decimal digits.
     8 expiration: shortstr -> &'a str,
-    /// The application's name for the message.
+    /// The application's identifier of the message.
     7 message_id: shortstr -> &'a str,
-    /// Seconds since 1970, by the application.
+    /// Seconds since 1970, set by the application.
     6 timestamp: longlong -> u64,
-    /// The application's name for its kind.
+    /// The application's type of message (`type`).
     5 kind: shortstr -> &'a str,
-    /// The user who published it; checked.
+    /// The publishing user; the broker checks it.
     4 user_id: shortstr -> &'a str,
-    /// Which application published it.
+    /// The publishing application.
     3 app_id: shortstr -> &'a str,
     /// Deprecated.
     2 cluster_id: shortstr -> &'a str,

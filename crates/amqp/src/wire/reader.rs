@@ -1,8 +1,8 @@
-//! Reading primitive types, with every length checked against the bytes that follow it.
+//! Parsing of primitive types. Each length is checked against the bytes that follow it.
 
 use super::table::Table;
 
-/// Bytes that are not what they should be.
+/// The error of bytes that are not well formed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct Malformed {
@@ -10,18 +10,18 @@ pub struct Malformed {
     pub what: &'static str,
 }
 
-/// The result of reading.
+/// The result of parsing.
 pub(super) type Result<T> = std::result::Result<T, Malformed>;
 
 pub(super) const fn malformed<T>(what: &'static str) -> Result<T> {
     Err(Malformed { what })
 }
 
-/// Reads the arguments of one method or the like. Cheap to make; owns nothing.
+/// Parses the arguments of one method, a table, or the like. Cheap to create; owns nothing.
 #[derive(Debug, Clone)]
 pub struct Reader<'a> {
     rest: &'a [u8],
-    /// The octet from which bits are taken, and how many were.
+    /// The octet from which bits are being taken; `bits_taken` of them are used up.
     bits: u8,
     bits_taken: u8,
 }
@@ -36,7 +36,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Bytes that were not read.
+    /// The bytes that are not parsed yet.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -66,7 +66,7 @@ impl<'a> Reader<'a> {
     /// An octet.
     ///
     /// # Errors
-    /// There are no more bytes, as with each of the following.
+    /// No byte is left.
     pub fn octet(&mut self) -> Result<u8> {
         Ok(self.array::<1>()?[0])
     }
@@ -131,10 +131,10 @@ impl<'a> Reader<'a> {
         self.take(length as usize)
     }
 
-    /// A field table, walked once to see that it is well formed.
+    /// A field table, validated as a whole.
     ///
     /// # Errors
-    /// It is not.
+    /// There are too few bytes, or they are not a well-formed table.
     pub fn table(&mut self) -> Result<Table<'a>> {
         Table::check(self.longstr()?)
     }

@@ -1,13 +1,13 @@
 //! Field tables: names with typed values, nested.
 //!
-//! A [`Table`] is the bytes of a table that was walked once, so it can be walked again without
-//! errors. Types are those of RabbitMQ, which differ from the specification's (`l` and `L` are both
-//! signed, `s` is a short integer).
+//! A [`Table`] borrows bytes that were validated once, so that iterating over it cannot fail. The
+//! types are RabbitMQ's, which differ from the specification's (`l` and `L` are both signed, `s` is
+//! a short integer).
 
 use super::reader::{Reader, Result, malformed};
 use super::writer::Writer;
 
-/// How deep tables and arrays may be nested: a hostile client's nesting must not cost our stack.
+/// Maximum nesting depth of tables and arrays: a hostile client must not overflow the stack.
 pub const DEPTH_MAX: u32 = 64;
 
 /// A well-formed field table.
@@ -45,9 +45,9 @@ pub enum Value<'a> {
     F32(f32),
     /// `d`
     F64(f64),
-    /// `D`: the digits after the point, and all digits.
+    /// `D`: the number of digits after the decimal point, and all digits.
     Decimal(u8, u32),
-    /// `S`: any bytes, mostly text.
+    /// `S`: any bytes, usually text.
     String(&'a [u8]),
     /// `x`
     Bytes(&'a [u8]),
@@ -65,33 +65,33 @@ impl<'a> Table<'a> {
     /// The table in `bytes`, which are without the length prefix.
     ///
     /// # Errors
-    /// The bytes are no table, or nested too deep.
+    /// The bytes are not a table, or are nested too deep.
     pub fn check(bytes: &'a [u8]) -> Result<Self> {
         check_table(bytes, DEPTH_MAX)?;
         Ok(Self { bytes })
     }
 
-    /// Its bytes, without their length.
+    /// The encoded fields, without the length prefix.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// Whether it has no field.
+    /// Whether there are no fields.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Its fields in their order.
+    /// The fields, in order.
     pub fn fields(&self) -> impl Iterator<Item = (&'a str, Value<'a>)> + use<'a> {
         let mut reader = Reader::new(self.bytes);
-        // It was walked before: nothing fails.
+        // Cannot fail: the bytes were validated by `check`.
         std::iter::from_fn(move || {
             let name = reader.shortstr().ok()?;
             Some((name, read_value(&mut reader).ok()?))
         })
     }
 
-    /// The first field of that name.
+    /// The value of the first field with this name.
     pub fn get(&self, name: &str) -> Option<Value<'a>> {
         self.fields()
             .find_map(|(found, value)| (found == name).then_some(value))
@@ -102,18 +102,18 @@ impl<'a> Array<'a> {
     /// The array in `bytes`, which are without the length prefix.
     ///
     /// # Errors
-    /// The bytes are no array, or nested too deep.
+    /// The bytes are not an array, or are nested too deep.
     pub fn check(bytes: &'a [u8]) -> Result<Self> {
         check_array(bytes, DEPTH_MAX)?;
         Ok(Self { bytes })
     }
 
-    /// Its bytes.
+    /// The encoded values, without the length prefix.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// Its values in their order.
+    /// The values, in order.
     pub fn values(&self) -> impl Iterator<Item = Value<'a>> + use<'a> {
         let mut reader = Reader::new(self.bytes);
         std::iter::from_fn(move || read_value(&mut reader).ok())
@@ -121,7 +121,7 @@ impl<'a> Array<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// A whole number, whatever its type.
+    /// The value if it is an integer, whatever its type.
     pub fn as_integer(&self) -> Option<i64> {
         match *self {
             Value::I8(value) => Some(value.into()),
@@ -135,7 +135,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// A long string that is UTF-8.
+    /// The value if it is a long string in UTF-8.
     pub fn as_text(&self) -> Option<&'a str> {
         match self {
             Value::String(bytes) => std::str::from_utf8(bytes).ok(),
@@ -143,7 +143,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Writes its type and itself.
+    /// Appends the type octet and the value.
     pub fn write(&self, out: &mut Writer<'_>) {
         let tag = |out: &mut Writer<'_>, tag: u8| out.octet(tag);
         match *self {
@@ -217,7 +217,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// The bytes of a table with these fields, without their length.
+/// Encodes a table with these fields, without the length prefix.
 pub fn table_bytes(fields: &[(&str, Value<'_>)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut out = Writer::new(&mut bytes);
@@ -228,7 +228,7 @@ pub fn table_bytes(fields: &[(&str, Value<'_>)]) -> Vec<u8> {
     bytes
 }
 
-/// The bytes of an array with these values, without their length.
+/// Encodes an array with these values, without the length prefix.
 pub fn array_bytes(values: &[Value<'_>]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut out = Writer::new(&mut bytes);
@@ -238,7 +238,8 @@ pub fn array_bytes(values: &[Value<'_>]) -> Vec<u8> {
     bytes
 }
 
-/// Reads a value whose nested parts are known to be well formed, or are checked by the caller.
+/// Parses one value. Nested tables and arrays are not checked here: they are known to be well
+/// formed, or the caller checks them.
 fn read_value<'a>(reader: &mut Reader<'a>) -> Result<Value<'a>> {
     Ok(match reader.octet()? {
         b't' => Value::Bool(reader.octet()? != 0),

@@ -1,4 +1,4 @@
-//! Writing primitive types.
+//! Encoding of primitive types.
 
 use super::table::Table;
 
@@ -6,7 +6,7 @@ use super::table::Table;
 #[derive(Debug)]
 pub struct Writer<'o> {
     out: &'o mut Vec<u8>,
-    /// How many bits the last octet holds; 8: it is no octet of bits, or full.
+    /// Number of bits in use in the last octet; 8 if it is full or no octet of bits.
     bits: u8,
 }
 
@@ -54,14 +54,14 @@ impl<'o> Writer<'o> {
         self.bits += 1;
     }
 
-    /// A short string; of a longer one the first 255 bytes at most, cut between characters.
+    /// A short string; a longer one is cut after at most 255 bytes, between characters.
     pub fn shortstr(&mut self, text: &str) {
         let text = &text[..text.floor_char_boundary(255)];
         self.octet(text.len() as u8);
         self.bytes(text.as_bytes());
     }
 
-    /// A long string. No caller has 4 GiB.
+    /// A long string. Its length fits: no caller has 4 GiB.
     pub fn longstr(&mut self, bytes: &[u8]) {
         self.long(bytes.len() as u32);
         self.bytes(bytes);
