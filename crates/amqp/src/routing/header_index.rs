@@ -1,9 +1,9 @@
-//! The bindings of a headers exchange by what they look for, so that a message is compared with
-//! those alone that look for one of its headers.
+//! An index of a headers exchange's bindings, so that a message is compared only with bindings that
+//! ask for one of its headers.
 //!
-//! A binding that wants all its arguments stands under one of them: the one under which the fewest
-//! stood when it came, because many share the kind of a message and few its number. One that wants
-//! any of them stands under each.
+//! A binding with `x-match: all` is indexed under one of its arguments: the one with the fewest
+//! bindings so far, because many bindings share, say, the kind of a message, and few its number. A
+//! binding with `x-match: any` is indexed under each of its arguments.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeSet, HashMap};
@@ -13,14 +13,14 @@ use super::Binding;
 use super::headers::{Rule, SortedHeaders, hash_value, is_match};
 use crate::wire::{Table, Value};
 
-/// The bindings.
+/// The index.
 #[derive(Debug, Default)]
 pub(super) struct HeaderIndex {
-    /// Random: nobody outside can choose arguments that meet under one number.
+    /// Randomly seeded, so that no client can choose arguments with equal hashes.
     hashes: RandomState,
-    /// By name and value, as a number.
+    /// Bindings by the hash of a header's name and value.
     places: HashMap<u64, BTreeSet<Binding>>,
-    /// They look for nothing.
+    /// Bindings without arguments to match.
     for_all: BTreeSet<Binding>,
 }
 
@@ -54,7 +54,8 @@ impl HeaderIndex {
         }
     }
 
-    /// Calls `found` with each binding that matches; with one that wants any, perhaps again.
+    /// Calls `found` with each binding that matches; a binding with `x-match: any` may come
+    /// repeatedly.
     pub(super) fn matches<'a>(
         &'a self,
         headers: &SortedHeaders<'_>,
@@ -73,7 +74,7 @@ impl HeaderIndex {
     ) -> impl Iterator<Item = &'a Binding> + use<'a, 's, 'h> {
         let places = headers.fields().iter().flat_map(|(name, value)| {
             let here = self.place(name, *value);
-            // Presence alone may be wanted.
+            // A binding may ask for the header's presence only.
             let there = self.place(name, Value::Void);
             [Some(here), (there != here).then_some(there)]
         });
@@ -104,7 +105,7 @@ impl HeaderIndex {
     }
 }
 
-/// They were a table when they were bound.
+/// The binding's arguments, which were validated when it was made.
 fn arguments_of(binding: &Binding) -> Table<'_> {
     Table::check(&binding.arguments).unwrap_or_default()
 }
@@ -200,7 +201,7 @@ mod tests {
             for number in 0..10_000 {
                 let own = ("number", Value::I32(number));
                 let arguments = match word.starts_with("any") {
-                    // Those that match are as many as there are.
+                    // The number of candidates equals the number of matches.
                     true => [rule, own, ("other", Value::I32(number))],
                     false => [rule, kind, own],
                 };

@@ -1,23 +1,23 @@
-//! Whether a message's headers match a binding of a headers exchange.
+//! Matching of a message's headers with the bindings of a headers exchange.
 
 use std::hash::{Hash, Hasher};
 
 use crate::wire::{Table, Value};
 
-/// The argument that says how the others are to be looked at.
+/// The argument that says how the others are compared.
 const X_MATCH: &str = "x-match";
 
-/// How a binding's arguments have to be found among the headers (`x-match`).
+/// How a binding's arguments are compared with the headers (`x-match`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Rule {
-    /// One is enough.
+    /// One matching argument is enough.
     pub(super) any: bool,
-    /// Arguments that begin with `x-` count too.
+    /// Arguments whose names begin with `x-` are compared, too.
     with_x: bool,
 }
 
 impl Rule {
-    /// The rule in a binding's arguments.
+    /// Reads the rule from a binding's arguments; `all` by default.
     pub(super) fn of(arguments: Table<'_>) -> Self {
         let said = match arguments.get(X_MATCH) {
             Some(Value::String(word)) => rule(word),
@@ -29,7 +29,7 @@ impl Rule {
         })
     }
 
-    /// The arguments that are looked for among the headers.
+    /// The arguments that are compared with the headers.
     pub(super) fn wanted<'t>(
         self,
         arguments: Table<'t>,
@@ -43,10 +43,10 @@ impl Rule {
     }
 }
 
-/// Why a binding of a headers exchange is refused, in RabbitMQ's words.
+/// Checks a binding's `x-match`.
 ///
 /// # Errors
-/// `x-match` is none of the four words.
+/// It is none of the four words; with RabbitMQ's text.
 pub(super) fn check(arguments: Table<'_>) -> Result<(), String> {
     match arguments.get(X_MATCH) {
         None => Ok(()),
@@ -72,23 +72,23 @@ fn rule(word: &[u8]) -> Option<Rule> {
     Some(Rule { any, with_x })
 }
 
-/// A message's headers in the order of their names: many bindings ask for many of them.
+/// A message's headers, sorted by name, because many bindings look many of them up.
 #[derive(Debug)]
 pub(super) struct SortedHeaders<'h> {
-    /// Of one name the first alone.
+    /// Of several headers with the same name, only the first.
     fields: Vec<(&'h str, Value<'h>)>,
 }
 
 impl<'h> SortedHeaders<'h> {
     pub(super) fn new(headers: Table<'h>) -> Self {
         let mut fields: Vec<_> = headers.fields().collect();
-        // Those of the same name stay in their order.
+        // The sort is stable: the first of several headers with the same name stays first.
         fields.sort_by_key(|(name, _)| *name);
         fields.dedup_by_key(|(name, _)| *name);
         Self { fields }
     }
 
-    /// All of them, each name once.
+    /// The headers, each name once.
     pub(super) fn fields(&self) -> &[(&'h str, Value<'h>)] {
         &self.fields
     }
@@ -101,10 +101,10 @@ impl<'h> SortedHeaders<'h> {
     }
 }
 
-/// Looks names up, from where the last one was found: arguments are in order too.
+/// Looks names up, starting where the last one was found: a binding's arguments are sorted, too.
 struct Search<'s, 'h> {
     fields: &'s [(&'h str, Value<'h>)],
-    /// Before this place names are smaller than the last one that was asked for.
+    /// Names before this index are smaller than the last one looked up.
     from: usize,
 }
 
@@ -113,11 +113,11 @@ impl<'h> Search<'_, 'h> {
         let is_smaller = |field: &(&str, Value<'_>)| field.0 < name;
         let last = self.from.checked_sub(1);
         if last.is_some_and(|last| !is_smaller(&self.fields[last])) {
-            // Arguments out of order cost time, and are found all the same.
+            // Unsorted arguments take longer, but are found as well.
             self.from = 0;
         }
         let rest = &self.fields[self.from..];
-        // Mostly it is the next one.
+        // Usually the next header is the right one.
         let is_next = rest.first().is_none_or(|next| !is_smaller(next));
         if !is_next {
             self.from += rest.partition_point(is_smaller);
@@ -127,7 +127,7 @@ impl<'h> Search<'_, 'h> {
     }
 }
 
-/// Whether a message with these headers goes where the binding with these arguments leads.
+/// Whether a message with these headers matches a binding with these arguments.
 pub(super) fn is_match(arguments: Table<'_>, headers: &SortedHeaders<'_>) -> bool {
     let rule = Rule::of(arguments);
     let mut wanted = rule.wanted(arguments);
@@ -135,7 +135,7 @@ pub(super) fn is_match(arguments: Table<'_>, headers: &SortedHeaders<'_>) -> boo
     let is_there = |(name, value): (&str, Value<'_>)| {
         let found = search.find(name);
         match value {
-            // No value means that presence is enough.
+            // An argument without a value asks for the header's presence only.
             Value::Void => found.is_some(),
             value => found.is_some_and(|found| is_same(found, value)),
         }
@@ -146,12 +146,12 @@ pub(super) fn is_match(arguments: Table<'_>, headers: &SortedHeaders<'_>) -> boo
     }
 }
 
-/// Hashes a value: those that [`is_same`] takes for the same, in the same way.
+/// Hashes a value consistently with [`is_same`].
 pub(super) fn hash_value(value: Value<'_>, hasher: &mut impl Hasher) {
     if let Some(number) = value.as_integer() {
         return (0, number).hash(hasher);
     }
-    // The two zeros are the same.
+    // 0.0 and -0.0 are equal.
     let bits = |number: f64| (number + 0.0).to_bits();
     match value {
         Value::Bool(truth) => (1, truth).hash(hasher),
@@ -163,12 +163,12 @@ pub(super) fn hash_value(value: Value<'_>, hasher: &mut impl Hasher) {
         Value::Array(array) => (7, array.bytes()).hash(hasher),
         Value::Timestamp(seconds) => (8, seconds).hash(hasher),
         Value::Table(table) => (9, table.bytes()).hash(hasher),
-        // Nothing else is left than whole numbers.
+        // Only `Void` is left: integers were hashed above.
         _ => 10.hash(hasher),
     }
 }
 
-/// Numbers are the same whatever their size on the wire.
+/// Whether two values are equal; integers are, whatever their types.
 fn is_same(a: Value<'_>, b: Value<'_>) -> bool {
     match (a.as_integer(), b.as_integer()) {
         (Some(a), Some(b)) => a == b,
@@ -224,7 +224,7 @@ mod tests {
         let sorted = SortedHeaders::new(Table::check(&headers).unwrap());
         assert!(is_match(Table::check(&arguments).unwrap(), &sorted));
         assert!(is_match(Table::check(&headers).unwrap(), &sorted));
-        // Each with each are 80,000 million steps, which take many times as long.
+        // Comparing each with each would be 80,000 million steps, which take many times as long.
         assert!(begin.elapsed() < Duration::from_secs(60));
     }
 

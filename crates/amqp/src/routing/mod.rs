@@ -1,7 +1,7 @@
-//! Exchanges and their bindings: to which queues a message goes.
+//! Exchanges and their bindings: the queues to which a message goes.
 //!
-//! This is the pure part: names and tables, no queue, no broker. A message is routed once; each
-//! queue gets it once, however many bindings lead there.
+//! This is pure computation on names and tables, without queues and broker. A message reaches each
+//! queue once, however many bindings lead there.
 //!
 //! Source: AMQP 0-9-1 specification, section 3.1.3; RabbitMQ's documentation of exchange to
 //! exchange bindings, alternate exchanges and sender-selected distribution.
@@ -29,7 +29,7 @@ pub enum Destination {
 }
 
 impl Destination {
-    /// Its name.
+    /// The name.
     pub fn name(&self) -> &Arc<str> {
         match self {
             Self::Queue(name) | Self::Exchange(name) => name,
@@ -37,21 +37,21 @@ impl Destination {
     }
 }
 
-/// How an exchange chooses.
+/// The type of an exchange: how it matches messages with bindings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// The key is the binding's key.
+    /// The routing key equals the binding's key.
     Direct,
-    /// All bindings.
+    /// Every message matches every binding.
     Fanout,
-    /// The key matches the binding's pattern.
+    /// The routing key matches the binding's pattern.
     Topic,
     /// The headers match the binding's arguments.
     Headers,
 }
 
 impl Kind {
-    /// The kind of that name.
+    /// The type with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "direct" => Some(Self::Direct),
@@ -62,7 +62,7 @@ impl Kind {
         }
     }
 
-    /// Its name.
+    /// The type's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
@@ -76,30 +76,30 @@ impl Kind {
 /// The options with which an exchange was declared.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExchangeOptions {
-    /// How it chooses.
+    /// The exchange type.
     pub kind: Kind,
-    /// Messages wait for the milliseconds in their header `x-delay` first (`x-delayed-message`).
+    /// Messages are delayed by the milliseconds in their header `x-delay` (`x-delayed-message`).
     pub delays: bool,
-    /// Still there after a restart.
+    /// The exchange survives a restart.
     pub durable: bool,
-    /// Goes with its last binding.
+    /// The exchange is deleted with its last binding.
     pub auto_delete: bool,
-    /// Clients do not publish to it; other exchanges lead here.
+    /// Clients cannot publish to it; only other exchanges route to it.
     pub internal: bool,
-    /// Where messages go that find no queue (`alternate-exchange`).
+    /// The exchange for messages that match no binding (`alternate-exchange`).
     pub alternate: Option<Arc<str>>,
-    /// All arguments, a field table's bytes.
+    /// All arguments, an encoded field table.
     pub arguments: Vec<u8>,
 }
 
-/// A binding of an exchange, apart from the exchange.
+/// A binding of an exchange, without its source.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Binding {
-    /// Where it leads.
+    /// The destination.
     pub destination: Destination,
     /// The routing key or pattern.
     pub key: Arc<str>,
-    /// A field table's bytes.
+    /// The arguments, an encoded field table.
     pub arguments: Arc<[u8]>,
 }
 
@@ -109,11 +109,11 @@ pub struct Exchange {
     /// The options with which it was declared.
     pub options: ExchangeOptions,
     bindings: BTreeSet<Binding>,
-    /// Of a direct exchange.
+    /// Destinations by key, if this is a direct exchange.
     keys: HashMap<Arc<str>, Vec<Destination>>,
-    /// Of a topic exchange.
+    /// The patterns, if this is a topic exchange.
     patterns: Patterns,
-    /// Of a headers exchange.
+    /// The bindings' arguments, if this is a headers exchange.
     headers: HeaderIndex,
 }
 
@@ -128,12 +128,12 @@ impl Exchange {
         }
     }
 
-    /// Its bindings, in order.
+    /// The bindings, in order.
     pub fn bindings(&self) -> impl Iterator<Item = &Binding> {
         self.bindings.iter()
     }
 
-    /// Whether it has this very binding.
+    /// Whether the exchange has exactly this binding.
     pub fn has_binding(&self, binding: &Binding) -> bool {
         self.bindings.contains(binding)
     }
@@ -209,17 +209,17 @@ impl Exchange {
     }
 }
 
-/// The parts of a message that routing looks at.
+/// The parts of a message that routing needs.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Routed<'a> {
     /// The routing key.
     pub key: &'a str,
-    /// The user's headers. `CC` and `BCC` hold further routing keys.
+    /// The user's headers. `CC` and `BCC` have further routing keys.
     pub headers: Table<'a>,
 }
 
 impl<'a> Routed<'a> {
-    /// Whether it has further routing keys, or could have: the fields are there.
+    /// Whether the message has a header `CC` or `BCC`.
     pub fn has_more_keys(&self) -> bool {
         !self.headers.is_empty()
             && self
@@ -228,7 +228,7 @@ impl<'a> Routed<'a> {
                 .any(|(name, _)| name == "CC" || name == "BCC")
     }
 
-    /// All its routing keys, none twice unless it was sent twice.
+    /// The routing keys of the message, those in `CC` and `BCC` included.
     pub fn keys(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let more = |name| match self.headers.get(name) {
             Some(Value::Array(keys)) => Some(keys),
@@ -243,43 +243,44 @@ impl<'a> Routed<'a> {
     }
 }
 
-/// Where a message goes, and what that depended on.
+/// The result of routing a message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Routing {
-    /// The queues, each once, in no particular order.
+    /// The queues, without duplicates, in no particular order.
     pub queues: Vec<Arc<str>>,
-    /// A headers exchange was asked: exchange and key alone do not say it.
+    /// A headers exchange was involved, so exchange and routing key alone do not determine the
+    /// result.
     pub by_headers: bool,
 }
 
-/// Why an exchange cannot be unbound, deleted or bound.
+/// Why an exchange cannot be bound, unbound or deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TopologyError {
     /// There is no such exchange.
     NoExchange,
-    /// It has bindings, and was to be deleted only if it has none.
+    /// The exchange has bindings, and was to be deleted only without any.
     InUse,
 }
 
-/// All exchanges of a virtual host but the default one, which is the queues' own names.
+/// All exchanges of a virtual host except the default one, whose bindings are the queues' names.
 #[derive(Debug, Default)]
 pub struct Topology {
     exchanges: BTreeMap<Arc<str>, Exchange>,
-    /// For each destination the exchanges that lead there, with the number of bindings.
+    /// For each destination the exchanges bound to it, with the number of bindings.
     sources: HashMap<Destination, BTreeMap<Arc<str>, usize>>,
 }
 
-/// The exchanges and bindings that a removal takes away.
+/// Exchanges and bindings that were removed.
 #[derive(Debug, Default, PartialEq)]
 pub struct Removed {
-    /// Exchanges, the one asked for first.
+    /// The exchanges, the requested one first.
     pub exchanges: Vec<Arc<str>>,
-    /// Bindings, each with its exchange.
+    /// The bindings, each with its source.
     pub bindings: Vec<(Arc<str>, Binding)>,
 }
 
 impl Topology {
-    /// The exchange of that name.
+    /// The exchange with this name.
     pub fn exchange(&self, name: &str) -> Option<&Exchange> {
         self.exchanges.get(name)
     }
@@ -289,17 +290,17 @@ impl Topology {
         self.exchanges.iter()
     }
 
-    /// Adds an exchange; one of that name stays as it is.
+    /// Adds an exchange; an existing one with this name is kept.
     pub fn declare(&mut self, name: &str, options: ExchangeOptions) {
         if !self.exchanges.contains_key(name) {
             self.exchanges.insert(name.into(), Exchange::new(options));
         }
     }
 
-    /// Whether the bindings of a headers exchange may look like this.
+    /// Checks the arguments of a binding of an exchange of this type.
     ///
     /// # Errors
-    /// They may not; in RabbitMQ's words.
+    /// They are invalid; with RabbitMQ's text.
     pub fn check_arguments(kind: Kind, arguments: Table<'_>) -> Result<(), String> {
         match kind {
             Kind::Headers => headers::check(arguments),
@@ -307,7 +308,7 @@ impl Topology {
         }
     }
 
-    /// Adds a binding; says whether it was new.
+    /// Adds a binding; returns whether it is new.
     ///
     /// # Errors
     /// There is no such exchange.
@@ -323,8 +324,7 @@ impl Topology {
         Ok(is_new)
     }
 
-    /// Removes a binding, if it is there, and the exchange with it if that was its last one and it
-    /// is to go then.
+    /// Removes a binding, if it exists, and an auto-delete exchange with its last binding.
     ///
     /// # Errors
     /// There is no such exchange.
@@ -371,10 +371,10 @@ impl Topology {
         }
     }
 
-    /// Removes an exchange, all its bindings, and all that lead to it.
+    /// Removes an exchange with all its bindings, as source and as destination.
     ///
     /// # Errors
-    /// It is not there, or has bindings although `if_unused`.
+    /// There is no such exchange, or it has bindings and `if_unused` is set.
     pub fn delete(&mut self, name: &str, if_unused: bool) -> Result<Removed, TopologyError> {
         let exchange = self.exchanges.get(name).ok_or(TopologyError::NoExchange)?;
         if if_unused && !exchange.bindings.is_empty() {
@@ -397,7 +397,7 @@ impl Topology {
         self.unbind_all(&Destination::Exchange(name), removed);
     }
 
-    /// Removes all bindings that lead to a queue that is no more.
+    /// Removes all bindings of a queue that was deleted.
     pub fn forget_queue(&mut self, name: &str) -> Removed {
         let mut removed = Removed::default();
         self.unbind_all(&Destination::Queue(name.into()), &mut removed);
@@ -410,7 +410,8 @@ impl Topology {
             let Some(exchange) = self.exchanges.get(&source) else {
                 continue;
             };
-            // Bindings are ordered by their destinations first: there may be many others.
+            // Bindings are sorted by destination first, so the others of the source are not
+            // visited.
             let first = Binding {
                 destination: destination.clone(),
                 key: "".into(),
@@ -425,7 +426,7 @@ impl Topology {
         }
     }
 
-    /// Where a message goes that is published to the exchange `name`; `None`: there is no such
+    /// Routes a message that is published to the exchange `name`; `None`: there is no such
     /// exchange.
     pub fn route(&self, name: &str, message: &Routed<'_>) -> Option<Routing> {
         let (name, exchange) = self.exchanges.get_key_value(name)?;
@@ -433,7 +434,7 @@ impl Topology {
         let mut seen_queues: HashSet<&Arc<str>> = HashSet::new();
         let mut seen: HashSet<&Arc<str>> = HashSet::from([name]);
         let mut work = vec![exchange];
-        // Sorted once for all exchanges, if one asks.
+        // Sorted once for all headers exchanges, if there are any.
         let headers = OnceCell::new();
         while let Some(exchange) = work.pop() {
             let mut further: Vec<&Arc<str>> = Vec::new();

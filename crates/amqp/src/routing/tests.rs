@@ -150,7 +150,7 @@ fn what_is_removed_takes_its_bindings_along() {
 
     let all = topology.forget_queue("q");
     let names: Vec<&str> = all.exchanges.iter().map(|name| &**name).collect();
-    // The last binding of "goes" went, and with it the last one of "goes-too".
+    // "goes" is deleted with its last binding, and so "goes-too" loses its last one.
     assert_eq!(names, ["goes", "goes-too"]);
     assert_eq!(all.bindings.len(), 4);
     assert!(topology.exchange("goes").is_none());

@@ -1,9 +1,9 @@
 //! The bindings of a topic exchange: patterns of words, `*` for one word and `#` for any number.
 //!
-//! Patterns that begin alike share nodes. A key is matched word by word against the set of all
-//! nodes that its words may have led to, so that no pattern and no key costs more than the number
-//! of nodes times the key's words: trying one path after the other, as a recursion does, costs
-//! exponential time for `#.a.#.a.#.a` and a hostile key.
+//! Patterns with a common beginning share nodes. A key is matched word by word against the set of
+//! all nodes that its words so far can lead to. So a match costs at most the number of nodes times
+//! the number of words. A recursion that tries one path after the other would take exponential time
+//! for `#.a.#.a.#.a` and a hostile key.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,23 +12,23 @@ use super::Destination;
 /// The node where all patterns begin.
 const ROOT: u32 = 0;
 
-/// Patterns and where they lead.
+/// The patterns as a tree, with their destinations.
 #[derive(Debug)]
 pub(super) struct Patterns {
     nodes: Vec<Node>,
-    /// Unused nodes, to be used again.
+    /// Unused nodes, for reuse.
     free: Vec<u32>,
 }
 
 #[derive(Debug, Default)]
 struct Node {
     words: HashMap<Box<str>, u32>,
-    /// Behind `*`.
+    /// The node after `*`.
     star: Option<u32>,
-    /// Behind `#`; that node may take any number of words more.
+    /// The node after `#`, which stays active for any number of words.
     hash: Option<u32>,
     is_hash: bool,
-    /// Destinations of the patterns that end here; a destination bound twice is in it twice.
+    /// Destinations of the patterns that end here, one entry per binding.
     destinations: Vec<Destination>,
 }
 
@@ -58,7 +58,7 @@ impl Node {
     }
 }
 
-/// The words of a key or pattern: an empty one has none.
+/// The words of a key or pattern; the empty string has none.
 fn words(key: &str) -> impl Iterator<Item = &str> {
     let count = if key.is_empty() { 0 } else { usize::MAX };
     key.split('.').take(count)
@@ -89,7 +89,7 @@ impl Patterns {
         self.nodes[at as usize].destinations.push(destination);
     }
 
-    /// Removes one such binding, and the nodes that no other needs.
+    /// Removes one binding, and the nodes that become unused.
     pub(super) fn remove(&mut self, pattern: &str, destination: &Destination) {
         let mut way = vec![ROOT];
         for word in words(pattern) {
@@ -134,7 +134,7 @@ impl Patterns {
         }
     }
 
-    /// Calls `found` with the destinations of all patterns that match; one may come again.
+    /// Calls `found` with the destinations of all matching patterns; one may come repeatedly.
     pub(super) fn matches<'a>(&'a self, key: &str, mut found: impl FnMut(&'a Destination)) {
         let mut current = Reached::default();
         current.add(self, ROOT);
@@ -145,7 +145,7 @@ impl Patterns {
                 if node.is_hash {
                     next.add(self, at);
                 }
-                // A word of the key is never a wildcard, whatever it looks like.
+                // Wildcards count in patterns only: a `*` in the key is an ordinary word.
                 if let Some(to) = node.words.get(word) {
                     next.add(self, *to);
                 }
@@ -164,21 +164,21 @@ impl Patterns {
     }
 }
 
-/// So many nodes are compared one by one; more are looked up.
+/// Up to this number nodes are compared one by one, above it they are hashed.
 const COMPARED_NODES_MAX: usize = 32;
 
-/// The nodes to which the words so far may lead, each once.
+/// The nodes that the words so far lead to, without duplicates.
 #[derive(Default)]
 struct Reached {
     nodes: Vec<u32>,
-    /// The same, once there are many.
+    /// The same nodes, once there are too many to compare.
     many: HashSet<u32>,
 }
 
 impl Reached {
     fn add(&mut self, patterns: &Patterns, node: u32) {
         let mut node = Some(node);
-        // `#` stands for no word, too.
+        // `#` matches zero words, too, so the node after it is reached at once.
         while let Some(at) = node {
             if !self.insert(at) {
                 return;
@@ -187,7 +187,7 @@ impl Reached {
         }
     }
 
-    /// Whether it was not there.
+    /// Adds a node; returns whether it is new.
     fn insert(&mut self, node: u32) -> bool {
         if self.nodes.len() < COMPARED_NODES_MAX {
             if self.nodes.contains(&node) {
@@ -217,7 +217,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether they match, found in the slow way.
+    /// Whether pattern and key match, by plain recursion.
     fn is_match(pattern: &[&str], key: &[&str]) -> bool {
         match (pattern.split_first(), key.split_first()) {
             (None, None) => true,
