@@ -1,4 +1,4 @@
-//! A connection's channels, without their deliveries: those stand in `deliveries`.
+//! A connection's channels, without their deliveries, which `deliveries` keeps.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,28 +11,28 @@ use crate::exception::{Exception, ReplyCode};
 /// A channel.
 pub(super) struct Channel {
     pub(super) number: u16,
-    /// Tells it from earlier channels of the same number.
+    /// Distinguishes this channel from earlier ones with the same number.
     pub(super) incarnation: u64,
     pub(super) state: State,
     pub(super) mode: Mode,
-    /// A content of which not all frames have come, where they are mixed with others.
+    /// A content that is received frame by frame, because its frames are interleaved with others.
     pub(super) content: Option<Content>,
-    /// The queue that an empty name means.
+    /// The last declared queue: an empty queue name means this one.
     pub(super) last_queue: Arc<str>,
 }
 
-/// Where a channel is in its life.
+/// The state of a channel that the client has opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Open,
-    /// We have closed it, and ignore everything until the client has heard of it.
+    /// The broker has sent `channel.close`; frames are ignored until the client answers.
     Closing,
 }
 
 /// The mode of a channel: how its publishes are answered.
 pub(super) enum Mode {
     Plain,
-    /// The number of the next publish.
+    /// `confirm.select` was sent; with the number of the next publish.
     Confirm(u64),
     Transaction(Box<Transaction>),
 }
@@ -49,19 +49,19 @@ impl Channel {
         }
     }
 
-    /// Whether a publish would be carried out.
+    /// Whether a publish would be accepted now.
     #[inline]
     pub(super) fn takes_publish(&self) -> bool {
         self.state == State::Open && self.content.is_none() && !self.is_committing()
     }
 
-    /// Whether a commit is under way, during which nothing may come.
+    /// Whether a `tx.commit` is in progress, during which the client may send nothing.
     #[inline]
     pub(super) fn is_committing(&self) -> bool {
         matches!(&self.mode, Mode::Transaction(transaction) if transaction.is_committing())
     }
 
-    /// We have closed it: nothing of it is left.
+    /// Drops the channel's content, mode and transaction; its frames are ignored from now on.
     pub(super) fn close(&mut self) {
         *self = Self {
             state: State::Closing,
@@ -69,7 +69,7 @@ impl Channel {
         };
     }
 
-    /// Whether it holds an unfinished content or transaction for longer than may be.
+    /// Whether its unfinished content or transaction has occupied memory for too long.
     fn holds_too_long(&self, now_us: u64) -> bool {
         let content = self.content.as_ref();
         let of_transaction = match &self.mode {
@@ -104,14 +104,14 @@ impl Channels {
         self.by_number.get_mut(&number)
     }
 
-    /// Whether the channel is the same as then, and open.
+    /// Whether the channel with this number is still the same one, and open.
     pub(super) fn is_open(&self, number: u16, incarnation: u64) -> bool {
         self.get(number).is_some_and(|channel| {
             channel.incarnation == incarnation && channel.state == State::Open
         })
     }
 
-    /// The queue that a name means on a channel: an empty one is the last that was declared.
+    /// The queue that a name means on a channel: an empty name is the last declared queue.
     pub(super) fn queue_name(&self, number: u16, name: &str) -> Result<Arc<str>, Exception> {
         if !name.is_empty() {
             return Ok(name.into());
@@ -141,7 +141,7 @@ impl Channels {
         Ok(())
     }
 
-    /// `tx.select`; `held` will pay for the publishes.
+    /// `tx.select`; the publishes will be charged to `held`.
     pub(super) fn select_transactions(&mut self, number: u16, held: Held) -> Result<(), Exception> {
         let Some(channel) = self.get_mut(number) else {
             return Ok(());
@@ -181,7 +181,7 @@ impl Channels {
         self.by_number.keys().copied().collect()
     }
 
-    /// A channel that holds an unfinished content or transaction for longer than may be.
+    /// A channel whose unfinished content or transaction has occupied memory for too long.
     pub(super) fn overdue(&self, now_us: u64) -> Option<u16> {
         let mut channels = self.by_number.iter();
         let overdue = channels.find(|(_, channel)| channel.holds_too_long(now_us));

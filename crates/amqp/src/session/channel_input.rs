@@ -1,4 +1,4 @@
-//! The input of a channel: methods, and contents frame by frame.
+//! The input of a channel: methods, and contents received frame by frame.
 
 use super::Session;
 use super::channel::{Mode, State};
@@ -8,18 +8,18 @@ use super::publishes::Commit;
 use crate::exception::{Exception, ReplyCode};
 use crate::wire::{Frame, FrameType, Method, MethodId, method};
 
-/// Most bytes of a payload that an error shows.
+/// Maximum bytes of a payload that an error text shows.
 const SHOWN_BYTES_MAX: usize = 32;
-/// `basic.publish`, for faults within its content.
+/// `basic.publish`: the method that errors in a content are attributed to.
 pub(super) const PUBLISH: MethodId = method::BasicPublish::ID;
-/// No method is to blame.
+/// For errors that are not attributed to a method.
 pub(super) const NONE: MethodId = MethodId {
     class: 0,
     method: 0,
 };
 
 impl Session {
-    /// A frame of a channel.
+    /// Handles a frame of a channel other than 0.
     pub(super) fn channel_frame(&mut self, frame: &Frame<'_>) -> Result<(), (Exception, MethodId)> {
         let id = MethodId::peek(frame.payload);
         let Some(channel) = self.channels.get(frame.channel) else {
@@ -43,7 +43,7 @@ impl Session {
             .map_err(|error| (error, id))
     }
 
-    /// A frame of a channel that is not open.
+    /// Handles a frame of a channel that is not open.
     fn first_frame(&mut self, frame: &Frame<'_>) -> Result<(), (Exception, MethodId)> {
         let id = MethodId::peek(frame.payload);
         let number = frame.channel;
@@ -51,7 +51,7 @@ impl Session {
             (FrameType::Method, Ok(Some(Method::ChannelOpen(_)))) => {
                 let channels_max = usize::from(self.connection.limits.channels_max);
                 let count = self.channels.len();
-                // As RabbitMQ, which counts channels and takes any number.
+                // Like RabbitMQ, which limits how many channels are open, but not their numbers.
                 if count >= channels_max {
                     let text = format!(
                         "number of channels opened ({count}) has reached the negotiated \
@@ -66,7 +66,7 @@ impl Session {
                 self.connection.reply(number, &ok);
                 Ok(())
             }
-            // Both sides have closed it at the same time.
+            // Both sides have closed the channel at the same time.
             (FrameType::Method, Ok(Some(Method::ChannelCloseOk(_)))) => Ok(()),
             (FrameType::Method, Ok(Some(Method::ChannelClose(_)))) => {
                 self.connection
@@ -80,7 +80,7 @@ impl Session {
         }
     }
 
-    /// A frame of a channel that we have closed: the client may not have known.
+    /// Handles a frame of a channel that the broker has closed; the client may not know it yet.
     fn frame_while_closing(
         &mut self,
         frame: &Frame<'_>,
@@ -98,7 +98,7 @@ impl Session {
         Ok(())
     }
 
-    /// A `basic.publish` whose content does not lie behind it in one piece.
+    /// Starts a content that does not directly follow its `basic.publish` in one piece.
     pub(super) fn begin_content(
         &mut self,
         number: u16,
@@ -112,7 +112,7 @@ impl Session {
         Ok(())
     }
 
-    /// A frame where a content goes on.
+    /// Handles a frame while a content is incomplete.
     fn content_frame(&mut self, frame: &Frame<'_>) -> Result<(), Exception> {
         let message_bytes_max = self.connection.options.message_bytes_max;
         let now_us = self.connection.now.us;
@@ -133,7 +133,7 @@ impl Session {
         self.publish(frame.channel, target, header, body)
     }
 
-    /// A method on an open channel.
+    /// Handles a method on an open channel.
     fn channel_method(
         &mut self,
         number: u16,
@@ -141,7 +141,7 @@ impl Session {
         method: &Method<'_>,
     ) -> Result<(), Exception> {
         if !matches!(method, Method::BasicAck(_) | Method::BasicPublish(_)) {
-            // A method sees the effect of all that came before it.
+            // A method sees the effect of everything that the client sent before it.
             self.flush();
             self.settle_acks();
             let connection = &mut self.connection;
@@ -179,7 +179,7 @@ impl Session {
                 connection.reply_unless(cancel.no_wait, number, &Method::BasicCancelOk(ok));
                 Ok(())
             }
-            // The answer to ours.
+            // The client's answer to a `basic.cancel` that the broker has sent.
             Method::BasicCancelOk(_) => Ok(()),
             Method::BasicQos(qos) => {
                 self.deliveries.set_prefetch(number, qos)?;
@@ -257,7 +257,7 @@ impl Session {
         }
     }
 
-    /// `basic.ack`, `basic.nack`, `basic.reject`: of one delivery, or of all up to a tag.
+    /// `basic.ack`, `basic.nack`, `basic.reject`: settles one delivery, or all up to a tag.
     fn settle(
         &mut self,
         number: u16,
@@ -275,11 +275,11 @@ impl Session {
         Ok(())
     }
 
-    /// `tx.commit`: it is answered once all messages are as durable as they should be.
+    /// `tx.commit`: answered once all messages are as durable as their class demands.
     fn commit(&mut self, number: u16) -> Result<(), Exception> {
         let transaction = self.channels.transaction(number)?;
         let (publishes, settled) = transaction.begin_commit();
-        // Publishes of late on other channels have confirms of their own.
+        // Publishes collected on other channels belong to a flush of their own.
         self.flush();
         let incarnation = self.channels.get(number).map_or(0, |it| it.incarnation);
         let commit = Commit {
@@ -294,7 +294,7 @@ impl Session {
         Ok(())
     }
 
-    /// The acknowledgements of a transaction whose publishes are stored.
+    /// Settles the deliveries of a transaction whose publishes are stored.
     pub(super) fn settle_committed(&mut self, settled: Option<Settled>) {
         let Some(settled) = settled else {
             return;
@@ -306,7 +306,8 @@ impl Session {
         self.deliveries.settle_acks(connection);
     }
 
-    /// `tx.rollback`: nothing was published, and what was acknowledged is not.
+    /// `tx.rollback`: drops the publishes; deliveries settled in the transaction are unacknowledged
+    /// again.
     fn roll_back(&mut self, number: u16) -> Result<(), Exception> {
         let (_, settled) = self.channels.transaction(number)?.take();
         self.deliveries.restore(number, settled);
@@ -314,7 +315,7 @@ impl Session {
     }
 }
 
-/// Whether a publish asks for something that RabbitMQ does not do either.
+/// Refuses `immediate`, as RabbitMQ does.
 #[inline]
 pub(super) fn check_publish(publish: &method::BasicPublish<'_>) -> Result<(), Exception> {
     if publish.immediate {
@@ -340,13 +341,13 @@ fn requeue(requeue: bool) -> Settle {
     }
 }
 
-/// Arguments or properties that are not as they should be.
+/// The error of malformed arguments or properties.
 pub(super) fn cannot_decode(payload: &[u8]) -> Exception {
     let shown = &payload[..payload.len().min(SHOWN_BYTES_MAX)];
     Exception::new(ReplyCode::FrameError, format!("cannot decode {shown:?}"))
 }
 
-/// A method frame's payload that is no method.
+/// The error of a method frame that cannot be parsed, or whose method is unknown.
 #[cold]
 pub(super) fn unreadable(payload: &[u8]) -> Exception {
     if Method::read(payload).is_err() {

@@ -1,5 +1,5 @@
-//! The surroundings in which all parts of a session work: the virtual host and the user who has
-//! come to it, the limits that were agreed upon, the time, the counts, and the answers.
+//! The context that all parts of a session work in: virtual host, user, negotiated limits, time,
+//! counters, and pending replies.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,36 +15,38 @@ use crate::host::{Owner, VirtualHost};
 use crate::options::SessionOptions;
 use crate::wire::{FRAME_OVERHEAD_BYTES, Method};
 
-/// Frames of a client that has not logged in are no larger than this, as in RabbitMQ 4.1
-/// (`initial_frame_max`): payload and overhead, of which it takes some bytes too much.
+/// Largest frame before login, as in RabbitMQ 4.1 (`initial_frame_max`), whose check counts the
+/// payload only.
 const HANDSHAKE_FRAME_BYTES_MAX: u32 = 8192 + FRAME_OVERHEAD_BYTES as u32;
-/// With so many bytes of answers nothing further is read.
+/// With this many bytes of pending replies nothing further is read.
 const REPLIES_BYTES_MAX: usize = 256 << 10;
-/// A buffer for answers that grew beyond this is given back.
+/// A reply buffer larger than this is freed once it is empty.
 const REPLIES_KEPT_BYTES: usize = 4 << 10;
 
-/// A connection as every part of its session needs it. It decides nothing.
+/// A connection as all parts of its session see it. It makes no decisions.
 pub(super) struct Connection {
     pub(super) host: Arc<VirtualHost>,
-    /// The host's realm, as the user may use it.
+    /// The virtual host's realm, with the user's rights.
     pub(super) realm: Realm,
     pub(super) options: Arc<SessionOptions>,
     pub(super) meter: Meter,
     pub(super) peer: SocketAddr,
-    /// Its identity to the virtual host: its exclusive queues are nobody else's.
+    /// Identifies the connection to the virtual host as the owner of its exclusive queues.
     pub(super) owner: Owner,
     pub(super) user: String,
     pub(super) capabilities: Capabilities,
     pub(super) limits: Limits,
-    /// Answers, for the next poll.
+    /// Replies, to be sent by the next poll.
     pub(super) replies: Output,
-    /// The time of this read or poll.
+    /// The time of the current read or poll.
     pub(super) now: Now,
-    /// The same by the broker's clock, by which messages expire: milliseconds since 1970.
+    /// The time of the current read by the broker's clock, by which messages expire, in
+    /// milliseconds since 1970.
     pub(super) broker_ms: u64,
 }
 
-/// RabbitMQ's extensions that the client understands, as far as we act upon them.
+/// RabbitMQ's extensions that the client understands, where the broker behaves differently without
+/// them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Capabilities {
     pub(super) consumer_cancel_notify: bool,
@@ -52,7 +54,7 @@ pub(super) struct Capabilities {
     pub(super) authentication_failure_close: bool,
 }
 
-/// The limits that both sides have agreed upon.
+/// The negotiated limits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) frame_bytes_max: u32,
@@ -80,7 +82,7 @@ impl Connection {
         }
     }
 
-    /// A read begins: what it takes from both clocks.
+    /// Begins a read: takes the time from both clocks.
     #[inline]
     pub(super) fn begin_read(&mut self, now: Now) {
         self.now = now;
@@ -88,7 +90,7 @@ impl Connection {
         self.meter.begin();
     }
 
-    /// The user, for questions about rights.
+    /// The user, for access checks.
     #[inline]
     pub(super) fn user(&self) -> User<'_> {
         User {
@@ -97,26 +99,26 @@ impl Connection {
         }
     }
 
-    /// The time with which messages are stamped, in milliseconds since 1970.
+    /// The timestamp of published messages, in milliseconds since 1970.
     #[inline]
     pub(super) fn timestamp_ms(&self) -> i64 {
         i64::try_from(self.broker_ms).unwrap_or(i64::MAX)
     }
 
-    /// Answers a method on a channel.
+    /// Sends a method on a channel.
     pub(super) fn reply(&mut self, number: u16, method: &Method<'_>) {
         push_method(&mut self.replies.bytes, number, method);
     }
 
-    /// Answers a method, unless its client wants no answer.
+    /// Sends a reply, unless the client asked for none (`no-wait`).
     pub(super) fn reply_unless(&mut self, no_wait: bool, number: u16, method: &Method<'_>) {
         if !no_wait {
             self.reply(number, method);
         }
     }
 
-    /// Answers with a method that has a content. Where the body is a part of `batch`, it may be
-    /// sent from there.
+    /// Sends a method with a content. If the body is part of `batch`, it may be sent from there
+    /// without a copy.
     pub(super) fn reply_with_content(
         &mut self,
         number: u16,
@@ -137,19 +139,19 @@ impl Connection {
         );
     }
 
-    /// Whether more answers may be added.
+    /// Whether the limit of pending replies is not reached.
     #[inline]
     pub(super) fn has_room_for_replies(&self) -> bool {
         self.replies.len() < REPLIES_BYTES_MAX
     }
 
-    /// Moves the answers behind `out`.
+    /// Moves the pending replies to the end of `out`.
     #[inline]
     pub(super) fn take_replies(&mut self, out: &mut Output) {
         out.append(&mut self.replies);
     }
 
-    /// Gives the memory for answers back after many of them.
+    /// Frees the reply buffer if it has grown.
     #[inline]
     pub(super) fn shrink_replies(&mut self) {
         if self.replies.bytes.capacity() > REPLIES_KEPT_BYTES {

@@ -1,4 +1,4 @@
-//! The input of channel 0: the connection's own methods, and its end.
+//! The input of channel 0: the connection's own methods, and its close.
 
 use super::Session;
 use super::channel_input::{NONE, unreadable};
@@ -13,7 +13,7 @@ use crate::wire::{Frame, FrameType, Method, MethodId, method};
 const VIRTUAL_HOST: &str = "/";
 
 impl Session {
-    /// A frame of channel 0.
+    /// Handles a frame of channel 0.
     pub(super) fn connection_frame(
         &mut self,
         frame: &Frame<'_>,
@@ -53,7 +53,7 @@ impl Session {
                 lifecycle.enter(Phase::Open);
             }
             (Phase::Open, Method::ConnectionUpdateSecret(_)) => {
-                // There are no secrets that expire.
+                // Credentials do not expire here, so the new secret is not needed.
                 let ok = method::ConnectionUpdateSecretOk {};
                 connection.reply(0, &Method::ConnectionUpdateSecretOk(ok));
             }
@@ -67,14 +67,14 @@ impl Session {
                 self.connection.reply(0, &ok);
                 self.lifecycle.goodbye();
             }
-            // Sent before the client has heard of the end.
+            // The client sent this before it knew of the close.
             (Phase::Closing | Phase::Draining | Phase::Ended, _) => {}
             (phase, _) => return Err(phase.unexpected_method()),
         }
         Ok(())
     }
 
-    /// Ends a channel or the connection.
+    /// Closes a channel or the connection because of an error.
     pub(super) fn fail(&mut self, number: u16, error: &Exception, id: MethodId) {
         let connection = &mut self.connection;
         connection.meter.probe.error();
@@ -92,7 +92,7 @@ impl Session {
             return self.connection.reply(number, &close);
         }
         if self.lifecycle.phase() == Phase::Closing {
-            // It has been told once, and has so long to answer.
+            // `connection.close` was sent already; its timeout goes on.
             return;
         }
         self.lifecycle.blame(error.to_string());
@@ -101,7 +101,7 @@ impl Session {
         self.lifecycle.close(self.connection.now.us);
     }
 
-    /// Tells the client that the broker ends.
+    /// Closes the connection because the broker shuts down.
     pub(super) fn stop(&mut self) {
         let text = "broker forced connection closure with reason 'shutdown'";
         let error = Exception::new(ReplyCode::ConnectionForced, text);
@@ -111,7 +111,7 @@ impl Session {
 }
 
 impl Connection {
-    /// `connection.close`.
+    /// Sends `connection.close`.
     pub(super) fn push_close(&mut self, error: &Exception, id: MethodId) {
         let text = error.to_string();
         let close = Method::ConnectionClose(method::ConnectionClose {

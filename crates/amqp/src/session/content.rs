@@ -1,4 +1,4 @@
-//! A content whose frames do not lie behind each other: they are taken one by one.
+//! A content whose frames do not directly follow each other: it is received frame by frame.
 
 use super::channel_input::cannot_decode;
 use super::frames::BASIC;
@@ -8,21 +8,21 @@ use crate::content_memory::Held;
 use crate::exception::{Exception, ReplyCode};
 use crate::wire::{ContentHeader, Frame, FrameType, MethodId, method};
 
-/// A content of which not all frames have come.
+/// A content of which not all frames have been received.
 pub(super) struct Content {
     exchange: String,
     routing_key: String,
     mandatory: bool,
-    /// Its header's payload, once it has come.
+    /// The payload of its content header, once received.
     header: Option<Vec<u8>>,
     body: Collected,
-    /// Bytes of the body that have not come.
+    /// Bytes of the body not yet received.
     left: u64,
     held: Held,
 }
 
 impl Content {
-    /// The content of a publish, for which `held` pays.
+    /// The content of a publish; its bytes will be charged to `held`.
     pub(super) fn of(publish: &method::BasicPublish<'_>, held: Held) -> Self {
         Self {
             exchange: publish.exchange.to_owned(),
@@ -35,10 +35,10 @@ impl Content {
         }
     }
 
-    /// Takes its next frame. `true`: it was the last one.
+    /// Takes its next frame. `true`: the content is complete.
     ///
     /// # Errors
-    /// The frame is none of this content, or there is no memory for it.
+    /// The frame does not belong to a content, or exceeds the size or memory limit.
     pub(super) fn take(
         &mut self,
         frame: &Frame<'_>,
@@ -82,7 +82,7 @@ impl Content {
         Ok(self.left == 0)
     }
 
-    /// Pays for bytes that have come, and for no more: a length is only a claim.
+    /// Reserves memory for received bytes only: the announced body size is just a claim.
     fn hold(&mut self, bytes: &[u8], now_us: u64) -> Result<(), Exception> {
         if self.held.grow(bytes.len(), now_us) {
             return Ok(());
@@ -91,12 +91,12 @@ impl Content {
         Err(Exception::new(ReplyCode::ResourceError, text))
     }
 
-    /// It is whole: what takes it pays for it from here on.
+    /// Releases the memory of a complete content: from here on the publish accounts for it.
     pub(super) fn release(&mut self) {
         self.held.release();
     }
 
-    /// Whether it is held for longer than may be.
+    /// Whether it has occupied memory for too long.
     pub(super) fn is_overdue(&self, now_us: u64) -> bool {
         self.held.is_overdue(now_us)
     }
@@ -109,7 +109,7 @@ impl Content {
         }
     }
 
-    /// The payload of its header; empty before that has come.
+    /// The payload of its content header; empty before it was received.
     pub(super) fn header(&self) -> &[u8] {
         self.header.as_deref().unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! Methods that make, bind and remove exchanges and queues.
+//! Methods that declare, bind and delete exchanges and queues.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ impl Connection {
                 _ => self.host.declare_queue(self.owner, declare)?,
             };
             let (ready, consumers) = if declared.name.starts_with(REPLY_TO) {
-                // As RabbitMQ, where nothing waits on the way to who asked.
+                // As in RabbitMQ: a direct reply-to queue stores nothing and has one consumer.
                 (0, 1)
             } else {
                 declared.counts()
@@ -182,7 +182,8 @@ impl Connection {
     }
 }
 
-/// The routing key of a binding: with an empty queue an empty key is that queue's name.
+/// The routing key of a binding: if both queue and key are empty, the key is the last declared
+/// queue's name.
 fn binding_key(queue: &Arc<str>, name: &str, key: &str) -> Arc<str> {
     match (name, key) {
         ("", "") => Arc::clone(queue),

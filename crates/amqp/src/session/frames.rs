@@ -1,4 +1,4 @@
-//! Frames out, and the frames of one content in.
+//! Encoding of frames, and the recognition of a content whose frames follow each other.
 
 use bytes::Bytes;
 use cloverleaf_session::Output;
@@ -9,24 +9,24 @@ use crate::wire::{
     MethodId, Writer, peek_frame,
 };
 
-/// The class whose methods have contents.
+/// The class `basic`, whose methods have contents.
 pub(super) const BASIC: u16 = 60;
-/// A content with smaller frames before its last one is taken frame by frame: each time that more
-/// of it comes all its frames are walked again.
+/// A content whose body frames, except the last, are smaller than this is received frame by frame.
+/// Gathering it would parse all of its frames again for each read.
 const BODY_FRAME_BYTES_MIN: usize = 1024;
-/// A smaller body is copied: a part of a vectored write costs about as much.
+/// A smaller body is copied: as a part of a vectored write it would cost about as much.
 const SHARED_BYTES_MIN: usize = 16 << 10;
-/// No batch is held by a body that is a smaller part of it: what a client that reads slowly makes
-/// us hold is this many times what it is sent, at most.
+/// A body references its batch only if the batch is at most this many times as large. So a slow
+/// client makes the broker keep at most this many times the bytes sent to it.
 const SHARED_BATCH_RATIO: usize = 8;
 const METHOD: u8 = 1;
 const HEADER: u8 = 2;
 const BODY: u8 = 3;
 
-/// A sign of life.
+/// A heartbeat frame.
 pub(super) const HEARTBEAT: [u8; FRAME_OVERHEAD_BYTES] = [8, 0, 0, 0, 0, 0, 0, FRAME_END];
 
-/// Appends a frame whose payload `write` appends.
+/// Appends a frame whose payload is appended by `write`.
 pub(super) fn push_frame(
     out: &mut Vec<u8>,
     kind: u8,
@@ -39,7 +39,7 @@ pub(super) fn push_frame(
     out.extend_from_slice(&[0; 4]);
     write(out);
     let payload = out.len() - start - FRAME_HEADER_BYTES;
-    // No payload that we write has 4 GiB.
+    // Cannot overflow: no payload written here has 4 GiB.
     let size = (payload as u32).to_be_bytes();
     out[start + 3..start + FRAME_HEADER_BYTES].copy_from_slice(&size);
     out.push(FRAME_END);
@@ -52,8 +52,8 @@ pub(super) fn push_method(out: &mut Vec<u8>, channel: u16, method: &Method<'_>) 
     });
 }
 
-/// Appends a content: its header, and its body in frames of at most `frame_bytes_max`. Where the
-/// body is a part of `batch`, that is shared instead of copied if it is worth that.
+/// Appends a content: its header, and its body in frames of at most `frame_bytes_max`. If the body
+/// is part of `batch`, it may reference the batch instead of copying it (see [`is_shared`]).
 pub(super) fn push_content(
     out: &mut Output,
     channel: u16,
@@ -82,15 +82,15 @@ pub(super) fn push_content(
     }
 }
 
-/// Whether a body is sent from its batch: then all of the batch stays in memory until the client
-/// has taken the body, and each frame is a part of a vectored write.
+/// Whether a body is sent from its batch. Then the whole batch stays in memory until the client has
+/// received the body, and each frame is a part of a vectored write.
 fn is_shared(body_bytes: usize, batch_bytes: usize) -> bool {
     body_bytes >= SHARED_BYTES_MIN && body_bytes >= batch_bytes / SHARED_BATCH_RATIO
 }
 
-/// Appends a frame whose payload belongs to somebody else.
+/// Appends a frame whose payload is shared memory.
 fn share_frame(out: &mut Output, kind: u8, channel: u16, payload: Bytes) {
-    // It was cut to the size of a frame.
+    // Fits: the caller has cut the payload to the size of a frame.
     let size = payload.len() as u32;
     out.bytes.push(kind);
     out.bytes.extend_from_slice(&channel.to_be_bytes());
@@ -105,23 +105,24 @@ fn payload_bytes_max(frame_bytes_max: u32) -> usize {
         .max(1)
 }
 
-/// The part of a content that lies behind its method frame.
+/// The result of looking for a content after its method frame.
 #[derive(Debug, PartialEq)]
 pub(super) enum Gathered<'a> {
-    /// All of it, in so many bytes: the payload of its header, and its body.
+    /// The whole content, in `bytes` bytes: the payload of its header, and its body.
     Whole {
         header: &'a [u8],
         body: Body<'a>,
         bytes: usize,
     },
-    /// The rest has not come: so many bytes are needed at least.
+    /// The content is incomplete: at least this many bytes are needed.
     Needs(usize),
-    /// Something else lies in between, or it is not as it should be: frame by frame then.
+    /// Another frame lies in between, or a frame is invalid: the content is received frame by
+    /// frame.
     Mixed,
 }
 
-/// Looks for the content of a method on `channel` in the bytes behind its frame. Bodies larger than
-/// `body_bytes_max` are not gathered: they are refused when their header is read.
+/// Looks for the content of a method on `channel` in the bytes after its frame. A body larger than
+/// `body_bytes_max` is not gathered: it is refused when its header is read alone.
 pub(super) fn gather(
     input: &[u8],
     channel: u16,
@@ -143,7 +144,7 @@ pub(super) fn gather(
     };
     let first = header.len_bytes();
     let Some(length) = body_length(header.payload, body_bytes_max) else {
-        // It is refused when it is looked at alone.
+        // Refused when the header is read alone.
         return Gathered::Mixed;
     };
     let (mut at, mut left, mut one) = (first, length, &[][..]);
@@ -176,7 +177,7 @@ pub(super) fn gather(
     }
 }
 
-/// The length that a content header announces, if it is of the right class and no more than may be.
+/// The body size in a content header, if the class is right and the size is allowed.
 fn body_length(header: &[u8], body_bytes_max: u64) -> Option<usize> {
     if MethodId::peek(header).class != BASIC {
         return None;
@@ -269,7 +270,7 @@ mod tests {
         let mixed = gather(&whole, 4, FRAME_BYTES, BODY_BYTES_MAX);
         assert_eq!(mixed, Gathered::Mixed);
         assert_eq!(gather(&whole, 3, FRAME_BYTES, 8999), Gathered::Mixed);
-        // Frames without end: nothing may be kept for them.
+        // Frames without `frame-end`: nothing may be kept for them.
         let mut empty = content(3, b"x", FRAME_BYTES);
         empty.truncate(empty.len() - 9);
         for length in [0, 1] {

@@ -24,11 +24,11 @@ use crate::exception::{Exception, ReplyCode};
 use crate::mechanisms::MECHANISMS;
 use crate::wire::{FRAME_MIN_BYTES, Method, PROTOCOL_HEADER, Table, Value, method, table_bytes};
 
-/// The product that programs look for before they use RabbitMQ's extensions, and the version whose
-/// behaviour they may expect. Our own name stands in `platform`.
+/// Clients check this product name before they use RabbitMQ's extensions, and the version for the
+/// behaviour they expect. Cloverleaf names itself in `platform`.
 const PRODUCT: &str = "RabbitMQ";
 const VERSION: &str = "4.1.0";
-/// RabbitMQ's extensions that we have: all of RabbitMQ's.
+/// RabbitMQ's list of capabilities, all of which this broker has.
 const CAPABILITIES: &[&str] = &[
     "publisher_confirms",
     "exchange_exchange_bindings",
@@ -41,18 +41,18 @@ const CAPABILITIES: &[&str] = &[
     "direct_reply_to",
 ];
 
-/// The protocol headers that are taken for ours: 0-9 differs in nothing that a client of today
-/// uses, and RabbitMQ takes it for 0-9-1, too (Perl's AnyEvent::RabbitMQ says it).
+/// The accepted protocol headers. RabbitMQ accepts that of AMQP 0-9, too, which Perl's
+/// AnyEvent::RabbitMQ sends: clients use nothing in which it differs from 0-9-1.
 const PROTOCOL_HEADERS: [&[u8; 8]; 2] = [PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09"];
 
-/// A login that is under way.
+/// A login in progress.
 #[derive(Default)]
 pub(super) struct Handshake {
-    /// The mechanism by which the client logs in.
+    /// The mechanism that the client has chosen.
     mechanism: &'static str,
-    /// To be computed elsewhere, and the driver has not been told.
+    /// A password verification that the driver has not taken yet.
     verification: Option<Box<Verification>>,
-    /// A wrong password came, and the driver has not been told.
+    /// A login has failed, and the driver has not asked for it yet.
     has_failed_login: bool,
 }
 
@@ -65,7 +65,7 @@ impl Handshake {
         self.verification.take()
     }
 
-    /// Looks at the first bytes. Returns how many are done with.
+    /// Handles the protocol header. Returns the number of bytes consumed.
     pub(super) fn protocol_header(
         &self,
         connection: &mut Connection,
@@ -73,7 +73,7 @@ impl Handshake {
         input: &[u8],
     ) -> usize {
         let Some(header) = input.first_chunk::<8>() else {
-            // Bytes that cannot become it any more are refused at once.
+            // An incomplete header is refused as soon as it cannot match.
             if !PROTOCOL_HEADERS.iter().any(|it| it.starts_with(input)) {
                 refuse_header(connection, lifecycle, input);
             }
@@ -92,7 +92,7 @@ impl Handshake {
         let text = |text: &'static str| Value::String(text.as_bytes());
         let mode = connection.realm.options().durability;
         let properties = table_bytes(&[
-            // They were written a line above.
+            // Cannot fail: the table was encoded above.
             (
                 "capabilities",
                 Value::Table(Table::check(&capabilities).unwrap_or_default()),
@@ -102,8 +102,8 @@ impl Handshake {
             ("cluster_name", text("cloverleaf")),
             ("platform", text(platform)),
             ("information", text("Apache-2.0")),
-            // The durability that a confirm promises: of a persistent message in a durable queue,
-            // of another.
+            // The durability that a confirm promises: for persistent messages in durable queues,
+            // and for all others.
             ("cloverleaf.durability", text(mode.name())),
             (
                 "cloverleaf.durability.persistent",
@@ -127,7 +127,7 @@ impl Handshake {
         PROTOCOL_HEADER.len()
     }
 
-    /// `connection.start-ok`: who the client is, and how it shows that.
+    /// `connection.start-ok`: the client's properties and credentials.
     pub(super) fn authenticate(
         &mut self,
         connection: &mut Connection,
@@ -152,7 +152,7 @@ impl Handshake {
         };
         connection.meter.probe.identify(Identity {
             library: text("product"),
-            // Some say the one, some the other.
+            // Clients differ in which of these properties they set.
             version: match text("version") {
                 version if version.is_empty() => text("product_version"),
                 version => version,
@@ -172,21 +172,21 @@ impl Handshake {
         match Login::new(users, mechanism, connection.peer.ip()).respond(start.response) {
             Step::Done(verdict) => self.logged_in(connection, lifecycle, verdict),
             Step::Verify(verification) => self.verification = Some(verification),
-            // None that is offered has one.
+            // No offered mechanism has a second step.
             Step::Challenge(_) => {
                 self.logged_in(connection, lifecycle, Err(Refused::Malformed));
             }
         }
     }
 
-    /// Says who the client is.
+    /// Handles the verdict on the client's credentials.
     pub(super) fn logged_in(
         &mut self,
         connection: &mut Connection,
         lifecycle: &mut Lifecycle,
         verdict: Result<Accepted, Refused>,
     ) {
-        // The connection may have ended meanwhile.
+        // The connection may have ended during the verification.
         if lifecycle.phase() != Phase::Verifying {
             return;
         }
@@ -212,7 +212,7 @@ impl Handshake {
         }
     }
 
-    /// The reason is for our log alone.
+    /// Refuses a login. The reason goes to the broker's log only, as in RabbitMQ.
     fn refuse_login(
         &mut self,
         connection: &mut Connection,
@@ -234,8 +234,8 @@ impl Handshake {
     }
 }
 
-/// `connection.tune-ok`: takes the limits that the client has chosen, and returns the interval of
-/// heartbeats in microseconds.
+/// `connection.tune-ok`: takes over the limits that the client has chosen, and returns the
+/// heartbeat interval in microseconds.
 pub(super) fn tuned(
     connection: &mut Connection,
     tune: &method::ConnectionTuneOk,
@@ -258,7 +258,7 @@ pub(super) fn tuned(
     Ok(u64::from(tune.heartbeat) * 1_000_000)
 }
 
-/// Another protocol, or another version: the answer is what we speak, and the end.
+/// Refuses another protocol or version: replies with the supported protocol header, then closes.
 fn refuse_header(connection: &mut Connection, lifecycle: &mut Lifecycle, header: &[u8]) {
     connection.replies.bytes.extend_from_slice(PROTOCOL_HEADER);
     let header = header.escape_ascii().to_string();
@@ -266,14 +266,14 @@ fn refuse_header(connection: &mut Connection, lifecycle: &mut Lifecycle, header:
     fail_quietly(connection, lifecycle, failure);
 }
 
-/// Ends the connection once what is owed is written.
+/// Closes the connection once its pending replies are written.
 fn fail_quietly(connection: &mut Connection, lifecycle: &mut Lifecycle, failure: String) {
     connection.meter.probe.error();
     lifecycle.blame(failure);
     lifecycle.enter(Phase::Draining);
 }
 
-/// Whether a client may choose this value, where ours is `max`; 0: no limit.
+/// Checks a value that the client has chosen against the broker's `max`; 0: no limit.
 fn check_negotiated(name: &str, min: u32, max: u32, value: u32) -> Result<(), Exception> {
     let fail = |is: &str, which: &str, limit: u32| {
         let text =

@@ -1,15 +1,15 @@
-//! Heartbeats: how each side hears that the other is there although nothing happens.
+//! Heartbeats: each side shows the other that it is alive while there is nothing to send.
 
-/// When something came and went, and the interval that both sides have agreed upon.
+/// The negotiated heartbeat interval, and the times of the last read and write.
 pub(super) struct Heartbeats {
-    /// 0: none.
+    /// 0: no heartbeats.
     interval_us: u64,
     last_read_us: u64,
     last_write_us: u64,
 }
 
 impl Heartbeats {
-    /// Heartbeats with this interval from now on; 0: none.
+    /// Heartbeats with this interval, starting now; 0: no heartbeats.
     pub(super) fn of_interval(interval_us: u64, now_us: u64) -> Self {
         Self {
             interval_us,
@@ -23,7 +23,8 @@ impl Heartbeats {
         self.interval_us / 1_000_000
     }
 
-    /// Something came, or nothing is read: a client that is not listened to is not silent.
+    /// Bytes were received, or the broker is not reading (backpressure): then silence is not the
+    /// client's fault.
     #[inline]
     pub(super) fn read(&mut self, now_us: u64) {
         self.last_read_us = now_us;
@@ -34,12 +35,12 @@ impl Heartbeats {
         self.last_write_us = now_us;
     }
 
-    /// After how long without progress a write is given up: two intervals, if there are any.
+    /// A write without progress for this long fails: two intervals, or `None` without heartbeats.
     pub(super) fn write_timeout_us(&self) -> Option<u64> {
         (self.interval_us != 0).then_some(2 * self.interval_us)
     }
 
-    /// When something is to be done at the latest.
+    /// The time of the next heartbeat or timeout.
     pub(super) fn due_us(&self) -> u64 {
         if self.interval_us == 0 {
             return u64::MAX;
@@ -47,13 +48,13 @@ impl Heartbeats {
         self.beat_us().min(self.silent_us())
     }
 
-    /// Whether a heartbeat is to be sent, because nothing else was for half an interval.
+    /// Whether to send a heartbeat, because nothing was written for half an interval.
     #[inline]
     pub(super) fn is_beat_due(&self, now_us: u64) -> bool {
         self.interval_us != 0 && now_us >= self.beat_us()
     }
 
-    /// Whether the client is to be left, because nothing came for two intervals.
+    /// Whether the client is considered dead, because nothing was received for two intervals.
     #[inline]
     pub(super) fn is_silent(&self, now_us: u64) -> bool {
         self.interval_us != 0 && now_us >= self.silent_us()

@@ -1,36 +1,36 @@
-//! A connection's life: from the protocol header to the end, and how long each part may take.
+//! The phases of a connection, from the protocol header to its end, and their timeouts.
 
 use crate::exception::{Exception, ReplyCode};
 
-/// A client that we have told of the end, and that does not answer, is left after this long.
+/// The connection ends if the client has not answered `connection.close` after this time.
 const CLOSE_TIMEOUT_US: u64 = 10_000_000;
-/// A client that has not opened its connection is left after this long (`handshake_timeout`).
+/// The connection ends if the client has not opened it after this time (`handshake_timeout`).
 const HANDSHAKE_TIMEOUT_US: u64 = 10_000_000;
 
-/// Where a connection is in its life.
+/// The phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// The protocol header has not come.
+    /// Waits for the protocol header.
     Header,
-    /// `connection.start` was sent.
+    /// `connection.start` was sent; waits for `start-ok`.
     Starting,
-    /// The client has said who it is, and it is being found out.
+    /// `start-ok` was received; the credentials are being verified.
     Verifying,
-    /// `connection.tune` was sent.
+    /// `connection.tune` was sent; waits for `tune-ok`.
     Tuning,
-    /// The virtual host has to be opened.
+    /// `tune-ok` was received; waits for `connection.open`.
     Opening,
     Open,
-    /// We have sent `connection.close`.
+    /// The broker has sent `connection.close`; waits for `close-ok`.
     Closing,
-    /// Nothing is read any more; what is owed will be written.
+    /// Nothing further is read; pending replies are written.
     Draining,
-    /// All is said.
+    /// Nothing further is read or written.
     Ended,
 }
 
 impl Phase {
-    /// RabbitMQ's name of the state.
+    /// RabbitMQ's name of the phase, for error texts.
     fn name(self) -> &'static str {
         match self {
             Phase::Header | Phase::Starting | Phase::Verifying => "starting",
@@ -42,7 +42,7 @@ impl Phase {
         }
     }
 
-    /// A method that may not come now.
+    /// The error of a method that is not allowed in this phase.
     pub(super) fn unexpected_method(self) -> Exception {
         let text = format!("unexpected method in connection state {}", self.name());
         Exception::new(ReplyCode::ChannelError, text)
@@ -54,16 +54,16 @@ pub(super) struct Lifecycle {
     phase: Phase,
     opened_us: u64,
     closing_since_us: u64,
-    /// The broker ends: nothing further is taken, and the client is told once what it is owed has
-    /// been written.
+    /// The broker shuts down: no further input is taken. `connection.close` follows once all
+    /// publishes are confirmed.
     is_stopping: bool,
-    /// Either side has said `connection.close-ok`.
+    /// The connection was closed in the orderly way, with `connection.close-ok` from either side.
     said_goodbye: bool,
     failure: Option<String>,
 }
 
 impl Lifecycle {
-    /// A connection that has just been accepted.
+    /// The state of a newly accepted connection.
     pub(super) fn new(now_us: u64) -> Self {
         Self {
             phase: Phase::Header,
@@ -85,7 +85,7 @@ impl Lifecycle {
         self.phase == Phase::Open
     }
 
-    /// Whether it is over but for the bytes that are not written.
+    /// Whether the connection is over, except for pending writes.
     pub(super) fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Draining | Phase::Ended)
     }
@@ -98,23 +98,23 @@ impl Lifecycle {
         self.said_goodbye
     }
 
-    /// Whether the client's frames are of interest.
+    /// Whether the client's frames are handled now.
     #[inline]
     pub(super) fn takes_input(&self) -> bool {
         match self.phase {
             Phase::Draining | Phase::Ended | Phase::Verifying => false,
-            // Its answer is still wanted.
+            // The client's `close-ok` is still awaited.
             Phase::Closing => true,
             _ => !self.is_stopping,
         }
     }
 
-    /// Goes on to a later phase of an orderly life.
+    /// Moves on to a later phase.
     pub(super) fn enter(&mut self, phase: Phase) {
         self.phase = phase;
     }
 
-    /// We have sent `connection.close`.
+    /// The broker has sent `connection.close`.
     pub(super) fn close(&mut self, now_us: u64) {
         self.phase = Phase::Closing;
         self.closing_since_us = now_us;
@@ -126,7 +126,7 @@ impl Lifecycle {
         self.phase = Phase::Draining;
     }
 
-    /// The broker ends. A client whose connection is open is told of it, any other is not.
+    /// The broker shuts down. Only clients whose connection is open get a `connection.close`.
     pub(super) fn stop(&mut self) {
         match self.phase {
             Phase::Open => self.is_stopping = true,
@@ -135,12 +135,12 @@ impl Lifecycle {
         }
     }
 
-    /// Says why it ends, unless an earlier reason is known.
+    /// Records why the connection ends; the first reason is kept.
     pub(super) fn blame(&mut self, failure: String) {
         self.failure.get_or_insert(failure);
     }
 
-    /// The client is not to blame for the end.
+    /// Clears the failure: the client did not cause the close.
     pub(super) fn excuse(&mut self) {
         self.failure = None;
     }
@@ -149,7 +149,7 @@ impl Lifecycle {
         self.failure.take()
     }
 
-    /// When [`Lifecycle::end_if_overdue`] has to be asked at the latest.
+    /// The time by which [`Lifecycle::end_if_overdue`] has to be called.
     #[inline]
     pub(super) fn due_us(&self) -> u64 {
         match self.phase {
@@ -159,7 +159,7 @@ impl Lifecycle {
         }
     }
 
-    /// Ends a connection whose client takes too long to open it, or to answer its end.
+    /// Ends the connection if the client takes too long to open it, or to answer a close.
     #[inline]
     pub(super) fn end_if_overdue(&mut self, now_us: u64) {
         if now_us < self.due_us() {

@@ -1,14 +1,14 @@
 //! One AMQP connection's state machine: bytes in, broker calls, bytes out. No socket, no clock.
 //!
-//! The bytes of one socket read are taken frame by frame. Publishes and acknowledgements are
+//! The bytes of one socket read are handled frame by frame. Publishes and acknowledgements are
 //! collected and carried out together at the end of that read, or earlier, before a method that
-//! must come after them; answers to methods wait in `replies` for the next [`Session::poll`], which
-//! also writes confirms and deliveries.
+//! must come after them. Replies are collected until the next [`Session::poll`], which also writes
+//! confirms and deliveries.
 //!
-//! Its parts own their state, each in a file or folder of its own: where the connection is in its
-//! life (`lifecycle.rs`), the login (`handshake.rs`), heartbeats, channels, deliveries, publishes,
-//! and the methods that wait for what came before them (`ordering.rs`). A [`Connection`] is what
-//! all of them need. The session takes the frames and leads them to the parts.
+//! Each part owns its state, in a file or folder of its own: the connection's phase
+//! (`lifecycle.rs`), the login (`handshake.rs`), heartbeats, channels, deliveries, publishes, and
+//! methods that have to wait for earlier ones (`ordering.rs`). All parts use the [`Connection`].
+//! The session dispatches frames to the parts.
 
 mod channel;
 mod channel_input;
@@ -49,9 +49,9 @@ use crate::host::VirtualHost;
 use crate::options::SessionOptions;
 use crate::wire::{Frame, FrameType, Method, MethodId, PROTOCOL_HEADER, method, peek_frame};
 
-/// The parts that a session works with.
+/// The dependencies of a session.
 pub struct SessionParts {
-    /// Exchanges and queues.
+    /// The virtual host: exchanges and queues.
     pub host: Arc<VirtualHost>,
     /// Limits and users.
     pub options: Arc<SessionOptions>,
@@ -71,7 +71,7 @@ pub struct Session {
     deliveries: Deliveries,
     publisher: Publisher,
     ordering: Ordering,
-    /// `release_all` has run: the virtual host keeps nothing for this connection any more.
+    /// `release_all` has run: the virtual host keeps nothing for this connection anymore.
     is_released: bool,
 }
 
@@ -220,18 +220,18 @@ impl cloverleaf_session::Session for Session {
     }
 }
 
-/// The outcome of the input's first frame.
+/// The outcome of handling the first frame of the input.
 enum Step {
-    /// So many bytes are done with.
+    /// This many bytes were consumed.
     Done(usize),
-    /// It needs so many bytes.
+    /// The frame is incomplete: it needs at least this many bytes.
     Needs(usize),
-    /// It has to be shown again when the session wants input again.
+    /// The frame must be passed in again once the session wants input again.
     Wait,
 }
 
 impl Session {
-    /// A connection that has just been accepted.
+    /// A session for a newly accepted connection.
     pub fn new(parts: SessionParts, now: Now) -> Session {
         let contents = parts.options.content_share();
         Session {
@@ -252,21 +252,21 @@ impl Session {
         &self.connection.meter.probe
     }
 
-    /// After how long without progress a write is given up, in microseconds: two heartbeats, if
-    /// there are any.
+    /// A write without progress for this long fails, in microseconds: two heartbeat intervals.
+    /// `None` without heartbeats.
     pub fn write_timeout_us(&self) -> Option<u64> {
         self.heartbeats.write_timeout_us()
     }
 
-    /// Whether the connection ended by `connection.close` and `close-ok`. Then the client closes
-    /// the socket first: a client that still reads takes an earlier EOF for a failure (amqp091-go
-    /// reports it to `NotifyClose`).
+    /// Whether the connection was closed by `connection.close` and `close-ok`. Then the client
+    /// should close the socket first: a client that is still reading takes an earlier EOF for a
+    /// failure (amqp091-go reports it to `NotifyClose`).
     pub fn said_goodbye(&self) -> bool {
         self.lifecycle.said_goodbye()
     }
 
-    /// Whether a login has failed since this was asked last. The answer to it is not to be sent at
-    /// once: who tries passwords is to have as few tries as possible.
+    /// Whether a login has failed since the last call. The driver delays the reply to slow down
+    /// password guessing.
     #[inline]
     pub fn take_failed_login(&mut self) -> bool {
         self.handshake.take_failed_login()
@@ -280,20 +280,20 @@ impl Session {
         self.handshake.take_verification()
     }
 
-    /// Says who the client is.
+    /// Handles the verdict on the client's credentials.
     pub fn logged_in(&mut self, verdict: Result<Accepted, Refused>) {
         let (connection, lifecycle) = (&mut self.connection, &mut self.lifecycle);
         self.handshake.logged_in(connection, lifecycle, verdict);
     }
 
-    /// Takes the first frame, or a publish with all its frames.
+    /// Handles the first frame, or a publish with all of its frames.
     fn frame(&mut self, input: &[u8]) -> Step {
         let frame = match peek_frame(input, self.connection.limits.frame_bytes_max) {
             Ok(Ok(frame)) => frame,
             Ok(Err(needed)) => return Step::Needs(needed),
             Err(error) => {
                 let error = Exception::new(ReplyCode::FrameError, error.to_string());
-                // Nothing behind it can be read.
+                // After an invalid frame nothing further can be parsed.
                 self.fail(0, &error, NONE);
                 self.lifecycle.enter(Phase::Draining);
                 return Step::Done(input.len());
@@ -338,8 +338,8 @@ impl Session {
         Step::Done(bytes)
     }
 
-    /// Takes `basic.publish` together with its content, if the content's frames follow it without a
-    /// frame of something else between them.
+    /// Handles `basic.publish` together with its content, if the content's frames directly follow
+    /// it.
     fn publish_frames(&mut self, frame: &Frame<'_>, rest: &[u8]) -> Step {
         let bytes = frame.len_bytes();
         let number = frame.channel;
@@ -383,7 +383,7 @@ impl Session {
         }
     }
 
-    /// A whole message was published on a channel.
+    /// Publishes a complete message.
     fn publish(
         &mut self,
         number: u16,
@@ -404,17 +404,17 @@ impl Session {
         )
     }
 
-    /// Publishes what was collected, before anything is done that must come after it.
+    /// Publishes the collected messages, before anything that must come after them.
     fn flush(&mut self) {
         self.publisher.flush(&mut self.connection);
     }
 
-    /// Tells the broker of the acknowledgements that were collected.
+    /// Passes the collected acknowledgements to the broker.
     fn settle_acks(&mut self) {
         self.deliveries.settle_acks(&mut self.connection);
     }
 
-    /// Confirms publishes, or says that a transaction is committed.
+    /// Confirms publishes, or answers a `tx.commit`.
     fn answer(&mut self, decision: &Decision, out: &mut Vec<u8>) {
         match decision {
             Decision::Group(group, holds) => {
@@ -444,8 +444,8 @@ impl Session {
         self.fail(number, &error, method::TxCommit::ID);
     }
 
-    /// Ends the connection if it holds an unfinished content or transaction for too long, while
-    /// others need the memory.
+    /// Ends the connection if its unfinished content or transaction has occupied memory for too
+    /// long while memory is short.
     fn look_at_contents(&mut self) {
         let now_us = self.connection.now.us;
         if !self.lifecycle.is_open() || !self.publisher.holds_much(now_us) {
@@ -458,7 +458,7 @@ impl Session {
         }
     }
 
-    /// A heartbeat, if it is time for one, and the end of a connection whose client says nothing.
+    /// Sends a heartbeat if one is due, and ends a connection whose client has timed out.
     fn look_at_time(&mut self, out: &mut Vec<u8>) {
         let now_us = self.connection.now.us;
         self.lifecycle.end_if_overdue(now_us);
@@ -478,8 +478,9 @@ impl Session {
         }
     }
 
-    /// Ends what a channel has: consumers, unacknowledged deliveries, what is under way. The client
-    /// has not heard of it.
+    /// Closes a channel: its consumers end, its unacknowledged deliveries are requeued, its
+    /// unfinished content and transaction are dropped. It stays in the table until the client
+    /// confirms.
     fn release_channel(&mut self, number: u16) {
         self.flush();
         let connection = &mut self.connection;
@@ -490,7 +491,7 @@ impl Session {
         }
     }
 
-    /// Ends all channels, and gives the exclusive queues up.
+    /// Closes all channels, and deletes the connection's exclusive queues.
     fn release_all(&mut self) {
         if std::mem::replace(&mut self.is_released, true) {
             return;
@@ -509,7 +510,7 @@ impl Session {
 }
 
 impl Drop for Session {
-    /// However the connection ends, its exclusive queues go.
+    /// Ensures that exclusive queues are deleted however the connection ends.
     fn drop(&mut self) {
         self.release_all();
     }

@@ -1,9 +1,9 @@
-//! Methods that tell what is in a queue come after what this connection has published to it before.
+//! Methods that reveal a queue's content take effect after this connection's earlier publishes.
 //!
-//! A publish without confirm is visible once it is written. The log mostly writes at once; while
-//! the disk is slow another thread does it, and then these methods wait for that: in RabbitMQ a
-//! queue's process takes what one channel sends it in order. It has also routed what died in it
-//! before it hears that it is deleted.
+//! A publish without confirm is visible once it is written. The log usually writes at once. While
+//! the disk is slow, another thread writes, and these methods wait for it: in RabbitMQ a queue
+//! process handles everything from one channel in order. A RabbitMQ queue has also dead-lettered
+//! its messages before it handles its deletion, so `queue.delete` waits for that, too.
 
 use std::sync::Arc;
 use std::task::Context;
@@ -15,7 +15,7 @@ use super::connection::Connection;
 use crate::host::{Queue, Routing};
 use crate::wire::{Frame, FrameType, Method, MethodId, method};
 
-/// These tell how much is in a queue, or take from it.
+/// Methods that reveal how many messages a queue has, or that remove messages.
 const TELLING: [MethodId; 4] = [
     method::BasicGet::ID,
     method::QueueDeclare::ID,
@@ -23,25 +23,25 @@ const TELLING: [MethodId; 4] = [
     method::QueueDelete::ID,
 ];
 
-/// What the foremost method waits for.
+/// The conditions that the next method waits for.
 #[derive(Default)]
 pub(super) struct Ordering {
     unwritten: Option<Unwritten>,
-    /// Dead messages on the way to where they belong.
+    /// Dead-lettering that is in progress.
     routing: Vec<Routing>,
-    /// The foremost method waits, or has waited, for what came before it.
+    /// The next method is waiting, or has waited, for the conditions above.
     has_waited: bool,
 }
 
 impl Ordering {
-    /// Whether no method waits.
+    /// Whether no method is waiting.
     #[inline]
     pub(super) fn is_free(&self) -> bool {
         self.unwritten.is_none() && self.routing.is_empty()
     }
 
-    /// Whether this frame tells what is in a queue. One that has waited does not wait again, for
-    /// what others publish meanwhile.
+    /// Whether this frame may have to wait. A method that has waited once does not wait again, or
+    /// other connections' publishes could delay it forever.
     #[inline]
     pub(super) fn may_wait(&mut self, frame: &Frame<'_>) -> bool {
         let is_telling =
@@ -49,8 +49,8 @@ impl Ordering {
         is_telling && !std::mem::take(&mut self.has_waited)
     }
 
-    /// Whether this frame has to wait for what was published or has died before; it has to be shown
-    /// again.
+    /// Whether this frame has to wait for earlier publishes or dead-lettering. Then it must be
+    /// passed in again.
     pub(super) fn waits(
         &mut self,
         connection: &Connection,
@@ -68,7 +68,7 @@ impl Ordering {
         self.has_waited
     }
 
-    /// Goes on once what came before is written, and is where it belongs.
+    /// Drops the conditions that are met.
     #[inline]
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) {
         if !self.routing.is_empty() {
@@ -81,14 +81,14 @@ impl Ordering {
         }
     }
 
-    /// Nothing waits any more, because the connection ends.
+    /// Drops all conditions, because the connection ends.
     pub(super) fn clear(&mut self) {
         self.routing.clear();
         self.unwritten = None;
     }
 }
 
-/// The queue that a method tells of, if there is one.
+/// The queue that one of the [`TELLING`] methods names, if it exists.
 fn told_queue(
     connection: &Connection,
     channels: &Channels,

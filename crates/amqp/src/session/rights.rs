@@ -1,5 +1,5 @@
-//! The rights that each method needs, as RabbitMQ has them: `configure` is [`Operation::Declare`],
-//! `write` is [`Operation::Publish`], `read` is [`Operation::Consume`].
+//! Access checks per method, as in RabbitMQ: its `configure` is [`Operation::Declare`], `write` is
+//! [`Operation::Publish`], `read` is [`Operation::Consume`].
 //!
 //! Source: <https://www.rabbitmq.com/docs/access-control#authorisation>.
 
@@ -13,21 +13,21 @@ use crate::exception::{Exception, ReplyCode, Resource};
 use crate::host::{is_reply_queue, name_prefix, strip};
 use crate::wire::{Method, Table, Value, method};
 
-/// The default exchange's name in rules.
+/// The default exchange's name in access rules.
 const DEFAULT_EXCHANGE: &str = "amq.default";
 
-/// Stands for the random rest of a server-named queue's name, which comes later: rules see a name
-/// of the same shape.
+/// Stands for the random part of a server-named queue's name, which is generated later: access
+/// rules see a name of the same form.
 const SAMPLE_TOKEN: &str = "AAAAAAAAAAAAAAAAAAAAAA";
 
-/// A user, as the methods of a connection ask for it.
+/// The connection's user, for access checks.
 pub(super) struct User<'a> {
     pub(super) realm: &'a Realm,
     pub(super) name: &'a str,
 }
 
 impl User<'_> {
-    /// Asks whether this may be done with a queue.
+    /// Checks the right to an operation on a queue.
     fn queue(&self, operation: Operation, name: &str) -> Result<(), Exception> {
         let name = strip(name);
         if is_reply_queue(&name) || self.realm.may(operation, Kind::Topic, "", &name) {
@@ -37,7 +37,7 @@ impl User<'_> {
         }
     }
 
-    /// Asks whether this may be done with an exchange.
+    /// Checks the right to an operation on an exchange.
     pub(super) fn exchange(&self, operation: Operation, name: &str) -> Result<(), Exception> {
         let name = match name {
             "" => Cow::Borrowed(DEFAULT_EXCHANGE),
@@ -50,8 +50,8 @@ impl User<'_> {
         }
     }
 
-    /// Asks whether the user may call a method that names queues or exchanges. A publish is asked
-    /// for where its route is looked up.
+    /// Checks the rights for a method that names queues or exchanges. `basic.publish` is checked
+    /// when its route is looked up.
     ///
     /// # Errors
     /// `ACCESS_REFUSED`, with RabbitMQ's text.
@@ -67,7 +67,7 @@ impl User<'_> {
         }
         let queue = |operation, name: &str| match channels.queue_name(number, name) {
             Ok(name) => self.queue(operation, &name),
-            // The method itself says that there is none.
+            // The method itself reports that there is no such queue.
             Err(_) => Ok(()),
         };
         match method {

@@ -16,7 +16,8 @@ use crate::session::connection::Connection;
 use crate::session::publishes::REPLY_TO;
 use crate::wire::{Method, method};
 
-/// Most consumers of a connection, those that were cancelled and hold deliveries among them.
+/// Maximum number of consumers of a connection, including cancelled ones with unacknowledged
+/// deliveries.
 const CONSUMERS_MAX: usize = 65_536;
 
 impl Deliveries {
@@ -42,7 +43,7 @@ impl Deliveries {
             (true, None) => {
                 let shared = SharedWindow::new(limit);
                 channel.window = Some(Arc::clone(&shared));
-                // Those that were cancelled too, as long as deliveries of theirs are unsettled.
+                // Includes cancelled consumers that still have unacknowledged deliveries.
                 for slot in &channel.slots {
                     if let Some(consuming) = self.consumers.get_mut(*slot)
                         && !consuming.tag.is_empty()
@@ -53,7 +54,7 @@ impl Deliveries {
                 }
             }
             (false, shared) => {
-                // As in RabbitMQ, a limit per consumer takes that of the channel away.
+                // As in RabbitMQ, setting a limit per consumer removes the channel's limit.
                 if let Some(shared) = shared {
                     shared.set(u32::MAX);
                 }
@@ -135,14 +136,14 @@ impl Deliveries {
         channel.slots.insert(slot);
         if let Some(consuming) = self.consumers.get_mut(slot) {
             consuming.consumer.set_window(window);
-            // Its first deliveries may be there already.
+            // Deliveries may be waiting already.
             consuming.signal.wake();
         }
         self.tell_credit(connection);
         Ok(())
     }
 
-    /// The queue for the answers of direct reply-to.
+    /// Creates the queue for the replies of direct reply-to.
     fn take_reply_queue(
         &mut self,
         connection: &Connection,
@@ -163,7 +164,7 @@ impl Deliveries {
         Ok(queue)
     }
 
-    /// `basic.cancel`: what was delivered can still be acknowledged.
+    /// `basic.cancel`: deliveries that were sent can still be acknowledged.
     pub(in crate::session) fn cancel(
         &mut self,
         connection: &mut Connection,
@@ -194,7 +195,8 @@ impl Deliveries {
         self.tell_credit(connection);
     }
 
-    /// Ends the deliveries to a consumer. Messages that the client has not seen go back.
+    /// Stops the deliveries to a consumer. Messages not yet sent to the client are requeued as not
+    /// delivered.
     pub(super) fn retire(&mut self, slot: u32) -> Option<Arc<Queue>> {
         let consuming = self.consumers.retire(slot)?;
         let unseen = consuming.runs.drain(consuming.runs_done..);
@@ -205,7 +207,7 @@ impl Deliveries {
         Some(Arc::clone(&consuming.queue))
     }
 
-    /// Frees the slot of a cancelled consumer that has nothing unacknowledged.
+    /// Frees the slot of a cancelled consumer once it has no unacknowledged deliveries.
     pub(super) fn remove_if_done(&mut self, slot: u32) {
         let is_done = self.consumers.get_mut(slot).is_some_and(|consuming| {
             consuming.is_retired && consuming.unacked == 0 && consuming.acks.is_empty()
@@ -224,7 +226,7 @@ impl Deliveries {
         Some(consuming)
     }
 
-    /// Ends all consumers of a channel. Unacknowledged messages go back.
+    /// Ends all consumers of a channel. Their unacknowledged messages are requeued.
     pub(super) fn release_consumers(&mut self, connection: &mut Connection, number: u16) {
         self.settle_acks(connection);
         let channel = self.channels.get_mut(&number);
@@ -242,7 +244,7 @@ impl Deliveries {
         self.tell_credit(connection);
     }
 
-    /// Tells the telemetry how much may be on its way to this client.
+    /// Reports to the probe how many messages may be in flight to this client.
     fn tell_credit(&self, connection: &Connection) {
         connection
             .meter
@@ -254,7 +256,8 @@ impl Deliveries {
             .credit_used(self.consumers.unacked(), connection.now.us);
     }
 
-    /// Tells the telemetry how much is with this client, after a change at one consumer.
+    /// Reports to the probe how many messages are in flight, after a change at the consumer in
+    /// `slot`.
     pub(super) fn tell_in_flight(&mut self, connection: &Connection, slot: u32) {
         let now_us = connection.now.us;
         connection
@@ -269,7 +272,7 @@ impl Deliveries {
     }
 }
 
-/// A prefetch as a window: 0 is no limit.
+/// Converts a prefetch count, in which 0 means no limit, into a window.
 fn window(prefetch: u16) -> u32 {
     match prefetch {
         0 => u32::MAX,

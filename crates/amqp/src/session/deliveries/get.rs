@@ -17,10 +17,10 @@ use crate::session::channel::Channels;
 use crate::session::connection::Connection;
 use crate::wire::{Method, method};
 
-/// Queues of which `basic.get` keeps what it takes from.
+/// Maximum number of queues of a channel for which `basic.get` keeps its pull consumer.
 const GETTERS_MAX: usize = 16;
 
-/// A `basic.get` that waits for the disk.
+/// A `basic.get` that waits for a read from the disk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PendingGet {
     channel: u16,
@@ -46,7 +46,7 @@ impl Deliveries {
             return Ok(());
         };
         let known = channel.getters.get(&queue.name).copied();
-        // A queue of that name may be another one by now.
+        // The queue may have been deleted and declared again since.
         let is_same = |slot: &u32| {
             let consuming = self.consumers.get_mut(*slot);
             consuming.is_some_and(|consuming| Arc::ptr_eq(&consuming.queue, &queue))
@@ -99,12 +99,13 @@ impl Deliveries {
         Ok(slot)
     }
 
-    /// Goes on with a `basic.get`.
+    /// Continues a pending `basic.get`.
     pub(super) fn poll_get(&mut self, connection: &mut Connection, cx: &mut Context<'_>) {
         while self.take_next(connection, cx) {}
     }
 
-    /// Takes a message for a `basic.get`; `true`: it cannot be read, and counts as dead.
+    /// Takes a message for the pending `basic.get`. `true`: the message cannot be parsed and was
+    /// dead-lettered; try the next one.
     fn take_next(&mut self, connection: &mut Connection, cx: &mut Context<'_>) -> bool {
         let Some(get) = self.pending_get else {
             return false;

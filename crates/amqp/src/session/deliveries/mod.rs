@@ -1,8 +1,8 @@
-//! Deliveries: from a queue's consumers to the client, and back as acknowledgements.
+//! Deliveries: from a queue to the client, and their acknowledgements.
 //!
-//! Each consumer of the connection has a slot, whatever its channel (`slots.rs`). A slot that has
-//! something to deliver is woken (`wakeups.rs`), and then written (`writer.rs`). A channel keeps
-//! what the client has not settled as runs of tags and offsets (`unacked.rs`).
+//! Each consumer of the connection has a slot, whatever its channel (`slots.rs`). A slot with
+//! something to deliver is woken (`wakeups.rs`), and then its deliveries are written (`writer.rs`).
+//! A channel keeps its unacknowledged deliveries as runs of tags and offsets (`unacked.rs`).
 
 mod consumers;
 mod get;
@@ -31,30 +31,30 @@ use crate::host::Routing;
 pub(super) struct Deliveries {
     consumers: Consumers,
     channels: BTreeMap<u16, ChannelDeliveries>,
-    /// Slots of consumers that have something to deliver.
+    /// Slots of consumers with deliveries to write.
     ready_slots: Vec<u32>,
-    /// Slots of consumers with acknowledgements of this read.
+    /// Slots of consumers with collected acknowledgements.
     slots_to_settle: Vec<u32>,
     pending_get: Option<PendingGet>,
-    /// Messages that the client has given up, on the way to where they belong.
+    /// Dead-lettering of messages that the client has rejected; its next method waits for it.
     routing: Vec<Routing>,
 }
 
 /// The deliveries of an open channel.
 struct ChannelDeliveries {
-    /// All its slots.
+    /// All slots of the channel: consumers, cancelled ones included, and pull consumers.
     slots: BTreeSet<u32>,
-    /// Slots of its consumers by their tags.
+    /// Slots of the active consumers, by consumer tag.
     consumers: BTreeMap<String, u32>,
-    /// Slots of what `basic.get` takes from, by queue.
+    /// Slots of the pull consumers of `basic.get`, by queue.
     getters: BTreeMap<Arc<str>, u32>,
     unacked: Unacked,
     next_delivery_tag: u64,
-    /// For consumers to come (`basic.qos`); 0: no limit.
+    /// The prefetch of consumers started from now on (`basic.qos`); 0: no limit.
     prefetch: u16,
-    /// Of all its consumers together (`basic.qos` with `global`).
+    /// The prefetch shared by all consumers of the channel (`basic.qos` with `global`).
     window: Option<Arc<SharedWindow>>,
-    /// The queue to which answers of direct reply-to go, once it has been consumed from.
+    /// The queue for the replies of direct reply-to, while it has a consumer.
     reply_queue: Option<Arc<str>>,
 }
 
@@ -63,26 +63,26 @@ impl Deliveries {
         self.channels.insert(number, ChannelDeliveries::new());
     }
 
-    /// Ends a channel. Its unacknowledged messages go back.
+    /// Closes a channel. Its unacknowledged messages are requeued.
     pub(super) fn close_channel(&mut self, connection: &mut Connection, number: u16) {
         self.release_consumers(connection, number);
         self.channels.remove(&number);
     }
 
-    /// Nothing is under way any more, because the connection ends.
+    /// Drops everything in progress, because the connection ends.
     pub(super) fn clear(&mut self) {
         self.channels.clear();
         self.pending_get = None;
         self.routing.clear();
     }
 
-    /// Whether nothing is under way that comes before the client's next method.
+    /// Whether nothing is in progress that the client's next method has to wait for.
     #[inline]
     pub(super) fn is_free(&self) -> bool {
         self.pending_get.is_none() && self.routing.is_empty()
     }
 
-    /// Goes on with what the client's next method waits for.
+    /// Continues the work that the client's next method waits for.
     #[inline]
     pub(super) fn poll(&mut self, connection: &mut Connection, cx: &mut Context<'_>) {
         if !self.routing.is_empty() {
@@ -93,7 +93,7 @@ impl Deliveries {
         }
     }
 
-    /// The queue to which answers of direct reply-to on a channel go.
+    /// The queue for the replies of direct reply-to on a channel.
     pub(super) fn reply_queue(&self, number: u16) -> Option<&Arc<str>> {
         self.channels.get(&number)?.reply_queue.as_ref()
     }
@@ -113,7 +113,7 @@ impl ChannelDeliveries {
         }
     }
 
-    /// The next delivery tag of `count` in a row.
+    /// Allocates `count` consecutive delivery tags and returns the first.
     fn take_tags(&mut self, count: u32) -> u64 {
         let first = self.next_delivery_tag;
         self.next_delivery_tag += u64::from(count);

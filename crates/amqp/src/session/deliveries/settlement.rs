@@ -1,4 +1,4 @@
-//! The settlement of deliveries: acknowledged, given back, or given up.
+//! Settling deliveries: acknowledge, requeue, or discard.
 
 use std::collections::BTreeMap;
 
@@ -17,14 +17,15 @@ pub(in crate::session) enum Settle {
     Reject,
 }
 
-/// The deliveries that a transaction has settled.
+/// Deliveries that were settled in a transaction, to be carried out by its commit.
 pub(in crate::session) type Settled = Vec<(Settle, Vec<Run>)>;
 
 impl Deliveries {
-    /// Takes the delivery with a tag, or all up to that; with the tag 0 all.
+    /// Removes the delivery with this tag, or with `multiple` all up to it, from the unacknowledged
+    /// ones. With `multiple` and tag 0 it removes all.
     ///
     /// # Errors
-    /// The client has no such delivery.
+    /// PRECONDITION_FAILED: the tag is unknown.
     #[inline]
     pub(in crate::session) fn take(
         &mut self,
@@ -45,7 +46,7 @@ impl Deliveries {
         }
     }
 
-    /// Puts back the deliveries that a transaction had settled.
+    /// Makes deliveries unacknowledged again that were settled in a transaction.
     pub(in crate::session) fn restore(&mut self, number: u16, settled: Settled) {
         if let Some(channel) = self.channels.get_mut(&number) {
             for (_, runs) in settled {
@@ -54,8 +55,8 @@ impl Deliveries {
         }
     }
 
-    /// Settles deliveries. Acknowledgements are collected until the end of the read; requeues and
-    /// rejections are carried out immediately, all of one call together, so that the messages keep
+    /// Settles deliveries. Acknowledgements are collected until the end of the read. Requeues and
+    /// discards are carried out at once, those of one method together, so that the messages keep
     /// their order.
     pub(in crate::session) fn settle(
         &mut self,
@@ -67,7 +68,7 @@ impl Deliveries {
             runs.iter().for_each(|run| self.acknowledge(run));
             return;
         }
-        // In the client's order: acknowledgements that came before go first.
+        // Keeps the client's order: earlier acknowledgements are carried out first.
         self.settle_acks(connection);
         let mut by_slot: BTreeMap<u32, Vec<MessageRange>> = BTreeMap::new();
         for run in runs {
@@ -88,8 +89,8 @@ impl Deliveries {
                 Settle::Ack | Settle::Requeue => consuming.consumer.nack_ranges_taking(&ranges),
             };
             if !died.is_empty() {
-                // Dead-letters before going on, so that the client's next request finds the
-                // messages in their new queues.
+                // Dead-letters the messages now, so that the client's next method finds them in
+                // their new queues.
                 let subscription = &consuming.queue.subscription;
                 let (steps, routing) = connection.host.route_died(subscription, died);
                 connection.meter.called(steps);
@@ -102,7 +103,7 @@ impl Deliveries {
     }
 
     fn acknowledge(&mut self, run: &Run) {
-        // No such consumer any more: its queue was deleted, and the message with it.
+        // Without the consumer, its queue was deleted, and the message with it.
         let Some(consuming) = self.consumers.of_run(run) else {
             return;
         };
@@ -118,7 +119,7 @@ impl Deliveries {
         self.consumers.settled(run.count.into());
     }
 
-    /// Tells the broker of the acknowledgements of this read.
+    /// Passes the acknowledgements of this read to the broker.
     pub(in crate::session) fn settle_acks(&mut self, connection: &mut Connection) {
         if self.slots_to_settle.is_empty() {
             return;
@@ -156,7 +157,7 @@ impl Deliveries {
         }
     }
 
-    /// `basic.recover`: all unacknowledged deliveries of the channel go back.
+    /// `basic.recover`: requeues all unacknowledged deliveries of the channel.
     pub(in crate::session) fn recover(&mut self, connection: &mut Connection, number: u16) {
         let Some(channel) = self.channels.get_mut(&number) else {
             return;

@@ -1,4 +1,4 @@
-//! A connection's consumers, each in a slot.
+//! The slots of a connection's consumers.
 
 use std::sync::Arc;
 use std::task::Context;
@@ -10,64 +10,65 @@ use super::unacked::Run;
 use super::wakeups::{Ready, Signal};
 use crate::host::Queue;
 
-/// How long what is known of a backlog is good enough for the telemetry: asking takes the queue's
-/// lock.
+/// How long the telemetry reuses what is known of a queue's backlog: asking takes the queue's lock.
 const BACKLOG_KNOWN_US: u64 = 10_000;
 
-/// A consumer of a channel, or what its `basic.get` takes from.
+/// A consumer of a channel, or the pull consumer of its `basic.get`.
 pub(super) struct Consuming {
-    /// Tells it from others that had its slot before, of which deliveries may still be known.
+    /// Distinguishes this consumer from earlier ones in the same slot, of which deliveries may
+    /// still be unacknowledged.
     pub(super) incarnation: u64,
     pub(super) channel: u16,
-    /// Empty for `basic.get`.
+    /// The consumer tag; empty for `basic.get`.
     pub(super) tag: String,
     pub(super) queue: Arc<Queue>,
     pub(super) consumer: Consumer,
     pub(super) signal: Signal,
     pub(super) no_ack: bool,
-    /// Cancelled: it goes with its last unacknowledged delivery.
+    /// Cancelled: the slot is freed with the last unacknowledged delivery.
     pub(super) is_retired: bool,
-    /// Delivered by the broker, not yet written; the first may be partly written.
+    /// Deliveries from the broker that are not written yet; the first may be partly written.
     pub(super) runs: Vec<Delivery>,
-    /// How many of `runs` are done with.
+    /// How many of `runs` are completely written.
     pub(super) runs_done: usize,
-    /// Deliveries that the client has not settled.
+    /// Number of messages that the client has not settled.
     pub(super) unacked: u64,
-    /// Acknowledgements of this read.
+    /// Acknowledgements collected in this read.
     pub(super) acks: Vec<MessageRange>,
-    /// The message that was acknowledged last, to tell acknowledgements in order from others.
+    /// Partition and offset of the last acknowledged message, for telling acknowledgements in order
+    /// from others.
     pub(super) last_ack: Option<(u32, Offset)>,
-    /// The window that it was given.
+    /// The prefetch with which it was started; 0: no limit.
     pub(super) prefetch: u16,
 }
 
-/// How many messages may be with a consumer.
+/// The limits of a consumer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Limits {
-    /// Any number: none of them is acknowledged.
+    /// Its deliveries need no acknowledgement, so their number is unlimited.
     pub(super) no_ack: bool,
-    /// So many; 0: no limit.
+    /// Maximum number of unacknowledged deliveries; 0: no limit.
     pub(super) prefetch: u16,
 }
 
-/// The slots. One is used again when its consumer is gone.
+/// The slots. A freed slot is used again.
 #[derive(Default)]
 pub(super) struct Consumers {
     slots: Vec<Option<Consuming>>,
     free: Vec<u32>,
     incarnations: u64,
     credit: u64,
-    /// Deliveries that are not settled, of all consumers.
+    /// Number of unacknowledged deliveries of all consumers.
     unacked: u64,
-    /// Whether messages waited for a consumer when that was looked at last.
+    /// Whether ready messages were waiting at the last check.
     backlog: bool,
-    /// When to look again.
+    /// Time of the next check.
     backlog_check_us: u64,
     ready: Arc<Ready>,
 }
 
 impl Consumers {
-    /// Puts a consumer into a slot. Its tag is empty if it is one of `basic.get`.
+    /// Puts a consumer into a slot. The tag is empty for a pull consumer of `basic.get`.
     pub(super) fn insert(
         &mut self,
         channel: u16,
@@ -80,7 +81,8 @@ impl Consumers {
             Some(slot) => slot,
             None => {
                 self.slots.push(None);
-                // No connection has so many.
+                // Fits: a connection has at most `CONSUMERS_MAX` consumers, and a few pull
+                // consumers.
                 (self.slots.len() - 1) as u32
             }
         };
@@ -106,8 +108,7 @@ impl Consumers {
         slot
     }
 
-    /// Moves the slots that were woken behind those in `into`; the context is woken when there are
-    /// more.
+    /// Appends the woken slots to `into`. The context is woken when a further slot is.
     pub(super) fn take_ready(&self, cx: &Context<'_>, into: &mut Vec<u32>) {
         self.ready.take(cx, into);
     }
@@ -116,7 +117,7 @@ impl Consumers {
         self.slots.get_mut(slot as usize)?.as_mut()
     }
 
-    /// The consumer to which a run was delivered, if it is still there.
+    /// The consumer to which a run was delivered, if it still exists.
     pub(super) fn of_run(&mut self, run: &Run) -> Option<&mut Consuming> {
         let consuming = self.get_mut(run.slot)?;
         (consuming.incarnation == run.incarnation).then_some(consuming)
@@ -130,7 +131,7 @@ impl Consumers {
         Some(consuming)
     }
 
-    /// The consumer of a slot gets nothing more.
+    /// Marks the consumer of a slot as cancelled, so that it gets no further deliveries.
     pub(super) fn retire(&mut self, slot: u32) -> Option<&mut Consuming> {
         let consuming = self.slots.get_mut(slot as usize)?.as_mut()?;
         self.credit -= consuming.credit();
@@ -138,32 +139,33 @@ impl Consumers {
         Some(consuming)
     }
 
-    /// How many there are.
+    /// The number of slots in use.
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// How many messages may be on their way to the client, all together.
+    /// The prefetch of all consumers together: how many messages may be in flight to the client.
     pub(super) fn credit(&self) -> u64 {
         self.credit
     }
 
-    /// Deliveries were written that have to be settled.
+    /// Counts written deliveries that need an acknowledgement.
     pub(super) fn delivered(&mut self, count: u64) {
         self.unacked += count;
     }
 
-    /// Deliveries were settled.
+    /// Counts settled deliveries.
     pub(super) fn settled(&mut self, count: u64) {
         self.unacked = self.unacked.saturating_sub(count);
     }
 
-    /// How many deliveries are not settled.
+    /// The number of unacknowledged deliveries.
     pub(super) fn unacked(&self) -> u64 {
         self.unacked
     }
 
-    /// Whether the client has used up all its credit while messages wait in the queue of this slot.
+    /// Whether the client has used up its credit while ready messages wait in the queue of this
+    /// slot.
     pub(super) fn is_short(&mut self, slot: u32, now_us: u64) -> bool {
         if self.credit == 0 || self.unacked < self.credit {
             return false;

@@ -1,17 +1,16 @@
-//! Deliveries that wait for their acknowledgement.
+//! Deliveries that wait for an acknowledgement.
 
 use std::collections::BTreeMap;
 
 use cloverleaf_broker::{Delivery, MessageRange};
 use cloverleaf_log::Offset;
 
-/// Consecutive deliveries of consecutive messages to one consumer.
+/// Deliveries with consecutive tags, of messages with consecutive offsets, to one consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::session) struct Run {
     pub(super) first_tag: u64,
     pub(super) count: u32,
-    /// The consumer's slot; `incarnation` tells apart the consumers that have used this slot in
-    /// turn.
+    /// The consumer's slot; `incarnation` distinguishes the consumers that use the slot in turn.
     pub(super) slot: u32,
     pub(super) incarnation: u64,
     pub(super) partition: u32,
@@ -19,7 +18,7 @@ pub(in crate::session) struct Run {
 }
 
 impl Run {
-    /// A delivery of a consumer, with the tag of its first message.
+    /// The deliveries of a broker's [`Delivery`], with the tag of its first message.
     pub(super) fn of(delivery: &Delivery, first_tag: u64, slot: u32, incarnation: u64) -> Self {
         Self {
             first_tag,
@@ -47,7 +46,7 @@ impl Run {
         }
     }
 
-    /// The first `count` of it, and the rest.
+    /// Splits off the first `count` deliveries; returns them and the rest.
     fn split(self, count: u32) -> (Run, Run) {
         let head = Run { count, ..self };
         let tail = Run {
@@ -60,7 +59,7 @@ impl Run {
     }
 }
 
-/// The messages of a delivery.
+/// The messages in a delivery.
 pub(super) fn range_of(delivery: &Delivery) -> MessageRange {
     MessageRange {
         partition: delivery.partition,
@@ -69,17 +68,17 @@ pub(super) fn range_of(delivery: &Delivery) -> MessageRange {
     }
 }
 
-/// A channel's unacknowledged deliveries, as runs: an unlimited prefetch costs no entry per
+/// A channel's unacknowledged deliveries, as runs, so that an unlimited prefetch costs no entry per
 /// message.
 #[derive(Debug, Default)]
 pub(super) struct Unacked {
-    /// By their first tag, or one of before: what is taken from the front of a run leaves its key.
-    /// None overlaps another.
+    /// Keyed by the run's first tag when it was inserted. If deliveries are then taken from its
+    /// front, the run keeps its key, which is lower than its first tag. Runs never overlap.
     runs: BTreeMap<u64, Run>,
 }
 
 impl Unacked {
-    /// Adds deliveries with tags above all others.
+    /// Adds deliveries, with tags higher than all others.
     pub(super) fn push(&mut self, run: Run) {
         if let Some(mut last) = self.runs.last_entry() {
             let last = last.get_mut();
@@ -95,21 +94,21 @@ impl Unacked {
         self.runs.insert(run.first_tag, run);
     }
 
-    /// Puts back what was taken.
+    /// Puts back deliveries that were taken.
     pub(super) fn restore(&mut self, runs: Vec<Run>) {
         let kept = std::mem::take(&mut self.runs).into_values();
-        // What comes back may lie between a run and its key.
+        // Rebuilds all keys: a restored run may lie between another run's key and its first tag.
         self.runs = kept.chain(runs).map(|run| (run.first_tag, run)).collect();
     }
 
-    /// Takes the delivery of that tag.
+    /// Takes the delivery with this tag.
     #[inline]
     pub(super) fn take(&mut self, tag: u64) -> Option<Run> {
         let (&key, run) = self.runs.range_mut(..=tag).next_back()?;
         if !run.has(tag) {
             return None;
         }
-        // Fits: less than the run's count, which is a u32.
+        // Fits in u32: less than the run's count.
         let before = (tag - run.first_tag) as u32;
         let (head, rest) = run.split(before);
         let (one, tail) = rest.split(1);
@@ -127,7 +126,7 @@ impl Unacked {
         Some(one)
     }
 
-    /// Takes all deliveries up to that tag.
+    /// Takes all deliveries up to this tag.
     pub(super) fn take_up_to(&mut self, tag: u64) -> Vec<Run> {
         let above = self.runs.split_off(&tag.saturating_add(1));
         let mut taken: Vec<Run> = std::mem::replace(&mut self.runs, above)
@@ -136,7 +135,7 @@ impl Unacked {
         if let Some(last) = taken.last_mut()
             && last.end_tag() > tag + 1
         {
-            // Fits: less than the run's count, which is a u32; 0 if the run begins behind the tag.
+            // Fits in u32: less than the run's count. 0 if the run's first tag is above `tag`.
             let count = (tag + 1).saturating_sub(last.first_tag) as u32;
             let (head, tail) = last.split(count);
             *last = head;
@@ -146,18 +145,18 @@ impl Unacked {
         taken
     }
 
-    /// Takes all.
+    /// Takes all deliveries.
     pub(super) fn take_all(&mut self) -> Vec<Run> {
         std::mem::take(&mut self.runs).into_values().collect()
     }
 
-    /// Whether the tag names one of them.
+    /// Whether the delivery with this tag is unacknowledged.
     pub(super) fn contains(&self, tag: u64) -> bool {
         let before = self.runs.range(..=tag).next_back();
         before.is_some_and(|(_, run)| run.has(tag))
     }
 
-    /// How many deliveries there are.
+    /// The number of unacknowledged deliveries.
     #[cfg(test)]
     fn len(&self) -> u64 {
         self.runs.values().map(|run| u64::from(run.count)).sum()

@@ -1,5 +1,5 @@
-//! Which consumers of a connection have something to deliver: a connection with many of them looks
-//! at those only.
+//! Wake-ups per consumer, so that a connection with many consumers polls only those with
+//! deliveries.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use std::task::{Context, Wake, Waker};
 
 use parking_lot::Mutex;
 
-/// Slots of consumers that were woken, and the connection's waker.
+/// The slots that were woken, and the connection's waker.
 #[derive(Debug, Default)]
 pub(super) struct Ready {
     state: Mutex<State>,
@@ -19,16 +19,16 @@ struct State {
     waker: Option<Waker>,
 }
 
-/// Wakes one consumer.
+/// Wakes one slot.
 #[derive(Debug)]
 struct SlotWaker {
     slot: u32,
-    /// It is among those that were woken.
+    /// The slot is among the woken ones already.
     is_queued: AtomicBool,
     ready: Arc<Ready>,
 }
 
-/// A consumer's side of it.
+/// The handle of one consumer: its waker, and the means to wake itself.
 #[derive(Debug)]
 pub(super) struct Signal {
     inner: Arc<SlotWaker>,
@@ -67,8 +67,7 @@ impl Ready {
         Signal { inner, waker }
     }
 
-    /// Moves the slots that were woken behind those in `into`; the context is woken when there are
-    /// more.
+    /// Appends the woken slots to `into`. The context is woken when a further slot is.
     pub(super) fn take(&self, cx: &Context<'_>, into: &mut Vec<u32>) {
         let mut state = self.state.lock();
         into.append(&mut state.slots);
@@ -83,13 +82,13 @@ impl Ready {
 }
 
 impl Signal {
-    /// The context to poll the consumer with. A wake from now on is a new signal.
+    /// The context for polling the consumer. From now on a wake-up queues the slot again.
     pub(super) fn context(&self) -> Context<'_> {
         self.inner.is_queued.store(false, Ordering::Release);
         Context::from_waker(&self.waker)
     }
 
-    /// Puts the consumer among those that were woken.
+    /// Wakes the slot.
     pub(super) fn wake(&self) {
         self.waker.wake_by_ref();
     }

@@ -1,4 +1,4 @@
-//! Deliveries, from the broker straight into the output.
+//! Writes deliveries from the broker straight into the output.
 
 use std::task::{Context, Poll};
 
@@ -15,11 +15,11 @@ use crate::session::connection::Connection;
 use crate::session::frames::{push_content, push_method};
 use crate::wire::{Method, Properties, Table, Value, Writer, method, table_bytes};
 
-/// Most bytes of messages that one round of output may have.
+/// No further message is written once a poll's output has this many bytes.
 const OUTPUT_BYTES_MAX: usize = 128 << 10;
 
 impl Deliveries {
-    /// Writes what consumers have been given, until the output is full or nothing more is ready.
+    /// Writes deliveries of the woken consumers until the output is full or no more are ready.
     pub(in crate::session) fn deliver(
         &mut self,
         connection: &Connection,
@@ -64,7 +64,8 @@ impl Deliveries {
         self.consumers.delivered(held);
         slots.drain(..done);
         if !slots.is_empty() {
-            // A consumer with a backlog lets the others have a turn.
+            // The next poll begins with another consumer, so that one with a backlog does not
+            // starve the rest.
             slots.rotate_left(1);
         }
         if slots.is_empty() && slots.capacity() > 64 {
@@ -79,7 +80,7 @@ impl Deliveries {
         }
     }
 
-    /// Writes what the consumers of a channel were given that need no acknowledgement.
+    /// Writes the pending deliveries of a channel's consumers that use `no-ack`.
     pub(in crate::session) fn write_rests(&mut self, connection: &mut Connection, number: u16) {
         let slots = self.channels.get(&number).map(|it| &it.slots);
         let slots: Vec<u32> = slots.into_iter().flatten().copied().collect();
@@ -90,8 +91,8 @@ impl Deliveries {
         }
     }
 
-    /// Writes the messages that a consumer without acknowledgements was given, which no other gets
-    /// any more.
+    /// Writes a `no-ack` consumer's pending deliveries: the broker counts them as acknowledged, so
+    /// no other consumer would get them.
     pub(super) fn write_rest(&mut self, connection: &mut Connection, slot: u32) {
         let Some(consuming) = self.consumers.get_mut(slot) else {
             return;
@@ -104,7 +105,7 @@ impl Deliveries {
             out: &mut connection.replies,
             slot,
             frame_bytes_max: connection.limits.frame_bytes_max,
-            // The outbox is bounded.
+            // The outbox is bounded, so this is, too.
             bytes_max: usize::MAX,
             messages: &mut messages,
             again: &mut again,
@@ -116,7 +117,8 @@ impl Deliveries {
         connection.meter.probe.delivered(messages, again);
     }
 
-    /// The queue of a consumer was deleted: the client is told, if it understands that.
+    /// Ends a consumer whose queue was deleted, and notifies the client if it understands
+    /// `basic.cancel`.
     fn queue_gone(&mut self, connection: &Connection, slot: u32, out: &mut Output) {
         let Some(consuming) = self.remove_slot(slot) else {
             return;
@@ -141,22 +143,22 @@ impl Deliveries {
 enum Delivered {
     /// The output is full.
     Full,
-    /// Its signal comes when there is more.
+    /// Nothing more is ready; the slot is woken when there is.
     Pending,
-    /// Its queue was deleted.
+    /// The queue was deleted.
     Ended,
 }
 
-/// One consumer's turn.
+/// One consumer's turn to write deliveries.
 struct Round<'r> {
     out: &'r mut Output,
     slot: u32,
     frame_bytes_max: u32,
-    /// With so many bytes the output is full.
+    /// The size from which on the output is full, in bytes.
     bytes_max: usize,
     messages: &'r mut u64,
     again: &'r mut u64,
-    /// Messages that the client has to settle.
+    /// Number of written messages that need an acknowledgement.
     held: &'r mut u64,
 }
 
@@ -189,7 +191,7 @@ impl Round<'_> {
         }
     }
 
-    /// Writes messages of the foremost run until it is used up or the output is full.
+    /// Writes messages of the first pending delivery until all are written or the output is full.
     fn write_run(&mut self, consuming: &mut Consuming, channel: &mut ChannelDeliveries) {
         let Consuming {
             runs,
@@ -209,7 +211,7 @@ impl Round<'_> {
                 Ok(Some((_, record))) => record,
                 Ok(None) => break,
                 Err(error) => {
-                    // The log checked this batch.
+                    // The batch's checksum holds: its producer wrote a malformed record.
                     let offset = delivery.first;
                     tracing::error!(%error, offset, "a delivered batch is malformed");
                     break;
@@ -252,8 +254,7 @@ impl Round<'_> {
         delivery.first += u64::from(sent);
         delivery.count -= sent;
         if is_broken {
-            // A broken record will never be read: all that can be done with it is to count it as
-            // dead.
+            // The record can never be parsed, so it is dead-lettered.
             consuming.consumer.reject_ranges(&[range_of(delivery)]);
         }
         if delivery.count == 0 || is_broken {
@@ -262,7 +263,8 @@ impl Round<'_> {
     }
 }
 
-/// The properties of a delivery: a quorum queue's has the number of those before.
+/// The properties of a delivered message. A quorum queue adds `x-delivery-count`, the number of
+/// earlier deliveries.
 pub(super) fn properties_of<'m>(
     message: &Message<'m>,
     delivery: &Delivery,

@@ -1,5 +1,5 @@
-//! Messages that are collected until they are published: consecutive ones for one queue are one
-//! batch and one append, whatever their channels.
+//! Messages that are collected until they are published: consecutive messages for one queue become
+//! one batch and one append, whatever their channels.
 
 use std::sync::Arc;
 
@@ -13,35 +13,35 @@ use crate::host::Queue;
 use crate::message::Message;
 use crate::session::connection::Connection;
 
-/// A batch with so many bytes of messages is published at once.
+/// A batch is published as soon as it has this many bytes of messages.
 const BATCH_BYTES_MAX: usize = 1 << 20;
-/// Most batches that are open at once; a message that goes to more queues has more of them.
+/// Maximum number of open batches. A message for more queues opens more of them.
 const BATCHES_MAX: usize = 64;
-/// Most bytes of a record beside its texts and its content.
+/// Upper bound of a record's size besides its strings, properties and body.
 const RECORD_OVERHEAD_BYTES: usize = 128;
 
-/// The batches that are open, and those that were published since the last flush.
+/// The open batches, and the outcomes of those published since the last flush.
 #[derive(Default)]
 pub(super) struct Batches {
     open: Vec<OpenBatch>,
     bytes: usize,
-    /// Published since the last flush.
+    /// Batches published since the last flush, for which a confirm is owed.
     published: Vec<Published>,
-    /// Something since the last flush was not stored.
+    /// A message since the last flush was not stored, although a confirm is owed for it.
     failed: bool,
     groups: Vec<Group>,
-    /// Bytes of this read that have not been looked at.
+    /// Bytes of the current read that are not parsed yet.
     input_bytes: usize,
 }
 
-/// Messages for one place.
+/// Messages for one partition of a queue.
 pub(super) struct OpenBatch {
     queue: Arc<Queue>,
     partition: u32,
     durability: Durability,
     builder: BatchBuilder,
     bytes: usize,
-    /// A client is owed a confirm for one of its messages.
+    /// A confirm is owed for one of its messages.
     wants_promise: bool,
 }
 
@@ -57,7 +57,7 @@ impl OpenBatch {
         }
     }
 
-    /// A batch of one message.
+    /// A batch with one message.
     pub(super) fn of_one(
         queue: &Arc<Queue>,
         message: &Message<'_>,
@@ -84,7 +84,8 @@ impl OpenBatch {
 }
 
 impl Batches {
-    /// So many bytes of this read have not been looked at: a batch may have about as many.
+    /// Sets the number of unparsed bytes of the current read: a hint for the size of the next
+    /// batch.
     pub(super) fn expect(&mut self, input_bytes: usize) {
         self.input_bytes = input_bytes;
     }
@@ -99,7 +100,7 @@ impl Batches {
             && self.bytes == 0
     }
 
-    /// Adds a message for a queue. `true`: [`Batches::publish`] is due.
+    /// Adds a message for a queue. `true`: the caller has to call [`Batches::publish`].
     #[inline]
     pub(super) fn add(
         &mut self,
@@ -134,11 +135,11 @@ impl Batches {
             let published = batch.publish(connection);
             self.keep(connection, alarm, published, wants_promise);
         }
-        // Its memory is used again.
+        // Keeps the allocation.
         self.open = open;
     }
 
-    /// Remembers the outcome of a batch until the next flush, if a client is owed a confirm for it.
+    /// Records the outcome of a publish for the next flush, if a confirm is owed for it.
     #[inline]
     pub(super) fn keep(
         &mut self,
@@ -150,7 +151,7 @@ impl Batches {
         match published {
             Ok(published) if wants_promise => self.published.push(published),
             Ok(_) => {}
-            // The queue was deleted meanwhile: no consumer can want the message any more.
+            // The queue was deleted meanwhile, and the message with it: it counts as stored.
             Err(PublishError::TopicDeleted { .. }) => {}
             Err(error) => {
                 self.failed |= wants_promise;
@@ -159,13 +160,13 @@ impl Batches {
         }
     }
 
-    /// The confirms that are owed since the last flush.
+    /// Takes the confirms that are owed since the last flush.
     pub(super) fn take_groups(&mut self) -> Option<Waiting> {
         let groups = std::mem::take(&mut self.groups);
         (!groups.is_empty()).then_some(Waiting::Confirms(groups))
     }
 
-    /// Ends a flush; `None`: nothing waits for it.
+    /// Ends a flush; `None`: no confirm or commit waits for it.
     #[inline]
     pub(super) fn end_flush(&mut self, waiting: Option<Waiting>) -> Option<Flush> {
         let published = std::mem::take(&mut self.published);
@@ -179,7 +180,7 @@ impl Batches {
         })
     }
 
-    /// Adds a publish for which a confirm is owed.
+    /// Adds a publish to be confirmed.
     #[inline]
     pub(super) fn add_group(&mut self, group: Group) {
         let mut groups = self.groups.iter_mut().rev();
@@ -191,8 +192,9 @@ impl Batches {
         }
     }
 
-    /// The open batch for that place, made if there is none. Messages of both classes share it, so
-    /// that they keep their order; the confirms of a read go out together anyway.
+    /// The open batch for a queue's partition; created if necessary. Persistent and transient
+    /// messages share it to keep their order. That delays no confirm: the confirms of a read go out
+    /// together.
     #[inline]
     fn batch(
         &mut self,
@@ -220,10 +222,10 @@ impl Batches {
     }
 }
 
-/// Bytes that a message takes in a batch, and not many more.
+/// An estimate, not too low, of the bytes that a message takes in a batch.
 fn message_bytes(message: &Message<'_>) -> usize {
     let texts = message.exchange.len() + message.routing_key.len();
-    // The user's headers are there twice.
+    // The user's headers are stored twice: in the properties, and as record headers.
     let properties = 2 * message.properties.len();
     message.body.len() + texts + properties + RECORD_OVERHEAD_BYTES
 }

@@ -1,8 +1,9 @@
-//! Publishes on their way into the log, and the confirms that the client is owed for them, in the
-//! order of the publishes.
+//! Publishes that the log has not decided yet, and their confirms, which go out in the order of the
+//! publishes.
 //!
 //! All publishes of one read are one [`Flush`]. Its confirms go out when all its batches are as
-//! durable as they should be: one `basic.ack` with `multiple` per channel, not one per message.
+//! durable as their class demands: one `basic.ack` with `multiple` per channel, not one per
+//! message.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -14,12 +15,12 @@ use cloverleaf_broker::{PublishError, Published};
 use crate::session::frames::push_method;
 use crate::wire::{Method, method};
 
-/// Most flushes that may be pending before nothing further is read.
+/// With this many pending flushes nothing further is read.
 const FLUSHES_MAX: usize = 1024;
-/// Most bytes of messages that may be pending before nothing further is read.
+/// With this many bytes in pending flushes nothing further is read.
 const BYTES_MAX: usize = 8 << 20;
 
-/// Publishes of one channel with consecutive numbers.
+/// Publishes of one channel with consecutive delivery tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::session) struct Group {
     pub(in crate::session) channel: u16,
@@ -29,12 +30,12 @@ pub(in crate::session) struct Group {
 }
 
 impl Group {
-    /// How many publishes there are.
+    /// The number of publishes.
     pub(in crate::session) fn len(&self) -> u64 {
         self.last - self.first + 1
     }
 
-    /// Appends their confirm.
+    /// Appends `basic.ack` if the publishes are stored, or else `basic.nack`.
     pub(in crate::session) fn push_confirm(&self, out: &mut Vec<u8>, holds: bool) {
         let (delivery_tag, multiple) = (self.last, self.last > self.first);
         let confirm = if holds {
@@ -53,31 +54,31 @@ impl Group {
     }
 }
 
-/// A `tx.commit` that is owed its answer.
+/// A `tx.commit` that is not answered yet.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::session) struct Commit {
     pub(in crate::session) channel: u16,
     pub(in crate::session) incarnation: u64,
 }
 
-/// The confirms or the commit that wait for a flush.
+/// The answer that a flush owes the client.
 #[derive(Debug)]
 pub(super) enum Waiting {
     Confirms(Vec<Group>),
     Commit(Commit),
 }
 
-/// Batches that were published together.
+/// Batches that were published together, and the answer that waits for them.
 #[derive(Debug)]
 pub(super) struct Flush {
     pub(super) published: Vec<Published>,
-    /// One of its batches was not stored.
+    /// One of the batches was not stored.
     pub(super) failed: bool,
     pub(super) bytes: usize,
     pub(super) waiting: Waiting,
 }
 
-/// A decision about publishes that a client waits for.
+/// An answer that can be sent now.
 #[derive(Debug)]
 pub(in crate::session) enum Decision {
     /// `true`: `basic.ack` for these publishes; `false`: `basic.nack`.
@@ -86,12 +87,12 @@ pub(in crate::session) enum Decision {
     Commit(Commit, bool),
 }
 
-/// The queue of flushes.
+/// The pending flushes, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Confirms {
     flushes: VecDeque<Flush>,
     bytes: usize,
-    /// Empty between two polls: its memory is used again.
+    /// Empty between two polls; kept for its allocation.
     decisions: Vec<Decision>,
 }
 
@@ -109,7 +110,8 @@ impl Confirms {
         self.flushes.len() >= FLUSHES_MAX || self.bytes >= BYTES_MAX
     }
 
-    /// Collects what is decided, in order. Tells of each failure of the log.
+    /// Collects the answers that can be sent now, in order. Calls `failed` for each error of the
+    /// log.
     #[inline]
     pub(super) fn poll(
         &mut self,
@@ -121,7 +123,7 @@ impl Confirms {
         decisions
     }
 
-    /// Takes the memory of decisions back.
+    /// Takes back the vector that [`Self::poll`] has returned, to reuse its allocation.
     #[inline]
     pub(super) fn reuse(&mut self, mut decisions: Vec<Decision>) {
         decisions.clear();
@@ -139,7 +141,7 @@ impl Confirms {
                 match Pin::new(published).poll(cx) {
                     Poll::Pending => return,
                     Poll::Ready(Ok(())) => {}
-                    // The topic is gone, so no consumer can want the message any more.
+                    // The topic was deleted, and the message with it: it counts as stored.
                     Poll::Ready(Err(PublishError::TopicDeleted { .. })) => {}
                     Poll::Ready(Err(error)) => {
                         failed(&error);
@@ -163,13 +165,13 @@ impl Confirms {
             }
         }
         if self.flushes.capacity() > 64 {
-            // A burst must not stay with an idle connection.
+            // Frees what a burst of publishes has allocated.
             self.flushes = VecDeque::new();
         }
     }
 }
 
-/// Adds a group: to the channel's last one, if it has the same fate.
+/// Adds a group: merged into the channel's last one, if both are confirmed in the same way.
 fn add(done: &mut Vec<Decision>, group: Group, holds: bool) {
     let mut before = done.iter_mut().rev();
     let last = before.find_map(|entry| match entry {

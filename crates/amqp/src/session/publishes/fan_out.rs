@@ -1,8 +1,8 @@
-//! The copies of a message that goes to many queues: no more than some in one turn, so that other
-//! connections of the core have theirs.
+//! Messages that go to many queues: their copies are made in several turns, so that the other
+//! connections of the core get theirs.
 //!
-//! The copies that are left are made by the next polls. Until then nothing further is read, and no
-//! confirm goes out.
+//! The next polls make the remaining copies. Until then nothing further is read, and no confirm
+//! goes out.
 
 use std::collections::VecDeque;
 
@@ -16,24 +16,24 @@ use crate::message::Message;
 use crate::session::connection::Connection;
 use crate::session::deliveries::Settled;
 
-/// Most copies of one turn: about a millisecond.
+/// Maximum number of copies in one turn: about a millisecond of work.
 const COPIES_MAX: usize = 128;
 
-/// Messages whose copies are not all made.
+/// Messages with copies yet to be made.
 #[derive(Default)]
 pub(super) struct FanOut {
     messages: VecDeque<Unmade>,
-    /// The end of a transaction that comes behind them, and what it has settled.
+    /// The `tx.commit` that follows these messages, and the deliveries settled in its transaction.
     commit: Option<(Commit, Settled)>,
 }
 
-/// A message, and which copy is next.
+/// A message, and the index of its next copy.
 struct Unmade {
     channel: u16,
     publish: Publish,
     storage: StorageProperties,
     next: usize,
-    /// Pays for the message.
+    /// The memory that the message takes out of the connection's share.
     _held: Option<Held>,
 }
 
@@ -45,7 +45,7 @@ impl FanOut {
 }
 
 impl Publisher {
-    /// Makes the first copies of a message, and sees to the others.
+    /// Makes the first copies of a message, and queues the rest for later turns.
     #[inline]
     pub(super) fn begin_copies(
         &mut self,
@@ -62,7 +62,8 @@ impl Publisher {
         let publish = Publish::of(route, message, false);
         let mut held = self.hold();
         if !held.grow(publish.bytes(), connection.now.us) {
-            // Without memory for it there is no other turn: all copies are made now.
+            // Over the memory budget, the message cannot be kept for another turn: makes all copies
+            // now.
             return self.copy(connection, route, message, storage, 0..count);
         }
         self.copy(connection, route, message, storage, 0..COPIES_MAX);
@@ -75,8 +76,8 @@ impl Publisher {
         });
     }
 
-    /// Stores the messages of a transaction, and what it has settled behind them; see
-    /// [`Publisher::make_copies`].
+    /// Publishes the messages of a transaction. Its settlements are returned once all copies are
+    /// made; see [`Publisher::make_copies`].
     pub(in crate::session) fn commit(
         &mut self,
         connection: &mut Connection,
@@ -96,8 +97,8 @@ impl Publisher {
         self.make_copies(connection)
     }
 
-    /// Makes as many copies as one turn may. `Some`: a commit came to its end, and so these
-    /// acknowledgements hold.
+    /// Makes as many copies as one turn allows. `Some`: the copies of a transaction are complete,
+    /// and the caller has to carry out these settlements.
     pub(in crate::session) fn make_copies(
         &mut self,
         connection: &mut Connection,
@@ -119,7 +120,7 @@ impl Publisher {
         }
     }
 
-    /// Makes up to `left` copies of a message. Returns how many may still be made.
+    /// Makes up to `left` copies of a message. Returns how many more this turn allows.
     fn make_some(&mut self, connection: &mut Connection, mut unmade: Unmade, left: usize) -> usize {
         let Unmade {
             channel,
@@ -150,7 +151,7 @@ impl Publisher {
         left - made
     }
 
-    /// Makes all that are left, because the connection ends; see [`Publisher::make_copies`].
+    /// Makes all remaining copies, because the connection ends; see [`Publisher::make_copies`].
     pub(in crate::session) fn make_all_copies(
         &mut self,
         connection: &mut Connection,

@@ -1,9 +1,9 @@
 //! Publishes: from the client into the queues' topics, and their confirms.
 //!
-//! A message's route is looked up once (`route_cache.rs`). Then the message joins the open batch of
-//! each of its queues (`batches.rs`), unless it goes to so many queues that its copies are spread
-//! over several polls (`fan_out.rs`), or it belongs to a transaction (`transaction.rs`). All
-//! batches of one read are one flush, for which its confirms wait (`confirms.rs`).
+//! The route of a message is looked up first (`route_cache.rs`). Then the message joins the open
+//! batch of each of its queues (`batches.rs`). If it has very many queues, its copies are spread
+//! over several polls (`fan_out.rs`); in a transaction it waits for the commit (`transaction.rs`).
+//! All batches of one read are one flush, for which its confirms wait (`confirms.rs`).
 
 mod batches;
 mod confirms;
@@ -50,14 +50,14 @@ pub(super) struct Publisher {
     confirms: Confirms,
     fan_out: FanOut,
     alarm: StorageAlarm,
-    /// This connection's share of the memory budget for contents half received and open
+    /// This connection's share of the memory budget for partly received contents and open
     /// transactions.
     contents: Arc<ContentShare>,
-    /// A publish waits until the disk has taken some of what was accepted before.
+    /// A publish waits until the disk has caught up with earlier ones.
     waits_for_room: bool,
 }
 
-/// The arguments of `basic.publish`.
+/// The arguments of `basic.publish` that routing needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target<'a> {
     pub(super) exchange: &'a str,
@@ -78,61 +78,61 @@ impl Publisher {
         }
     }
 
-    /// Whether the client's next frame may be looked at.
+    /// Whether the client's next frame may be handled.
     #[inline]
     pub(super) fn is_free(&self) -> bool {
         !self.waits_for_room && self.fan_out.is_empty() && !self.confirms.is_full()
     }
 
-    /// Whether it has left work for its next turn.
+    /// Whether copies remain to be made, and may be made now.
     #[inline]
     pub(super) fn wants_turn(&self) -> bool {
         !self.fan_out.is_empty() && !self.waits_for_room
     }
 
-    /// Whether nothing waits for the log to confirm it.
+    /// Whether no publish waits for the log.
     #[inline]
     pub(super) fn is_confirmed(&self) -> bool {
         self.confirms.is_empty()
     }
 
-    /// Whether all that was published is stored and confirmed.
+    /// Whether everything that was published is stored and confirmed.
     #[inline]
     pub(super) fn is_done(&self) -> bool {
         self.confirms.is_empty() && self.fan_out.is_empty()
     }
 
-    /// Whether a publish has to wait because the disk is behind.
+    /// Whether a publish has to wait because the disk is behind (backpressure).
     #[inline]
     pub(super) fn must_wait(&mut self, connection: &Connection) -> bool {
         self.waits_for_room = !connection.realm.room().is_free();
         self.waits_for_room
     }
 
-    /// When [`Publisher::poll_alarm`] or [`Publisher::holds_much`] has to be asked at the latest.
+    /// The time by which [`Publisher::poll_alarm`] and [`Publisher::holds_much`] have to be called.
     pub(super) fn due_us(&self) -> u64 {
         self.alarm.due_us().min(self.contents.due_us())
     }
 
-    /// Tells the batches how many bytes of this read are still to be parsed: a hint for their size.
+    /// Sets the number of unparsed bytes of the current read: a hint for the size of the batches.
     #[inline]
     pub(super) fn expect(&mut self, input_bytes: usize) {
         self.batches.expect(input_bytes);
     }
 
-    /// Memory for a content or a transaction: none yet.
+    /// An empty reservation for the memory of a content or a transaction.
     pub(super) fn hold(&self) -> Held {
         Held::none(&self.contents)
     }
 
-    /// Whether memory is short and it is time to look for contents that this connection has held
-    /// for too long.
+    /// Whether memory is tight and it is time to look for contents and transactions that this
+    /// connection has held for too long.
     #[inline]
     pub(super) fn holds_much(&self, now_us: u64) -> bool {
         self.contents.is_due(now_us)
     }
 
-    /// Goes on once the disk has taken enough.
+    /// Ends the wait for the disk once it has caught up.
     #[inline]
     pub(super) fn poll_room(&mut self, connection: &Connection, cx: &mut Context<'_>) {
         if self.waits_for_room && connection.realm.room().poll_free(cx).is_ready() {
@@ -140,20 +140,21 @@ impl Publisher {
         }
     }
 
-    /// Looks at a full disk again, if it is time.
+    /// Checks again whether the disk is full, if it is time.
     #[inline]
     pub(super) fn poll_alarm(&mut self, connection: &mut Connection) {
         self.alarm.poll(connection);
     }
 
-    /// Lets go of routes that may have changed: a publisher may rest for long.
+    /// Drops cached routes that may be outdated, even if no publish follows: they would keep
+    /// deleted queues in memory.
     #[inline]
     pub(super) fn forget_old_routes(&mut self, connection: &Connection) {
         self.routes.refresh(connection.host.generation());
     }
 
-    /// The publishes and commits whose outcome is known now, in the order in which they came. To be
-    /// given back with [`Publisher::answered`].
+    /// The publishes and commits whose outcome is known now, in order. The caller returns the
+    /// vector with [`Publisher::answered`].
     #[inline]
     pub(super) fn poll_confirms(
         &mut self,
@@ -165,12 +166,12 @@ impl Publisher {
             .poll(cx, |error| alarm.not_stored(connection, error))
     }
 
-    /// Takes the memory of decisions back, after they were answered.
+    /// Takes back the vector of [`Publisher::poll_confirms`], to reuse its allocation.
     pub(super) fn answered(&mut self, decisions: Vec<Decision>) {
         self.confirms.reuse(decisions);
     }
 
-    /// A whole message was published on a channel.
+    /// Publishes a complete message on a channel.
     pub(super) fn publish(
         &mut self,
         connection: &mut Connection,
@@ -244,7 +245,8 @@ impl Publisher {
             }
         };
         if may_refuse {
-            // A refusal by one queue must not be held against other messages.
+            // This message gets a flush of its own, so that a full queue's refusal causes no nack
+            // for others.
             self.flush(connection);
         }
         let wants_promise = group.is_some();
@@ -262,8 +264,8 @@ impl Publisher {
         Ok(())
     }
 
-    /// Holds a message back, if its exchange does so, or returns it if there is no queue for it.
-    /// `false`: it belongs into the queues of its route.
+    /// Delays the message if its exchange and its `x-delay` say so, or returns it if it is
+    /// mandatory and has no queue. `true`: nothing remains to be stored in queues.
     #[inline]
     fn is_stored_elsewhere(
         &mut self,
@@ -298,7 +300,7 @@ impl Publisher {
         is_nowhere
     }
 
-    /// Stores a message in some of the queues of its route.
+    /// Stores a message in the given part of the queues of its route.
     fn copy(
         &mut self,
         connection: &mut Connection,
@@ -317,7 +319,7 @@ impl Publisher {
         }
     }
 
-    /// For a queue that dead-letters what it refuses.
+    /// Publishes to a queue that dead-letters what it refuses (`reject-publish-dlx`).
     fn store_or_dead_letter(
         &mut self,
         connection: &mut Connection,
@@ -344,11 +346,11 @@ impl Publisher {
             .keep(connection, alarm, published, wants_promise);
     }
 
-    /// Publishes all open batches. To be called at the end of a read, and before anything is done
-    /// that must come after them.
+    /// Publishes all open batches: at the end of a read, and before anything that must come after
+    /// them.
     pub(super) fn flush(&mut self, connection: &mut Connection) {
-        // While a fan-out is under way, its later copies have no future yet for the confirm to wait
-        // for: `make_copies` flushes after the last one.
+        // During a fan-out the confirm cannot wait for the copies still to be made, so there is no
+        // flush: `make_copies` flushes after the last copy.
         if self.batches.is_idle() || !self.fan_out.is_empty() {
             return;
         }
@@ -356,7 +358,7 @@ impl Publisher {
         self.flush_for(connection, waiting);
     }
 
-    /// Publishes all open batches, for the confirms or the commit that wait for them.
+    /// Publishes all open batches; `waiting` is answered once they are stored.
     fn flush_for(&mut self, connection: &mut Connection, waiting: Option<Waiting>) {
         self.batches.publish(connection, &mut self.alarm);
         if let Some(flush) = self.batches.end_flush(waiting) {
@@ -365,7 +367,7 @@ impl Publisher {
     }
 }
 
-/// Sends a message back for which there is no queue.
+/// Returns an unroutable message to its publisher.
 fn return_message(connection: &mut Connection, number: u16, message: &Message<'_>) {
     let method = Method::BasicReturn(method::BasicReturn {
         reply_code: ReplyCode::NoRoute as u16,

@@ -1,5 +1,5 @@
-//! The properties of a publish: how they are checked, which of them consumers do not see, and how
-//! they say that a message is to be stored.
+//! The properties of a publish: their checks, the removal of those that consumers must not see, and
+//! those that decide how the message is stored.
 
 use cloverleaf_log::Durability;
 
@@ -9,14 +9,14 @@ use crate::message::Message;
 use crate::queue_arguments::type_name;
 use crate::wire::{Properties, Table, Value, Writer, table_bytes};
 
-/// The longest time to live that a message may have, in milliseconds (RabbitMQ's limit).
+/// The longest `expiration`, in milliseconds (RabbitMQ's limit).
 const EXPIRATION_MAX_MS: u64 = 0xffff_ffff;
 
-/// The facts in a message's properties that say how it is stored.
+/// The properties of a message that decide how it is stored.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StorageProperties {
     is_persistent: bool,
-    /// A client is owed a confirm.
+    /// A confirm or `tx.commit-ok` is owed for it.
     pub(super) wants_promise: bool,
     pub(super) priority: Option<u8>,
     pub(super) expires_at_ms: Option<u64>,
@@ -24,7 +24,7 @@ pub(super) struct StorageProperties {
 }
 
 impl StorageProperties {
-    /// Of a message whose properties were read before.
+    /// For a message whose properties were checked before.
     pub(super) fn of_stored(message: &Message<'_>, now_ms: u64, wants_promise: bool) -> Self {
         let properties = Properties::read(message.properties).unwrap_or_default();
         let expires_at_ms = expires_at_ms(&properties, now_ms).unwrap_or_default();
@@ -45,7 +45,7 @@ impl StorageProperties {
         }
     }
 
-    /// Only the confirm of a persistent message in a durable queue waits for the disk.
+    /// Only a confirm of a persistent message in a durable queue waits for the disk.
     pub(super) fn durability(&self, is_durable: bool) -> Durability {
         if self.is_persistent && self.wants_promise && is_durable {
             Durability::Disk
@@ -65,7 +65,7 @@ pub(super) fn rewrite<'o>(properties: &Properties<'_>, out: &'o mut Vec<u8>) -> 
     out
 }
 
-/// The headers without those that only the broker may see.
+/// The headers without `BCC`, which consumers must not see.
 pub(super) fn without_bcc<'t>(
     headers: Option<Table<'_>>,
     table: &'t mut Vec<u8>,
@@ -76,7 +76,7 @@ pub(super) fn without_bcc<'t>(
     Table::check(table).ok()
 }
 
-/// Whether further routing keys are where they may be.
+/// Checks that `CC` and `BCC` are arrays.
 #[inline]
 pub(super) fn check_copies(headers: Table<'_>) -> Result<(), Exception> {
     for (name, value) in headers.fields() {
@@ -91,7 +91,7 @@ pub(super) fn check_copies(headers: Table<'_>) -> Result<(), Exception> {
     Ok(())
 }
 
-/// Whether the publisher is who the property `user_id` says.
+/// Checks that the property `user_id`, if set, names the connection's user.
 #[inline]
 pub(super) fn check_user(properties: &Properties<'_>, name: &str) -> Result<(), Exception> {
     match properties.user_id {
@@ -102,7 +102,7 @@ pub(super) fn check_user(properties: &Properties<'_>, name: &str) -> Result<(), 
     }
 }
 
-/// When a message expires that is published now, in milliseconds since 1970.
+/// When a message that is published now expires, in milliseconds since 1970.
 #[inline]
 pub(super) fn expires_at_ms(
     properties: &Properties<'_>,
@@ -112,7 +112,7 @@ pub(super) fn expires_at_ms(
     Ok(expiration_ms.map(|ms| now_ms.saturating_add(ms)))
 }
 
-/// Reads the property `expiration`.
+/// Parses the property `expiration`.
 fn expiration_ms(text: &str) -> Result<u64, Exception> {
     let invalid =
         |why: &str| Exception::precondition(format!("invalid expiration '{text}': {why}"));

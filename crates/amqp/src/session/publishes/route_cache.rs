@@ -1,4 +1,4 @@
-//! Routes that a connection has used: a stream of publishes asks the virtual host once.
+//! Cache of a connection's routes, so that a stream of publishes looks its route up only once.
 
 use std::collections::HashMap;
 
@@ -11,37 +11,38 @@ use crate::queue_arguments::Overflow;
 use crate::routing::Routed;
 use crate::session::rights::User;
 
-/// Most routes that a connection remembers.
+/// Maximum number of cached routes of a connection.
 const ROUTES_MAX: usize = 4096;
 
-/// A route, and what of its queues matters for each message.
+/// A route, with a summary of its queues.
 #[derive(Clone)]
 pub(super) struct Found {
     pub(super) route: Route,
-    /// One of the queues may refuse a message because it is full: each is asked by itself then.
+    /// One of the queues may refuse a message when it is full, so each message needs a flush of its
+    /// own.
     pub(super) may_refuse: bool,
 }
 
-/// Routes of one virtual host.
+/// The cached routes, dropped when the virtual host's generation changes.
 #[derive(Default)]
 pub(super) struct RouteCache {
     routes: Cached<Routes>,
 }
 
-/// Routes by exchange and key.
+/// Routes by exchange and routing key.
 #[derive(Default)]
 struct Routes {
     last: Option<(String, String, Found)>,
-    /// By exchange, those that the user may publish to.
+    /// Routes by exchange and then key. An exchange is in it if the user may publish to it.
     found: HashMap<String, HashMap<String, Found>>,
     count: usize,
 }
 
 impl RouteCache {
-    /// Where a message goes.
+    /// The route of a message.
     ///
     /// # Errors
-    /// There is no such exchange, or the user may not publish to it, or no client may.
+    /// No such exchange (404), an internal one, or one that the user may not publish to (403).
     pub(super) fn find(
         &mut self,
         host: &VirtualHost,
@@ -69,7 +70,7 @@ impl RouteCache {
                 routes.check(user, exchange)?;
                 let found = ask(host, exchange, message)?;
                 if !found.route.is_cacheable {
-                    // The exchange is there, and the user may publish to it.
+                    // Caches only that the user may publish to this exchange.
                     routes.found.entry(exchange.to_owned()).or_default();
                     return Ok(found);
                 }
@@ -81,7 +82,7 @@ impl RouteCache {
         Ok(found)
     }
 
-    /// Forgets what was found at another generation.
+    /// Drops the routes if they are of another generation.
     pub(super) fn refresh(&mut self, generation: u64) {
         self.routes.at(generation);
     }
@@ -98,7 +99,7 @@ impl Routes {
         self.count += 1;
     }
 
-    /// Asks whether the user may publish to an exchange, unless it was allowed before.
+    /// Checks that the user may publish to an exchange, unless that is cached.
     fn check(&self, user: &User<'_>, exchange: &str) -> Result<(), Exception> {
         if self.found.contains_key(exchange) {
             Ok(())
@@ -108,7 +109,7 @@ impl Routes {
     }
 }
 
-/// Whether the message names further routing keys.
+/// Whether the message has further routing keys, in `CC` or `BCC`.
 fn has_copies(message: &Routed<'_>) -> bool {
     let is_copy = |name: &str| name == "CC" || name == "BCC";
     message.headers.fields().any(|(name, _)| is_copy(name))

@@ -1,4 +1,4 @@
-//! A full disk, as the client is told of it, and other failures of the log.
+//! Failures to store messages: a full disk blocks the client, other errors are logged.
 
 use cloverleaf_broker::PublishError;
 use cloverleaf_log::AppendError;
@@ -7,30 +7,30 @@ use crate::repeats::Repeats;
 use crate::session::connection::Connection;
 use crate::wire::{Method, method};
 
-/// While the disk is full, how often it is looked at again.
+/// Interval of the checks whether the disk is still full.
 const CHECK_US: u64 = 500_000;
-/// The reason that a blocked client is told.
+/// The reason in `connection.blocked`.
 const REASON: &str = "low on disk";
 
-/// Publishes that failed, of all connections: they share one log.
+/// Throttles the log's lines about failed publishes of all connections: they share one log.
 static FAILURES: Repeats = Repeats::new();
 
-/// Whether the disk was full when this connection published.
+/// Whether the disk was full at this connection's last publish.
 #[derive(Default)]
 pub(super) struct StorageAlarm {
-    /// It is; when to look again.
+    /// The time of the next check, while the disk is full.
     check_us: Option<u64>,
-    /// The client was told so.
+    /// The client has been sent `connection.blocked`.
     is_told: bool,
 }
 
 impl StorageAlarm {
-    /// When [`StorageAlarm::poll`] has to be called at the latest.
+    /// The time by which [`StorageAlarm::poll`] has to be called.
     pub(super) fn due_us(&self) -> u64 {
         self.check_us.unwrap_or(u64::MAX)
     }
 
-    /// A batch was not stored.
+    /// Handles a publish that was not stored.
     pub(super) fn not_stored(&mut self, connection: &mut Connection, error: &PublishError) {
         connection.meter.probe.error();
         match error {
@@ -45,7 +45,8 @@ impl StorageAlarm {
         }
     }
 
-    /// The disk is full: the client is told, if it understands that, until there is room again.
+    /// The disk is full: blocks a client that understands `connection.blocked` until there is
+    /// space.
     fn raise(&mut self, connection: &mut Connection) {
         self.check_us = Some(connection.now.us + CHECK_US);
         if connection.capabilities.connection_blocked && !self.is_told {
@@ -55,7 +56,7 @@ impl StorageAlarm {
         }
     }
 
-    /// Looks at the disk again, if it is time.
+    /// Checks again whether the disk is full, if it is time, and unblocks the client if not.
     #[inline]
     pub(super) fn poll(&mut self, connection: &mut Connection) {
         let now_us = connection.now.us;

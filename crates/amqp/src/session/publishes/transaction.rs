@@ -1,4 +1,4 @@
-//! `tx`: publishes and acknowledgements that hold together, once they are committed.
+//! `tx`: publishes and acknowledgements that take effect together, with the commit.
 
 use crate::content_memory::Held;
 use crate::exception::{Exception, ReplyCode};
@@ -9,14 +9,14 @@ use crate::session::deliveries::{Run, Settle, Settled};
 /// The publishes and acknowledgements of a channel since its last commit.
 pub(in crate::session) struct Transaction {
     publishes: Vec<Publish>,
-    /// Pays for the publishes.
+    /// The memory of the publishes, out of the connection's share.
     held: Held,
     settled: Settled,
-    /// `tx.commit` has come and is not answered.
+    /// `tx.commit` was received and is not answered yet.
     is_committing: bool,
 }
 
-/// A message that was routed, and not stored.
+/// A message that is routed but not stored yet.
 pub(in crate::session) struct Publish {
     pub(in crate::session) route: Route,
     exchange: String,
@@ -27,11 +27,11 @@ pub(in crate::session) struct Publish {
     body: Vec<u8>,
 }
 
-/// The memory that an entry costs beside its own bytes, in bytes.
+/// Memory of a kept publish besides its strings and bytes, in bytes.
 const PUBLISH_BYTES: usize = 256;
 
 impl Publish {
-    /// Keeps a message.
+    /// Copies a message.
     pub(in crate::session) fn of(route: &Route, message: &Message<'_>, mandatory: bool) -> Self {
         Self {
             route: route.clone(),
@@ -54,7 +54,7 @@ impl Publish {
         }
     }
 
-    /// The memory that it takes, in bytes, about.
+    /// An estimate of the memory that it takes, in bytes.
     pub(in crate::session) fn bytes(&self) -> usize {
         let texts = self.exchange.len() + self.routing_key.len();
         texts + self.properties.len() + self.bcc.len() + self.body.len() + PUBLISH_BYTES
@@ -74,7 +74,7 @@ impl Transaction {
     /// Keeps a message until the commit.
     ///
     /// # Errors
-    /// There is no room for so many.
+    /// The transaction, or the memory of all transactions and contents, would exceed its limit.
     pub(in crate::session) fn publish(
         &mut self,
         publish: Publish,
@@ -93,12 +93,13 @@ impl Transaction {
         Ok(())
     }
 
-    /// An acknowledgement that holds with the commit.
+    /// Keeps a settlement until the commit.
     pub(in crate::session) fn settle(&mut self, settle: Settle, runs: Vec<Run>) {
         self.settled.push((settle, runs));
     }
 
-    /// `tx.commit`: nothing further may come before it is answered.
+    /// `tx.commit`: takes the content of the transaction; the client may send nothing until the
+    /// answer.
     pub(in crate::session) fn begin_commit(&mut self) -> (Vec<Publish>, Settled) {
         self.is_committing = true;
         self.take()
@@ -113,14 +114,14 @@ impl Transaction {
         self.is_committing
     }
 
-    /// `tx.commit` or `tx.rollback`: it holds nothing any more.
+    /// `tx.commit` or `tx.rollback`: takes the content of the transaction and releases its memory.
     pub(in crate::session) fn take(&mut self) -> (Vec<Publish>, Settled) {
         self.held.release();
         let settled = std::mem::take(&mut self.settled);
         (std::mem::take(&mut self.publishes), settled)
     }
 
-    /// Whether it is held for longer than may be.
+    /// Whether it has occupied memory for too long.
     pub(in crate::session) fn is_overdue(&self, now_us: u64) -> bool {
         self.held.is_overdue(now_us)
     }
