@@ -1,4 +1,4 @@
-//! Binding queues and exchanges to exchanges.
+//! Binding and unbinding queues and exchanges.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use crate::routing::{Binding, Destination, Topology, TopologyError};
 use crate::wire::{Table, Value, table_bytes};
 
 impl VirtualHost {
-    /// Binds a queue to an exchange; nothing happens if it is bound in this way already.
+    /// Binds a queue to an exchange; does nothing if the same binding exists.
     ///
     /// # Errors
-    /// No such exchange or queue (404), in exclusive use of another connection (405), the default
-    /// exchange (403), arguments that a headers exchange does not take (406).
+    /// No such exchange or queue (404), a queue that another connection uses exclusively (405), the
+    /// default exchange (403), arguments that a headers exchange does not accept (406).
     pub fn bind_queue(
         &self,
         owner: Owner,
@@ -28,10 +28,10 @@ impl VirtualHost {
         self.bind(Some(owner), exchange, binding(destination, key, arguments))
     }
 
-    /// Unbinds a queue from an exchange; nothing happens if it is not bound in this way.
+    /// Unbinds a queue from an exchange; does nothing if there is no such binding.
     ///
     /// # Errors
-    /// In exclusive use of another connection (405), the default exchange (403).
+    /// A queue that another connection uses exclusively (405), the default exchange (403).
     pub fn unbind_queue(
         &self,
         owner: Owner,
@@ -46,8 +46,8 @@ impl VirtualHost {
         self.unbind(Some(owner), exchange, &binding(destination, key, arguments))
     }
 
-    /// Binds the exchange `destination` to the exchange `source`, so that messages of the second
-    /// go to the first too.
+    /// Binds the exchange `destination` to the exchange `source`, so that messages of `source` also
+    /// go to `destination`.
     ///
     /// # Errors
     /// As [`VirtualHost::bind_queue`].
@@ -64,7 +64,7 @@ impl VirtualHost {
         self.bind(None, source, binding(destination, key, arguments))
     }
 
-    /// Unbinds an exchange from an exchange; nothing happens if it is not bound in this way.
+    /// Removes a binding between exchanges; does nothing if there is no such binding.
     ///
     /// # Errors
     /// The default exchange (403).
@@ -91,7 +91,7 @@ impl VirtualHost {
         }
         let bytes = stored::binding_bytes(&source, &binding);
         self.charge(&mut definitions, &resource, bytes)?;
-        // Kept only if both ends are there after a restart.
+        // Persisted only if both ends are durable.
         let ends = (
             self.exchange_id(&definitions, &source),
             self.destination_id(&definitions, &binding.destination),
@@ -108,13 +108,12 @@ impl VirtualHost {
         self.changed();
         match bound {
             Ok(_) => Ok(()),
-            // It was there a moment ago, and the lock keeps others from changing anything
-            // meanwhile.
+            // Cannot happen: the exchange existed above, and `definitions` has been locked since.
             Err(TopologyError::NoExchange | TopologyError::InUse) => Err(Exception::no(&resource)),
         }
     }
 
-    /// Whether it is bound already. Both ends must be there and allow it.
+    /// Whether the binding exists already. Both ends must exist and allow it.
     fn check_bind(
         &self,
         owner: Option<Owner>,
@@ -166,7 +165,8 @@ impl VirtualHost {
             {
                 slot.queue.check_access(owner)?;
             }
-            // An exchange that goes with this binding goes first: the binding means nothing then.
+            // If an auto-delete exchange loses its last binding, its own entry is removed instead:
+            // without the exchange the binding's entry has no effect at the next start.
             if exchange.options.auto_delete && exchange.bindings().nth(1).is_none() {
                 stored::exchange_key(&source)
             } else {
@@ -186,7 +186,7 @@ impl VirtualHost {
     }
 }
 
-/// A binding, the same whatever the order of its arguments.
+/// A binding with its arguments sorted, so that their order makes no difference.
 fn binding(destination: Destination, key: &str, arguments: Table<'_>) -> Binding {
     Binding {
         destination,

@@ -11,13 +11,13 @@ use crate::queue_arguments::{check_same, type_name};
 use crate::routing::{Destination, ExchangeOptions, Kind, Removed, TopologyError};
 use crate::wire::{Table, Value, method};
 
-/// The argument that names where messages go that find no queue.
+/// The argument with the exchange for messages that match no binding.
 const ALTERNATE: &str = "alternate-exchange";
-/// The kind of exchange that holds messages back, and the argument that says how it chooses.
+/// The exchange type that delays messages, and the argument with the type by which it routes.
 pub(super) const DELAYED_MESSAGE: &str = "x-delayed-message";
 const DELAYED_KIND: &str = "x-delayed-type";
 
-/// The exchanges that are always there beside the default one.
+/// The predeclared exchanges, besides the default one.
 pub(super) const STANDARD: &[(&str, Kind)] = &[
     ("amq.direct", Kind::Direct),
     ("amq.fanout", Kind::Fanout),
@@ -27,11 +27,11 @@ pub(super) const STANDARD: &[(&str, Kind)] = &[
 ];
 
 impl VirtualHost {
-    /// Makes an exchange, or checks that it is as it should be.
+    /// Creates an exchange, or checks that it exists with these properties.
     ///
     /// # Errors
-    /// As RabbitMQ: a name that is reserved (403), an unknown kind or another than there is (406),
-    /// none of that name (404, passive).
+    /// As in RabbitMQ: a reserved name (403), an unknown type or other properties than the existing
+    /// exchange's (406), no such exchange (404, passive).
     pub fn declare_exchange(&self, declare: &method::ExchangeDeclare<'_>) -> Result<(), Exception> {
         let name = strip(declare.exchange);
         let resource = Resource::exchange(&name);
@@ -88,7 +88,7 @@ impl VirtualHost {
         Ok(())
     }
 
-    /// Whether there is an exchange of that name; if so it must be as declared.
+    /// Whether the exchange exists; if so, its properties must be those declared.
     fn check_exchange(
         &self,
         resource: &Resource<'_>,
@@ -125,10 +125,10 @@ impl VirtualHost {
         Ok(true)
     }
 
-    /// Deletes an exchange with its bindings; nothing happens if there is none.
+    /// Deletes an exchange with its bindings; does nothing if it does not exist.
     ///
     /// # Errors
-    /// It is one of the server's (403), or has bindings although `if_unused` (406).
+    /// A predeclared exchange (403); it has bindings and `if_unused` is set (406).
     pub fn delete_exchange(&self, name: &str, if_unused: bool) -> Result<(), Exception> {
         let name = strip(name);
         let resource = Resource::exchange(&name);
@@ -145,7 +145,8 @@ impl VirtualHost {
             }
             Some(_) => {}
         }
-        // The exchange first: its bindings mean nothing without it, whenever they go.
+        // Removes the exchange's entry first: without it the entries of its bindings have no
+        // effect.
         let note = definitions.exchanges.get(name.as_ref());
         if note.is_some_and(|note| note.id.is_some()) {
             let gone = self.realm.keep(&stored::exchange_key(&name), None);
@@ -155,16 +156,16 @@ impl VirtualHost {
         self.changed();
         match removed {
             Ok(removed) => self.forget(&mut definitions, &removed),
-            // It was there a moment ago, and the lock keeps others from changing anything
-            // meanwhile.
+            // Cannot happen: the exchange existed above, and `definitions` has been locked since.
             Err(TopologyError::NoExchange | TopologyError::InUse) => {}
         }
         Ok(())
     }
 
-    /// Takes what is gone from the topology out of the journal. Entries whose removal fails are
-    /// dropped at the next start: a binding because one of its ends is gone, and an exchange that
-    /// went with its last binding because this one stays until then.
+    /// Removes the entries of deleted exchanges and bindings from the journal. If that fails, the
+    /// next start drops them: a binding because one of its ends is missing, and an auto-delete
+    /// exchange because its last binding's entry is kept with it, and dropping that one deletes the
+    /// exchange.
     pub(super) fn forget(&self, definitions: &mut Definitions, removed: &Removed) {
         let mut left: Vec<&Arc<str>> = Vec::new();
         for name in &removed.exchanges {
@@ -178,14 +179,14 @@ impl VirtualHost {
         for (source, binding) in &removed.bindings {
             definitions.discharge(stored::binding_bytes(source, binding));
             let key = stored::binding_key(source, binding);
-            // Those that were never kept cost a look-up.
+            // For a binding that was not persisted this costs one look-up.
             if !left.contains(&source) && self.realm.kept(&key).is_some() {
                 self.unkeep(&key);
             }
         }
     }
 
-    /// Takes something out of the journal; says whether it did.
+    /// Removes an entry from the journal; returns whether it succeeded.
     pub(super) fn unkeep(&self, key: &str) -> bool {
         match self.realm.keep(key, None) {
             Ok(()) => true,
@@ -196,7 +197,7 @@ impl VirtualHost {
         }
     }
 
-    /// The identity of an exchange that is still there after a restart.
+    /// The identity of an exchange, if it is durable.
     pub(super) fn exchange_id(&self, definitions: &Definitions, name: &str) -> Option<Uuid> {
         match definitions.exchanges.get(name) {
             Some(note) => note.id,
@@ -204,7 +205,7 @@ impl VirtualHost {
         }
     }
 
-    /// The identity of a binding's destination that is still there after a restart.
+    /// The identity of a binding's destination, if it is durable.
     pub(super) fn destination_id(
         &self,
         definitions: &Definitions,
@@ -221,7 +222,7 @@ impl VirtualHost {
     }
 }
 
-/// The kind that a client names.
+/// The exchange type as clients name it.
 pub(super) fn kind_name(options: &ExchangeOptions) -> &'static str {
     if options.delays {
         DELAYED_MESSAGE
@@ -230,13 +231,13 @@ pub(super) fn kind_name(options: &ExchangeOptions) -> &'static str {
     }
 }
 
-/// Where messages go that find no queue.
+/// The exchange for messages that match no binding, from an exchange's arguments.
 pub(super) fn alternate(arguments: Table<'_>) -> Option<Arc<str>> {
     arguments.get(ALTERNATE)?.as_text().map(Arc::from)
 }
 
-/// How RabbitMQ prints the name of a kind in a text: with quotes of its own where its language
-/// needs them.
+/// An exchange type as RabbitMQ prints it in error texts: an Erlang atom, with quotes of its own if
+/// it needs them.
 fn atom(kind: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '@';
     if kind.chars().all(is_plain) {
@@ -246,7 +247,7 @@ fn atom(kind: &str) -> String {
     }
 }
 
-/// 406 if a flag of two declarations differs.
+/// Checks that a flag is equal in two declarations (406).
 pub(super) fn check_flag(
     argument: &str,
     resource: &Resource<'_>,
@@ -270,7 +271,7 @@ fn check_alternate(resource: &Resource<'_>, arguments: Table<'_>) -> Result<(), 
     check_text(ALTERNATE, resource, arguments.get(ALTERNATE))
 }
 
-/// 406 if an argument that names an exchange is no text.
+/// Checks that an argument that names an exchange is a string (406).
 pub(super) fn check_text(
     argument: &str,
     resource: &Resource<'_>,

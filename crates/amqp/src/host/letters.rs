@@ -1,4 +1,4 @@
-//! Messages that go through the router: those that died, and those that wait for a delay.
+//! Messages on their way to the router: delayed ones, and those that a full queue dead-letters.
 
 use cloverleaf_broker::{PublishError, Published, headers};
 use cloverleaf_log::{BatchBuilder, Durability, Header, Record};
@@ -8,19 +8,19 @@ use super::queue::Queue;
 use crate::message::Message;
 use crate::wire::{Table, Value};
 
-/// The header that says for how many milliseconds a message is held back.
+/// The header with a message's delay in milliseconds.
 pub(super) const DELAY: &str = "x-delay";
-/// Longer delays are none, as with RabbitMQ's plugin: what its timers can count.
+/// A longer delay counts as none, as in RabbitMQ's plugin, whose timers have this limit.
 const DELAY_MAX_MS: u64 = u32::MAX as u64;
-/// In a record: what `x-death` says of the message was written here, and by no client. Its value
-/// says whether the message still goes by its own routing keys.
+/// Record header: the message was dead-lettered, so its `x-death` was written by this broker and
+/// not by a client. The value tells whether the message is still routed by its own routing keys.
 const DEATHS: &[u8] = b"amqp-deaths";
 const OTHER_KEY: &[u8] = b"other-key";
-/// The bytes of a record beside its body and properties, about.
+/// Approximate size of a record besides its body and properties, in bytes.
 const RECORD_BYTES: usize = 256;
 
-/// For how many milliseconds a message with these headers is to be held back by an exchange that
-/// does so; `None`: not at all.
+/// The delay in a message's headers, in milliseconds, if an `x-delayed-message` exchange has to
+/// delay it.
 pub fn delay_ms(headers: Table<'_>) -> Option<u64> {
     let delay = headers.get(DELAY)?;
     let delay_ms = match delay {
@@ -33,19 +33,20 @@ pub fn delay_ms(headers: Table<'_>) -> Option<u64> {
     (1..=DELAY_MAX_MS).contains(&delay_ms).then_some(delay_ms)
 }
 
-/// The past of a message: whether it has died before.
+/// Whether a message was dead-lettered before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Past {
-    /// It comes from a client.
+    /// Never: it comes from a client.
     Published,
-    /// It has died: its `x-death` was written here.
+    /// It was dead-lettered: its `x-death` was written by this broker.
     Died,
-    /// And a queue has given it a key in place of its own: its `CC` leads nowhere any more.
+    /// As `Died`, and a queue has replaced its routing key, so that its `CC` and `BCC` are not
+    /// followed anymore.
     DiedWithOtherKey,
 }
 
 impl Past {
-    /// Reads it from a record.
+    /// Reads the mark of a record.
     pub(super) fn read(record: &Record<'_>) -> Self {
         match record.headers.value_of(DEATHS) {
             None => Self::Published,
@@ -54,7 +55,7 @@ impl Past {
         }
     }
 
-    /// The headers that say it.
+    /// The record headers of the mark.
     pub(super) fn marks(self) -> &'static [Header<'static>] {
         match self {
             Self::Published => &[],
@@ -63,18 +64,17 @@ impl Past {
         }
     }
 
-    /// Whether further routing keys among the headers count.
+    /// Whether the routing keys in `CC` and `BCC` are followed.
     pub(super) fn follows_headers(self) -> bool {
         self != Self::DiedWithOtherKey
     }
 }
 
 impl VirtualHost {
-    /// Stores a message that an exchange holds back ([`delay_ms`]); the router routes it from there
-    /// when its time has come.
+    /// Stores a delayed message ([`delay_ms`]). The router routes it once its delay is over.
     ///
     /// # Errors
-    /// The log does not take it, or too many messages wait.
+    /// The log does not accept it, or too many messages are delayed already.
     pub fn delay(
         &self,
         exchange: &str,
@@ -105,17 +105,17 @@ impl VirtualHost {
         past: Past,
     ) -> Result<Published, PublishError> {
         let mut builder = builder(message, timestamp_ms);
-        // Its time to live begins when it comes into a queue.
+        // Without an expiry: its TTL begins when it reaches a queue.
         message.push_with(&mut builder, None, past.marks());
         self.delayed
             .publish_delayed(&builder.finish(), delay_ms, durability)
     }
 
-    /// Dead-letters a message that `queue` has refused (`maxlen`), so that it is nowhere stored
-    /// yet. `None`: its dead go nowhere.
+    /// Dead-letters a message that `queue` has refused (`maxlen`), and that is therefore not stored
+    /// anywhere. `None`: the queue has no dead-letter exchange.
     ///
     /// # Errors
-    /// The log does not take it.
+    /// The log does not accept it.
     pub fn dead_letter(
         &self,
         queue: &Queue,
@@ -157,12 +157,12 @@ impl VirtualHost {
     }
 }
 
-/// A batch with room for a message.
+/// A batch builder with capacity for the message.
 pub(super) fn builder(message: &Message<'_>, timestamp_ms: i64) -> BatchBuilder {
     BatchBuilder::with_capacity(message_bytes(message), timestamp_ms)
 }
 
-/// The bytes that a message takes in a batch, about.
+/// Approximate size of the message in a batch, in bytes.
 pub(super) fn message_bytes(message: &Message<'_>) -> usize {
     message.body.len() + message.properties.len() + RECORD_BYTES
 }

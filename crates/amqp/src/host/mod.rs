@@ -1,15 +1,14 @@
 //! The virtual host: exchanges, queues and bindings on the broker's topics.
 //!
-//! A queue is a topic with one subscription; that it is a queue, and how it was declared, stands in
-//! the topic's own definition (`stored.rs`), so it is made by one entry of the journal. Exchanges
-//! and bindings are kept beside. Messages that died are routed out of their queue, delayed ones out
-//! of a hidden topic, by what is bound at that time (`router/mod.rs`).
+//! A queue is a topic with one subscription. The topic's settings say that it is a queue, and how
+//! it was declared (`stored.rs`), so that one entry of the journal creates it. Exchanges and
+//! bindings have entries of their own. Dead messages are routed out of their queue, and delayed
+//! ones out of a hidden topic, by the bindings of that time (`router/mod.rs`).
 //!
-//! All sessions of all cores share one [`VirtualHost`]. Changes are made one after another, under
-//! one lock; routing takes a read lock, and sessions remember routes until
-//! [`VirtualHost::generation`] rises.
+//! All sessions of all cores share one [`VirtualHost`]. Changes are serialized by one lock. Routing
+//! takes a read lock, and sessions cache routes until [`VirtualHost::generation`] changes.
 //!
-//! Lock order: `definitions` → a queue's `life` → `state` → the broker's.
+//! Lock order: `definitions` → a queue's `life` → `state` → the broker's locks.
 
 mod bindings;
 mod deaths;
@@ -55,19 +54,19 @@ pub use self::snapshots::{BindingFacts, ExchangeFacts};
 /// The name of a queue's subscription in its topic.
 pub const SUBSCRIPTION: &str = "queue";
 
-/// The bytes that a definition takes in memory beside its text, about.
+/// Approximate memory of a definition besides its strings, in bytes.
 const DEFINITION_BYTES: usize = 512;
 
-/// Bounds of a virtual host.
+/// Limits of a virtual host.
 #[derive(Debug, Clone)]
 pub struct HostOptions {
-    /// Memory budget, in bytes and approximate, of all exchanges, queues and bindings together:
-    /// clients declare them, and no retention removes them.
+    /// Approximate memory budget of all exchanges, queues and bindings together, in bytes: clients
+    /// declare them, and no retention removes them.
     pub definition_bytes_max: usize,
 }
 
 impl Default for HostOptions {
-    /// A million bindings of the usual kind.
+    /// Enough for a million typical bindings.
     fn default() -> Self {
         Self {
             definition_bytes_max: 768 << 20,
@@ -75,61 +74,61 @@ impl Default for HostOptions {
     }
 }
 
-/// A connection, as the owner of exclusive queues.
+/// Identifies a connection as the owner of exclusive queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner(u64);
 
-/// A virtual host: what clients declare in a namespace. The default one is `/`.
+/// A virtual host: the definitions in one namespace. The default virtual host is `/`.
 pub struct VirtualHost {
     realm: Realm,
-    /// Hidden topic of dead letters that no queue has stored: a full queue with
+    /// Hidden topic of dead-lettered messages that were never stored in a queue: a full queue with
     /// `reject-publish-dlx` refused them.
     dead: Arc<Topic>,
-    /// Hidden topic in which a delayed message appears when its delay is over; the router publishes
-    /// it from there.
+    /// Hidden topic in which a delayed message appears once its delay is over; the router routes it
+    /// from there.
     delayed: Arc<Topic>,
     options: HostOptions,
-    /// Held while anything changes.
+    /// Locked during each change.
     definitions: Mutex<Definitions>,
     state: RwLock<State>,
     generation: AtomicU64,
     last_owner: AtomicU64,
-    /// Numbers the topics of queues whose names no other protocol may see.
+    /// The last number given to the topic of a queue that other protocols must not see.
     last_hidden: AtomicU64,
     expiries: Mutex<Expiries>,
     signal: Arc<Signal>,
     router: Mutex<Router>,
-    /// Queues whose dead-letter cycle is in the server's log already: one line each.
+    /// Queues whose dead-letter cycle was logged already: one line for each.
     cycles_told: Mutex<HashSet<Arc<str>>>,
 }
 
-/// The definitions that only changes look at.
+/// The definitions that only changes need.
 #[derive(Default)]
 struct Definitions {
     /// The exclusive queues of each connection.
     owned: HashMap<Owner, BTreeSet<Arc<str>>>,
-    /// The exchanges that were declared.
+    /// The declared exchanges.
     exchanges: HashMap<Arc<str>, Note>,
-    /// The bytes that all definitions take, about.
+    /// Approximate memory of all definitions, in bytes.
     bytes: usize,
 }
 
-/// The facts about an exchange beside its options.
+/// What is known of an exchange besides its options.
 #[derive(Debug, Clone, Copy)]
 struct Note {
-    /// `Some` for a durable exchange. Stored bindings carry this id, so that one that a failed
+    /// `Some` for a durable exchange. Persisted bindings carry this id. So a binding that a failed
     /// write left behind never attaches to a later exchange of the same name.
     id: Option<Uuid>,
-    /// The bytes that were charged for it.
+    /// The bytes charged to the memory budget.
     bytes: usize,
 }
 
-/// The state that routing looks at.
+/// The state that routing needs.
 #[derive(Default)]
 struct State {
     topology: Topology,
     queues: HashMap<Arc<str>, Slot>,
-    /// The queue's name by its topic's name, for each queue whose topic has a different name.
+    /// The queue's name by its topic's name, for queues whose topic has another name.
     by_topic: HashMap<Arc<str>, Arc<str>>,
     departed: Departed,
 }
@@ -137,7 +136,7 @@ struct State {
 /// A queue in the table.
 struct Slot {
     queue: Arc<Queue>,
-    /// The route that leads to this queue alone, ready made.
+    /// The route to this queue only, ready for use.
     alone: Arc<[Arc<Queue>]>,
 }
 
@@ -150,7 +149,7 @@ impl std::fmt::Debug for VirtualHost {
 }
 
 impl VirtualHost {
-    /// Reads back what was declared, drops definitions that a crash left half made, and makes the
+    /// Restores the definitions, drops those that a crash left incomplete, and creates the
     /// predeclared exchanges (`amq.*`) and the hidden topics.
     ///
     /// # Errors
@@ -159,10 +158,10 @@ impl VirtualHost {
         Self::open_with(realm, HostOptions::default())
     }
 
-    /// As [`VirtualHost::open`], with bounds of your own.
+    /// Like [`VirtualHost::open`], with other limits.
     ///
     /// # Errors
-    /// As there.
+    /// The same.
     pub fn open_with(realm: Realm, options: HostOptions) -> Result<Arc<Self>, CatalogError> {
         let signal = Arc::new(Signal::default());
         let (dead, delayed) = (recovery::dead(&realm)?, recovery::delayed(&realm)?);
@@ -186,23 +185,23 @@ impl VirtualHost {
         let died = move |subscription: &Arc<Subscription>| told.hand(|it| it.died(subscription));
         host.realm.route_dead(DEAD, died);
         // Other protocols can delete a queue's topic. A listener must not call the broker, so it
-        // only wakes the router, which looks.
+        // only wakes the router, which finds such queues.
         host.realm.on_change(move || signal.catalog_changed());
         Ok(Arc::new(host))
     }
 
-    /// The realm below.
+    /// The realm in which the definitions are stored.
     pub fn realm(&self) -> &Realm {
         &self.realm
     }
 
     /// Rises with every change that can change a route. Read it before [`VirtualHost::route`], and
-    /// remember the route with it.
+    /// cache the route together with it.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The identity of a new connection.
+    /// An identity for a new connection.
     pub fn owner(&self) -> Owner {
         Owner(self.last_owner.fetch_add(1, Ordering::Relaxed) + 1)
     }
@@ -211,7 +210,7 @@ impl VirtualHost {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// Counts what a new definition takes.
+    /// Charges a new definition to the memory budget.
     fn charge(
         &self,
         definitions: &mut Definitions,
@@ -232,13 +231,13 @@ impl VirtualHost {
 }
 
 impl Definitions {
-    /// A definition is gone.
+    /// Releases a definition's memory.
     fn discharge(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_sub(DEFINITION_BYTES + bytes);
     }
 }
 
-/// The exception for a client when the catalog does not do what it asked for.
+/// The exception that a client gets for an error of the catalog.
 fn refused(what: &Resource<'_>, error: &CatalogError) -> Exception {
     match error {
         CatalogError::TopicDeleted { .. } | CatalogError::SubscriptionDeleted { .. } => {

@@ -1,4 +1,4 @@
-//! Names: which are reserved, and those that the server chooses.
+//! Names: reserved ones, and those that the server generates.
 
 use std::borrow::Cow;
 
@@ -6,21 +6,23 @@ use uuid::Uuid;
 
 use crate::exception::{Exception, ReplyCode, Resource};
 
-/// The name under which a client asks for direct replies; with a dot and more behind it, the queue
-/// that it gets.
+/// The pseudo-queue from which a client consumes direct replies; followed by a dot and a token, the
+/// queue that it gets.
 pub const DIRECT_REPLY_TO: &str = "amq.rabbitmq.reply-to";
 
-/// Our own topics, and those of queues that no other protocol may see.
+/// Prefix of the broker's own topics, and of the topics of queues that other protocols must not
+/// see.
 pub(super) const PRIVATE: &str = "$amqp/";
-/// The topic of messages that died before they were stored in a queue; what died in one is routed
-/// from there.
+/// The hidden topic of dead-lettered messages that were never stored in a queue. It is also the
+/// dead-letter topic in the options of queues' subscriptions, whose dead messages are routed from
+/// the queue itself.
 pub(super) const DEAD: &str = "$amqp/dead";
-/// Where delayed messages arrive when their time has come.
+/// The hidden topic in which delayed messages appear once their delay is over.
 pub(super) const DELAYED: &str = "$amqp/delayed";
-/// The engine's own topic for what waits.
+/// The broker's own topic of delayed messages.
 const SCHEDULE: &str = "$schedule";
 
-/// As RabbitMQ does with names: without carriage returns and line feeds.
+/// Removes carriage returns and line feeds from a name, as RabbitMQ does.
 pub(crate) fn strip(name: &str) -> Cow<'_, str> {
     if name.contains(['\r', '\n']) {
         Cow::Owned(name.replace(['\r', '\n'], ""))
@@ -29,7 +31,7 @@ pub(crate) fn strip(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// Names that begin with `amq.` are the server's to give.
+/// Refuses names that begin with `amq.`: only the server may use them.
 pub(super) fn check_reserved(kind: &str, name: &str) -> Result<(), Exception> {
     if name.starts_with("amq.") {
         return Err(reserved(kind, name, "amq.*"));
@@ -37,7 +39,7 @@ pub(super) fn check_reserved(kind: &str, name: &str) -> Result<(), Exception> {
     Ok(())
 }
 
-/// Names of topics that are not for users.
+/// Refuses names of the broker's own topics.
 pub(super) fn check_private(name: &str) -> Result<(), Exception> {
     if name.starts_with(PRIVATE) || name == SCHEDULE {
         return Err(reserved("queue", name, "$"));
@@ -50,7 +52,7 @@ fn reserved(kind: &str, name: &str, prefix: &str) -> Exception {
     Exception::new(ReplyCode::AccessRefused, text)
 }
 
-/// Nothing is bound to, declared as or deleted from the default exchange.
+/// Refuses the default exchange, which cannot be declared, deleted, bound or unbound.
 pub(super) fn check_not_default(name: &str) -> Result<(), Exception> {
     if name.is_empty() {
         return Err(Exception::new(
@@ -61,7 +63,7 @@ pub(super) fn check_not_default(name: &str) -> Result<(), Exception> {
     Ok(())
 }
 
-/// Replies go to their queue through the default exchange alone.
+/// Refuses direct reply-to queues: they get their messages through the default exchange only.
 pub(super) fn check_no_reply_queue(name: &str) -> Result<(), Exception> {
     if is_reply_queue(name) {
         return Err(Exception::new(
@@ -76,17 +78,17 @@ pub(crate) fn is_reply_queue(name: &str) -> bool {
     name.starts_with(DIRECT_REPLY_TO)
 }
 
-/// `amq.gen-…`: a name that nobody guesses.
+/// An unguessable name such as `amq.gen-…`.
 pub(super) fn server_named(prefix: &str) -> String {
     format!("{prefix}-{}", token())
 }
 
-/// The name of a queue for direct replies.
+/// The name of a direct reply-to queue.
 pub(super) fn reply_queue() -> String {
     format!("{DIRECT_REPLY_TO}.{}", token())
 }
 
-/// 122 random bits in 22 characters of the alphabet for URLs.
+/// 122 random bits in 22 characters of the URL-safe Base64 alphabet.
 fn token() -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let mut bits = Uuid::new_v4().as_u128();
@@ -98,7 +100,7 @@ fn token() -> String {
     text
 }
 
-/// 405, 404 and the like name their resource: "queue 'q' in vhost '/' in use".
+/// 406: the resource is in use.
 pub(super) fn in_use(resource: &Resource<'_>) -> Exception {
     Exception::precondition(format!("{resource} in use"))
 }

@@ -1,4 +1,4 @@
-//! A queue: a topic with one subscription, and how it was declared.
+//! A queue: a topic with one subscription, and the properties with which it was declared.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,49 +14,50 @@ use crate::exception::{Exception, Resource};
 use crate::queue_arguments::{DispatchArgument, Overflow, QueueArguments, QueueKind};
 use crate::wire::Table;
 
-/// A queue of the virtual host. A handle can be older than the queue's end: [`Queue::is_deleted`].
+/// A queue of the virtual host. A handle can outlive the queue: see [`Queue::is_deleted`].
 pub struct Queue {
-    /// Its name.
+    /// The name.
     pub name: Arc<str>,
-    /// The topic that stores it.
+    /// The topic that stores its messages.
     pub topic: Arc<Topic>,
-    /// The subscription through which consumers get its messages.
+    /// The subscription from which its consumers get messages.
     pub subscription: Arc<Subscription>,
-    /// Its arguments.
+    /// The parsed arguments.
     pub arguments: QueueArguments,
-    /// Still there after a restart.
+    /// The queue survives a restart.
     pub durable: bool,
-    /// Goes with its last consumer.
+    /// The queue is deleted with its last consumer.
     pub auto_delete: bool,
-    /// The connection that has it for itself, and with which it goes.
+    /// The connection that uses the queue exclusively. The queue is deleted when it ends.
     pub exclusive: Option<Owner>,
-    /// Deliveries carry `x-delivery-count`: how often the message was delivered before, if it was.
+    /// Deliveries carry `x-delivery-count`, the number of earlier deliveries, unless it is 0.
     pub counts_deliveries: bool,
-    /// Levels of priority: 1, or one more than `x-max-priority`.
+    /// Number of priorities, each a partition: 1, or one more than `x-max-priority`.
     pub levels: u32,
-    /// The topic was there before the queue, and stays when the queue goes.
+    /// The topic is older than the queue, and remains when the queue is deleted.
     pub(super) adopted: bool,
-    /// The arguments as they came, a field table's bytes: for a second declaration.
+    /// The arguments as they were declared, an encoded field table: for checking a later
+    /// declaration.
     pub(super) raw: Box<[u8]>,
     pub(super) life: Mutex<Life>,
     deleted: AtomicBool,
-    /// When it was last used, milliseconds since 1970: for `x-expires`.
+    /// Time of the last use, in milliseconds since 1970, for `x-expires`.
     used_ms: AtomicU64,
 }
 
-/// The facts that decide whether a queue goes.
+/// The facts that decide whether and when a queue is deleted.
 #[derive(Debug, Default)]
 pub(super) struct Life {
-    /// No consumer attaches any more.
+    /// The queue is being deleted: no consumer may attach anymore.
     pub(super) over: bool,
-    /// A queue that never had a consumer does not go with its last one.
+    /// A queue that never had a consumer is not auto-deleted.
     pub(super) had_consumers: bool,
-    /// It could not be deleted when it had to go: the router tries it again. From this time on,
-    /// milliseconds since 1970, without regard to its dead letters.
+    /// `Some` while a deletion is postponed: the router retries it. Until this time, in
+    /// milliseconds since 1970, it waits for the queue's dead letters to be routed.
     pub(super) leaves_by_ms: Option<u64>,
 }
 
-/// How a queue was declared.
+/// The properties with which a queue is created or restored.
 pub(super) struct Declared {
     pub(super) arguments: QueueArguments,
     pub(super) raw: Box<[u8]>,
@@ -106,26 +107,26 @@ impl Queue {
         }
     }
 
-    /// The partition of messages with this priority.
+    /// The partition for messages of this priority.
     pub fn partition(&self, priority: Option<u8>) -> u32 {
         u32::from(priority.unwrap_or(0)).min(self.levels - 1)
     }
 
-    /// Whether it is gone, by whomever.
+    /// Whether the queue was deleted, through AMQP or another protocol.
     pub fn is_deleted(&self) -> bool {
         self.deleted.load(Ordering::Acquire) || self.topic.is_deleted()
     }
 
-    /// How many messages are ready, and how many consumers it has.
+    /// The number of ready messages, and the number of consumers.
     pub fn counts(&self) -> (u32, u32) {
         let counts = self.subscription.counts();
         let ready = u32::try_from(counts.depth).unwrap_or(u32::MAX);
         (ready, counts.consumers)
     }
 
-    /// The arguments with which it was declared.
+    /// The declared arguments.
     pub fn table(&self) -> Table<'_> {
-        // It was a table when it was declared.
+        // Cannot fail: the bytes were validated when the queue was declared.
         Table::check(&self.raw).unwrap_or_default()
     }
 
@@ -133,7 +134,7 @@ impl Queue {
         Resource::queue(&self.name)
     }
 
-    /// Whether a connection may use it at all.
+    /// Checks that a connection may use the queue: 405 if it is another one's exclusive queue.
     pub(super) fn check_access(&self, owner: Owner) -> Result<(), Exception> {
         match self.exclusive {
             Some(other) if other != owner => Err(Exception::locked(&self.name)),
@@ -145,12 +146,12 @@ impl Queue {
         self.deleted.store(deleted, Ordering::Release);
     }
 
-    /// Its time to expire begins anew.
+    /// Restarts the queue's expiry (`x-expires`).
     pub(super) fn used(&self, now_ms: u64) {
         self.used_ms.store(now_ms, Ordering::Relaxed);
     }
 
-    /// When it expires if nobody uses it until then.
+    /// When the queue expires if it stays unused, in milliseconds since 1970.
     pub(super) fn expires_at_ms(&self) -> Option<u64> {
         let expires_ms = self.arguments.expires_ms?;
         Some(
@@ -161,12 +162,12 @@ impl Queue {
     }
 }
 
-/// How many partitions a queue needs: one for each priority.
+/// The number of partitions: one per priority.
 pub(super) fn levels(arguments: &QueueArguments) -> u32 {
     arguments.priority_max.map_or(1, |max| u32::from(max) + 1)
 }
 
-/// How a queue's subscription delivers.
+/// The options of a queue's subscription.
 pub(super) fn subscription_options(arguments: &QueueArguments) -> SubscriptionOptions {
     SubscriptionOptions {
         start: StartAt::Earliest,

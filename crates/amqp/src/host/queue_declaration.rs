@@ -17,16 +17,16 @@ use crate::exception::{Exception, ReplyCode, Resource};
 use crate::queue_arguments::{QueueArguments, QueueKind, check_equivalence};
 use crate::wire::{Table, Value, method, table_bytes};
 
-/// The argument that says with what the name of a server-named queue begins.
+/// The argument with a prefix for the name of a server-named queue.
 const NAME_PREFIX: &str = "x-name-prefix";
-/// Longest such beginning in bytes.
+/// Maximum length of that prefix, in bytes.
 const NAME_PREFIX_BYTES_MAX: usize = 64;
 const QUEUE_TYPE: &str = "x-queue-type";
 
-/// A queue that is to be made.
+/// A queue to be created.
 struct Wanted<'a> {
     name: Cow<'a, str>,
-    /// No other protocol sees it.
+    /// Other protocols must not see it.
     hidden: bool,
     durable: bool,
     auto_delete: bool,
@@ -36,12 +36,13 @@ struct Wanted<'a> {
 }
 
 impl VirtualHost {
-    /// Makes a queue, or checks that it is as it should be. An empty name asks for one of the
-    /// server's.
+    /// Creates a queue, or checks that it exists with these properties. For an empty name the
+    /// server generates one.
     ///
     /// # Errors
-    /// As RabbitMQ: a reserved name (403), none of that name (404, passive), in exclusive use of
-    /// another connection (405), other than it is or cannot be (406).
+    /// As in RabbitMQ: a reserved name (403), no such queue (404, passive), a queue that another
+    /// connection uses exclusively (405), other properties than the existing queue's or invalid
+    /// ones (406).
     pub fn declare_queue(
         &self,
         owner: Owner,
@@ -49,8 +50,7 @@ impl VirtualHost {
     ) -> Result<Arc<Queue>, Exception> {
         let name = strip(declare.queue);
         if names::is_reply_queue(&name) {
-            // Any client that has been given the name may see whether its connection is still
-            // there.
+            // Every client that knows the name may check whether the requester is still there.
             return self.find(&name);
         }
         if declare.passive {
@@ -89,11 +89,11 @@ impl VirtualHost {
         })
     }
 
-    /// A queue for direct replies: exclusive, hidden, with a name that nobody guesses. The default
-    /// exchange leads to it, and it goes with its consumer.
+    /// Creates a direct reply-to queue: exclusive, hidden, with an unguessable name. It is reached
+    /// through the default exchange, and is deleted with its consumer.
     ///
     /// # Errors
-    /// The catalog does not take it.
+    /// The catalog refuses it.
     pub fn reply_queue(&self, owner: Owner) -> Result<Arc<Queue>, Exception> {
         self.make_queue(&Wanted {
             name: Cow::Owned(names::reply_queue()),
@@ -115,7 +115,7 @@ impl VirtualHost {
             check_same_queue(&queue, exclusive, durable, wanted.auto_delete, arguments)?;
             return Ok(queue);
         }
-        // One that others have deleted may still be in the table.
+        // The table may still have a queue whose topic was deleted through another protocol.
         self.drop_remains(&mut definitions, &wanted.name);
         check_private(&wanted.name)?;
         let bytes = stored::queue_bytes(&wanted.name, wanted.raw, levels(&wanted.arguments));
@@ -143,7 +143,7 @@ impl VirtualHost {
         }
     }
 
-    /// Puts a queue into the table.
+    /// Adds a queue to the table.
     pub(super) fn add_queue(&self, definitions: &mut Definitions, queue: &Arc<Queue>) {
         let name = queue.name.clone();
         if let Some(owner) = queue.exclusive {
@@ -169,8 +169,8 @@ impl VirtualHost {
         self.arm(queue);
     }
 
-    /// The topic of a new queue, made or taken over, its subscription, and whether the topic was
-    /// there before.
+    /// Opens the topic of a new queue, created or adopted, and its subscription. The last value
+    /// tells whether the topic was adopted.
     fn open_topic(
         &self,
         wanted: &Wanted<'_>,
@@ -180,9 +180,10 @@ impl VirtualHost {
         let partitions = levels(&wanted.arguments);
         let hidden_name;
         let topic_name = if wanted.hidden && !wanted.durable {
-            // The broker does not count what users do not see.
+            // Checked here, because the broker does not count partitions of hidden topics.
             self.realm.check_partitions(partitions).map_err(refused)?;
-            // Never given twice, not after a restart either: dead letters name their topic.
+            // A number is never used again, not even after a restart: dead letters refer to the
+            // topic.
             let number = self.last_hidden.fetch_add(1, Ordering::Relaxed) + 1;
             hidden_name = format!("{PRIVATE}q/{}-{number}", self.realm.starts());
             hidden_name.as_str()
@@ -231,7 +232,7 @@ impl VirtualHost {
         }
     }
 
-    /// Whether a topic of another protocol can be the queue that is declared.
+    /// Checks that a topic created through another protocol can become the declared queue.
     fn adopt(
         &self,
         topic: &Arc<Topic>,
@@ -248,7 +249,7 @@ impl VirtualHost {
                 "cannot declare durable {resource}: its topic ends with this process"
             )));
         }
-        // Another protocol may have made the subscription; its options cannot change any more.
+        // The subscription may exist already; its options cannot be changed.
         if let Some(subscription) = topic.subscription(SUBSCRIPTION) {
             let same = SubscriptionOptions {
                 start: options.start,
@@ -266,7 +267,7 @@ impl VirtualHost {
         Ok(())
     }
 
-    /// A queue that could not be made whole leaves nothing behind.
+    /// Undoes a partly created queue.
     fn undo(&self, topic: &Arc<Topic>, made: bool) {
         let is_unused = || made && topic.subscriptions().is_empty();
         let undone = self.realm.delete_topic_if(topic, is_unused);
@@ -284,7 +285,7 @@ impl VirtualHost {
         }
     }
 
-    /// The queue of that name, whoever asks.
+    /// The queue with this name, without a check of its owner.
     pub(super) fn find(&self, name: &str) -> Result<Arc<Queue>, Exception> {
         let state = self.state.read();
         match state.queues.get(name) {
@@ -293,10 +294,10 @@ impl VirtualHost {
         }
     }
 
-    /// The queue of that name.
+    /// The queue with this name.
     ///
     /// # Errors
-    /// There is none (404), or another connection has it for itself (405).
+    /// There is no such queue (404), or another connection uses it exclusively (405).
     pub fn queue(&self, owner: Owner, name: &str) -> Result<Arc<Queue>, Exception> {
         let queue = self.find(&strip(name))?;
         queue.check_access(owner)?;
@@ -304,7 +305,7 @@ impl VirtualHost {
     }
 }
 
-/// Whether a second declaration says the same as the first.
+/// Checks that an existing queue is declared again with the same properties.
 fn check_same_queue(
     queue: &Queue,
     exclusive: Option<Owner>,
@@ -326,7 +327,7 @@ fn check_same_queue(
     )
 }
 
-/// Refuses what a quorum queue cannot be, as RabbitMQ says it.
+/// Refuses properties that a quorum queue cannot have, with RabbitMQ's texts.
 fn check_quorum(
     resource: &Resource<'_>,
     arguments: &QueueArguments,
@@ -344,7 +345,7 @@ fn check_quorum(
     Err(Exception::precondition(text))
 }
 
-/// The arguments with the kind of queue, which is a classic one if they do not say it.
+/// The arguments with the queue type, which is classic by default.
 fn with_kind(arguments: Table<'_>) -> Cow<'_, [u8]> {
     if arguments.get(QUEUE_TYPE).is_some() {
         return Cow::Borrowed(arguments.bytes());
@@ -354,7 +355,7 @@ fn with_kind(arguments: Table<'_>) -> Cow<'_, [u8]> {
     Cow::Owned(table_bytes(&fields))
 }
 
-/// The arguments without one of them.
+/// The arguments without the one with this name.
 fn without<'a>(arguments: Table<'a>, name: &str) -> Cow<'a, [u8]> {
     if arguments.get(name).is_none() {
         return Cow::Borrowed(arguments.bytes());
@@ -364,7 +365,7 @@ fn without<'a>(arguments: Table<'a>, name: &str) -> Cow<'a, [u8]> {
     Cow::Owned(table_bytes(&others))
 }
 
-/// The name of a queue that was declared without one begins with this and a dash.
+/// The prefix for the name of a server-named queue, without the dash that follows it.
 pub(crate) fn name_prefix(arguments: Table<'_>) -> Cow<'_, str> {
     let prefix = arguments.get(NAME_PREFIX);
     match prefix.and_then(|prefix| prefix.as_text()) {
@@ -373,7 +374,7 @@ pub(crate) fn name_prefix(arguments: Table<'_>) -> Cow<'_, str> {
     }
 }
 
-/// A name for a queue that was declared without one.
+/// Generates the name of a server-named queue.
 fn generated(arguments: Table<'_>) -> Result<String, Exception> {
     let prefix = name_prefix(arguments);
     if prefix.len() > NAME_PREFIX_BYTES_MAX {

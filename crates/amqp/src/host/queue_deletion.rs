@@ -1,5 +1,5 @@
-//! Deleting queues: on demand, with their connection or their last consumer, and after others have
-//! deleted their topics.
+//! Deleting queues: on demand, with their connection or their last consumer, and after their topics
+//! were deleted through other protocols.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use super::{Definitions, Owner, SUBSCRIPTION, VirtualHost, refused, stored};
 use crate::exception::{Exception, Resource};
 use crate::queue_arguments::DeadLetter;
 
-/// How many queues that are gone are remembered, for messages that died in them just before.
+/// How many deleted queues are remembered, to dead-letter messages that died just before.
 const DEPARTED_MAX: usize = 4096;
 
-/// Where the dead of a queue go.
+/// The dead-lettering of a queue.
 #[derive(Debug, Clone)]
 pub(super) struct Grave {
-    /// The queue's name.
+    /// The queue's name, for `x-death`.
     pub(super) queue: Arc<str>,
     pub(super) dead_letter: DeadLetter,
 }
 
-/// Queues that are gone, by the names of their topics.
+/// Recently deleted queues, by the names of their topics.
 #[derive(Debug, Default)]
 pub(super) struct Departed {
     graves: HashMap<Box<str>, Grave>,
@@ -49,12 +49,12 @@ impl Departed {
 }
 
 impl VirtualHost {
-    /// Deletes a queue with its bindings; says how many messages were ready, 0 if there was none of
-    /// that name. Its topic goes too, unless others use it.
+    /// Deletes a queue with its bindings. Returns how many messages were ready; 0 if there is no
+    /// such queue. The topic is deleted, too, unless other subscriptions use it.
     ///
     /// # Errors
-    /// In exclusive use of another connection (405); has messages although `if_empty`, or
-    /// consumers although `if_unused` (406).
+    /// Another connection uses it exclusively (405); it has messages and `if_empty` is set, or it
+    /// has consumers and `if_unused` is set (406).
     pub fn delete_queue(
         &self,
         owner: Owner,
@@ -67,7 +67,7 @@ impl VirtualHost {
             return Ok(0);
         };
         queue.check_access(owner)?;
-        // No consumer attaches from here on.
+        // From here on no consumer can attach.
         let mut life = queue.life.lock();
         let (ready, consumers) = queue.counts();
         if if_empty && ready > 0 {
@@ -84,16 +84,16 @@ impl VirtualHost {
         Ok(ready)
     }
 
-    /// Drops the messages of a queue that are ready; says how many.
+    /// Drops the ready messages of a queue; returns how many.
     ///
     /// # Errors
-    /// No such queue (404), or in exclusive use of another connection (405).
+    /// No such queue (404), or another connection uses it exclusively (405).
     pub fn purge_queue(&self, owner: Owner, name: &str) -> Result<u32, Exception> {
         let queue = self.queue(owner, name)?;
         Ok(u32::try_from(queue.subscription.purge()).unwrap_or(u32::MAX))
     }
 
-    /// A connection is over: its exclusive queues go.
+    /// Deletes the exclusive queues of a connection that has ended.
     pub fn connection_closed(&self, owner: Owner) {
         let mut definitions = self.definitions.lock();
         let owned = definitions.owned.remove(&owner).unwrap_or_default();
@@ -104,8 +104,7 @@ impl VirtualHost {
         }
     }
 
-    /// Deletes a queue for which no client waits. If the catalog does not take it, the queue lives
-    /// on.
+    /// Deletes a queue without a client's request. If the catalog refuses, the queue lives on.
     pub(super) fn end_queue(
         &self,
         definitions: &mut Definitions,
@@ -115,7 +114,7 @@ impl VirtualHost {
         self.remove_queue(definitions, queue)
     }
 
-    /// Removes a queue whose life is over.
+    /// Deletes a queue that no consumer can attach to anymore.
     fn remove_queue(
         &self,
         definitions: &mut Definitions,
@@ -124,7 +123,7 @@ impl VirtualHost {
         queue.set_deleted(true);
         let died = queue.subscription.take_died();
         if !died.is_empty() {
-            // With the topic the messages go.
+            // The messages are deleted with the topic, so they have to be routed now.
             self.route_died(&queue.subscription, died);
         }
         if let Err(error) = self.remove_topic(queue) {
@@ -136,7 +135,8 @@ impl VirtualHost {
         Ok(())
     }
 
-    /// Takes a queue without a topic out of the tables, and its bindings out of the journal.
+    /// Removes a queue from the tables, and its bindings from the journal. Its topic was deleted or
+    /// released before.
     fn forget_queue(&self, definitions: &mut Definitions, queue: &Arc<Queue>) {
         let removed = {
             if !self.has(queue) {
@@ -167,14 +167,16 @@ impl VirtualHost {
         self.forget(definitions, &removed);
     }
 
-    /// Whether this very queue is in the table. The caller holds `definitions`.
+    /// Whether the table has this queue, and not a later one with its name. The caller has locked
+    /// `definitions`.
     fn has(&self, queue: &Arc<Queue>) -> bool {
         let state = self.state.read();
         let slot = state.queues.get(&queue.name);
         slot.is_some_and(|slot| Arc::ptr_eq(&slot.queue, queue))
     }
 
-    /// Deletes the topic of a queue, or makes it a topic that is no queue if others use it.
+    /// Deletes a queue's topic. If it is older than the queue or has other users, it stays as a
+    /// plain topic.
     fn remove_topic(&self, queue: &Queue) -> Result<(), CatalogError> {
         let topic = &queue.topic;
         let is_unused = || {
@@ -188,7 +190,8 @@ impl VirtualHost {
         release_topic(topic, Some(&queue.subscription))
     }
 
-    /// A queue in the table whose topic or subscription others have deleted is taken out.
+    /// Removes a queue from the table if its topic or subscription was deleted through another
+    /// protocol.
     pub(super) fn drop_remains(&self, definitions: &mut Definitions, name: &str) {
         let queue = match self.state.read().queues.get(name) {
             Some(slot) => slot.queue.clone(),
@@ -199,17 +202,18 @@ impl VirtualHost {
         }
     }
 
-    /// Takes out all queues whose topics or subscriptions others have deleted.
+    /// Removes all queues whose topics or subscriptions were deleted through other protocols.
     pub(super) fn sweep(&self) {
-        // Looked at without the lock, for which routing would wait: there may be very many.
+        // Checks a copy, because there may be very many queues, and routing would wait for the
+        // lock.
         let mut lost: Vec<Arc<Queue>> = {
             let state = self.state.read();
             let queues = state.queues.values().map(|slot| &slot.queue);
             queues.cloned().collect()
         };
         lost.retain(|queue| is_lost(queue));
-        // At the end of the broker nothing is deleted, and yet nothing is there: asked afterwards,
-        // because topics go after the broker has said that it is closed.
+        // While the broker closes, topics vanish without having been deleted. Asked after the check
+        // above, because the broker is marked as closed before the first topic vanishes.
         if lost.is_empty() || self.realm.is_closed() {
             return;
         }
@@ -220,7 +224,7 @@ impl VirtualHost {
     }
 
     fn bury(&self, definitions: &mut Definitions, queue: &Arc<Queue>) {
-        // Somebody may have done it meanwhile, and made a new queue of the same topic.
+        // The queue may have been removed meanwhile, and another declared on the same topic.
         if !self.has(queue) {
             return;
         }
@@ -232,7 +236,8 @@ impl VirtualHost {
         self.forget_queue(definitions, queue);
     }
 
-    /// Where the dead of the topic of that name go.
+    /// The dead-lettering of the queue with this topic, or `None` if it has no dead-letter
+    /// exchange.
     pub(super) fn grave(&self, topic: &str) -> Option<Grave> {
         let state = self.state.read();
         let name = state.by_topic.get(topic).map_or(topic, |name| name);
@@ -247,21 +252,22 @@ impl VirtualHost {
     }
 }
 
-/// Whether others have deleted what a queue is made of.
+/// Whether a queue's topic or subscription was deleted through another protocol.
 fn is_lost(queue: &Queue) -> bool {
     let subscription = || queue.topic.subscription(SUBSCRIPTION);
     queue.topic.is_deleted()
         || !subscription().is_some_and(|found| Arc::ptr_eq(&found, &queue.subscription))
 }
 
-/// Makes a topic that others use, or that was there before, one that is no queue: `subscription`
-/// was the queue's, if there is one. A start after a crash in between goes on here.
+/// Turns a queue's topic into a plain one, and removes `subscription`, which was the queue's. After
+/// a crash in between, the next start calls this again.
 pub(super) fn release_topic(
     topic: &Arc<Topic>,
     subscription: Option<&Arc<Subscription>>,
 ) -> Result<(), CatalogError> {
     match release(topic, subscription) {
-        // By others; and an ephemeral topic goes with its last subscription.
+        // Deleted through another protocol, or ephemeral: such a topic ends with its last
+        // subscription.
         Err(CatalogError::TopicDeleted { .. }) => Ok(()),
         outcome => outcome,
     }
@@ -283,7 +289,7 @@ fn release(
     })
 }
 
-/// 404 for a queue that is gone.
+/// 404 for a queue that was deleted.
 pub(super) fn gone(queue: &Queue) -> Exception {
     Exception::no(&Resource::queue(&queue.name))
 }

@@ -1,4 +1,4 @@
-//! Consumers of queues, and queues that go when nobody uses them.
+//! Consumers of queues, and the deletion of unused queues.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -10,19 +10,19 @@ use super::queue_deletion::gone;
 use super::{Definitions, Owner, VirtualHost};
 use crate::exception::{Exception, ReplyCode};
 
-/// A queue that could not be deleted is deleted after so long, if it can be then.
+/// Interval between attempts to delete a queue when the catalog refuses.
 const RETRY_MS: u64 = 1_000;
-/// A queue that has to go waits for its dead letters; the router looks again after so long.
+/// Interval at which the router checks whether a queue to be deleted still has dead letters.
 const LETTERS_MS: u64 = 10;
-/// It waits no longer for them: while others publish, messages may die in it without an end.
+/// Maximum wait for them: while others publish, there may be new ones without end.
 const LETTERS_MS_MAX: u64 = 10_000;
 
 impl VirtualHost {
-    /// Attaches a consumer to a queue. When it has gone, [`VirtualHost::consumer_left`] must hear.
+    /// Attaches a consumer to a queue. After its end [`VirtualHost::consumer_left`] must be called.
     ///
     /// # Errors
-    /// The queue is gone (404), another connection has it for itself (405), another consumer has
-    /// it for itself or this one cannot have it so (403).
+    /// The queue was deleted (404); another connection uses it exclusively (405); another consumer
+    /// is exclusive, or this one cannot be (403).
     pub fn consume(
         &self,
         owner: Owner,
@@ -30,12 +30,12 @@ impl VirtualHost {
         options: ConsumerOptions,
     ) -> Result<Consumer, Exception> {
         queue.check_access(owner)?;
-        // A single active consumer is chosen among several: none of them has the queue for itself.
+        // As in RabbitMQ, a queue with a single active consumer has no exclusive consumers.
         if options.exclusive && queue.arguments.single_active {
             return Err(exclusive_use(queue));
         }
         let pulls = options.pull;
-        // Held until it is attached: so the queue does not go meanwhile.
+        // Held until the consumer is attached, so that the queue is not deleted meanwhile.
         let mut life = queue.life.lock();
         if life.over {
             return Err(gone(queue));
@@ -51,7 +51,7 @@ impl VirtualHost {
         Ok(consumer)
     }
 
-    /// A consumer has retired or was dropped: an auto-delete queue goes with its last one.
+    /// Handles the end of a consumer: an auto-delete queue is deleted with its last one.
     pub fn consumer_left(&self, queue: &Arc<Queue>) {
         self.touch(queue);
         if !queue.auto_delete {
@@ -61,8 +61,8 @@ impl VirtualHost {
         self.end_soon(&mut definitions, queue, Why::Unused);
     }
 
-    /// Deletes a queue that has to go: now, unless it has dead messages, which would go with it, or
-    /// the catalog does not take it.
+    /// Deletes a queue now, or later if it still has dead messages, which would be lost, or if the
+    /// catalog refuses.
     pub(super) fn end_soon(&self, definitions: &mut Definitions, queue: &Arc<Queue>, why: Why) {
         if queue.subscription.has_dead() {
             return self.end_later(queue, why, LETTERS_MS);
@@ -98,9 +98,9 @@ impl VirtualHost {
         }
     }
 
-    /// A queue could not be deleted when it had to go: the router tries it again, until it can.
+    /// Postpones a deletion: the router retries it until it succeeds.
     fn end_later(&self, queue: &Arc<Queue>, why: Why, after_ms: u64) {
-        // Consumers can come and leave meanwhile: once is enough.
+        // The last consumer may leave several times before the retry: one entry is enough.
         let now_ms = self.realm.now_ms();
         let mut life = queue.life.lock();
         if life.leaves_by_ms.is_some() && why == Why::Unused {
@@ -114,14 +114,14 @@ impl VirtualHost {
         self.signal.kick();
     }
 
-    /// A queue was used: its time to expire begins anew.
+    /// Restarts the expiry of a queue that was used.
     pub fn touch(&self, queue: &Arc<Queue>) {
         if queue.arguments.expires_ms.is_some() {
             queue.used(self.realm.now_ms());
         }
     }
 
-    /// Whether a queue without consumers is to go; if so, no consumer attaches any more.
+    /// Whether a queue without consumers is to be deleted; if so, no consumer can attach anymore.
     fn is_over(&self, queue: &Queue, wanted: impl FnOnce(bool) -> bool) -> bool {
         let mut life = queue.life.lock();
         let (_, consumers) = queue.counts();
@@ -132,7 +132,7 @@ impl VirtualHost {
         true
     }
 
-    /// The router is to look after a queue that can expire.
+    /// Schedules the expiry of a queue with `x-expires`.
     pub(super) fn arm(&self, queue: &Arc<Queue>) {
         if let Some(due_ms) = queue.expires_at_ms() {
             self.expiries.lock().add(due_ms, queue, Why::Expires);
@@ -140,14 +140,15 @@ impl VirtualHost {
         }
     }
 
-    /// Deletes the queues whose time is over. Says when to come again, milliseconds since 1970.
+    /// Deletes the queues that are due. Returns the time of the next one, in milliseconds since
+    /// 1970.
     pub(super) fn expire_queues(&self, now_ms: u64) -> Option<u64> {
         loop {
             let (queue, why) = match self.expiries.lock().take(now_ms) {
                 Due::Now(queue, why) => (queue, why),
                 Due::Later(due_ms) => return due_ms,
             };
-            // One that is gone has no entry any more from here on.
+            // A queue that was deleted meanwhile drops out of the schedule here.
             let Some(queue) = queue.upgrade().filter(|queue| !queue.is_deleted()) else {
                 continue;
             };
@@ -161,7 +162,7 @@ impl VirtualHost {
         }
     }
 
-    /// Once more tries to delete a queue that has to go; says when to try again.
+    /// Retries a postponed deletion; returns the time of the next attempt, if one is necessary.
     fn end_again(&self, queue: &Arc<Queue>, why: Why, now_ms: u64) -> Option<u64> {
         let leaves_by_ms = queue.life.lock().leaves_by_ms;
         if queue.subscription.has_dead() && leaves_by_ms.is_some_and(|by_ms| now_ms < by_ms) {
@@ -176,7 +177,7 @@ impl VirtualHost {
         None
     }
 
-    /// Deletes a queue if its time is over; otherwise says when to look again.
+    /// Deletes a queue if it has expired; otherwise returns the time of the next check.
     fn expire_queue(&self, queue: &Arc<Queue>, now_ms: u64) -> Option<u64> {
         let due_ms = queue.expires_at_ms()?;
         if due_ms > now_ms {
@@ -186,7 +187,7 @@ impl VirtualHost {
             return Some(now_ms.saturating_add(LETTERS_MS));
         }
         let mut definitions = self.definitions.lock();
-        // Somebody may have used it just now.
+        // Checks again under the lock: the queue may have been used meanwhile.
         let is_due = || queue.expires_at_ms().is_some_and(|due_ms| due_ms <= now_ms);
         if self.is_over(queue, |_| is_due()) {
             let Err(error) = self.end_queue(&mut definitions, queue) else {
@@ -195,33 +196,34 @@ impl VirtualHost {
             tracing::warn!(queue = %queue.name, %error, "cannot delete an expired queue yet");
             return Some(now_ms.saturating_add(RETRY_MS));
         }
-        // In use: its time begins when its last consumer leaves, and cannot be over before then.
+        // It has consumers. Its expiry restarts when the last one leaves, so it cannot end earlier
+        // than this.
         Some(now_ms.saturating_add(queue.arguments.expires_ms?))
     }
 }
 
-/// Why a queue is looked after.
+/// Why a queue is scheduled for deletion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Why {
-    /// It can expire.
+    /// It has `x-expires`.
     Expires,
-    /// It could not be deleted when its connection ended.
+    /// Its connection has ended, and it could not be deleted then.
     Ownerless,
-    /// It could not be deleted when its last consumer left.
+    /// Its last consumer has left, and it could not be deleted then.
     Unused,
 }
 
-/// Queues that can expire or have to go, by the time at which to look after them.
+/// Queues that expire or have to be deleted, by due time and a sequence number.
 #[derive(Debug, Default)]
 pub(super) struct Expiries {
     entries: BTreeMap<(u64, u64), (Weak<Queue>, Why)>,
     last: u64,
 }
 
-/// The next queue to look after.
+/// The next scheduled queue.
 enum Due {
     Now(Weak<Queue>, Why),
-    /// Nothing before this time.
+    /// None is due before this time, in milliseconds since 1970.
     Later(Option<u64>),
 }
 

@@ -1,4 +1,4 @@
-//! The start: what was declared is read back, and what a crash has left half done is ended.
+//! The start of a virtual host: restores the definitions, and completes what a crash interrupted.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use crate::wire::Table;
 use cloverleaf_access::Operation;
 use cloverleaf_broker::{CatalogError, Realm, SubscriptionOptions, Topic, TopicOptions};
 
-/// The topic of messages that died before they were stored in a queue.
+/// Opens the hidden topic of dead-lettered messages that were never stored in a queue.
 pub(super) fn dead(realm: &Realm) -> Result<Arc<Topic>, CatalogError> {
     hidden(realm, DEAD)
 }
 
-/// The topic in which delayed messages arrive.
+/// Opens the hidden topic in which delayed messages appear.
 pub(super) fn delayed(realm: &Realm) -> Result<Arc<Topic>, CatalogError> {
     hidden(realm, DELAYED)
 }
@@ -96,7 +96,7 @@ impl VirtualHost {
             unknown();
             return Ok(());
         };
-        // It was to end with the process, unlike its topic.
+        // The queue was not durable, but its adopted topic is: only the queue ends.
         if !stored.durable {
             return release_topic(topic, topic.subscription(SUBSCRIPTION).as_ref());
         }
@@ -105,7 +105,7 @@ impl VirtualHost {
             unknown();
             return Ok(());
         };
-        // It is not there if a crash came right after the topic was made.
+        // Missing if a crash came right after the topic was created.
         let options = || subscription_options(&arguments);
         let subscription = topic.subscription_or_create(SUBSCRIPTION, options)?;
         let declared = Declared {
@@ -125,8 +125,8 @@ impl VirtualHost {
         Ok(())
     }
 
-    /// Bindings whose two ends are those that they were made for; others are left over from a
-    /// deletion.
+    /// Restores the bindings between the very exchanges and queues that they were made for. Others
+    /// are left over from a deletion, and are dropped.
     fn restore_bindings(&self, definitions: &mut Definitions) {
         let mut left_over = Vec::new();
         for (key, value) in self.realm.kept_under(BINDINGS) {
@@ -136,7 +136,8 @@ impl VirtualHost {
                 tracing::warn!(key, "a binding was stored in a way that is unknown here");
                 continue;
             };
-            // The source first: an exchange must not go because of one of its predecessor's.
+            // Checks the source first: dropping a deleted exchange's binding must not auto-delete a
+            // new exchange with its name.
             let is_source = self.exchange_id(definitions, &source) == Some(ends.0);
             let mut state = self.state.write();
             if !is_source || state.topology.bind(&source, binding.clone()).is_err() {
@@ -150,7 +151,8 @@ impl VirtualHost {
                 left_over.push((source, binding));
             }
         }
-        // Only now: an auto-delete exchange goes with its last binding, not with its first.
+        // Only after all are restored: an auto-delete exchange must not seem to lose its last
+        // binding.
         for (source, binding) in left_over {
             let removed = self.state.write().topology.unbind(&source, &binding);
             self.forget(definitions, &removed.unwrap_or_default());

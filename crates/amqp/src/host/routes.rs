@@ -1,4 +1,4 @@
-//! To which queues a message goes.
+//! The queues to which a message goes.
 
 use std::sync::Arc;
 
@@ -7,21 +7,21 @@ use super::{State, VirtualHost};
 use crate::exception::{Exception, ReplyCode, Resource};
 use crate::routing::Routed;
 
-/// Where a message goes.
+/// The route of a message.
 #[derive(Debug, Clone)]
 pub struct Route {
-    /// The queues, each once.
+    /// The queues, without duplicates.
     pub queues: Arc<[Arc<Queue>]>,
-    /// The exchange holds messages back that say so ([`super::delay_ms`]): these go to
+    /// The exchange delays messages: one with a delay ([`super::delay_ms`]) goes to
     /// [`VirtualHost::delay`] and not to the queues.
     pub delays: bool,
-    /// Exchange and routing key alone say it, for messages without `CC` and `BCC`: good as long as
-    /// the generation stays.
+    /// The route depends on nothing but exchange and routing key, so it may be cached for messages
+    /// without `CC` and `BCC` until the generation changes.
     pub is_cacheable: bool,
 }
 
 impl VirtualHost {
-    /// Where a message goes that is published to `exchange`; to no queue is no error.
+    /// The route of a message published to `exchange`; it may have no queues.
     ///
     /// # Errors
     /// No such exchange (404), or an internal one (403).
@@ -43,8 +43,8 @@ impl VirtualHost {
         }
     }
 
-    /// Where a message goes that the router publishes: internal exchanges too. `None`: there is no
-    /// such exchange.
+    /// The route of a message published by the router, which may use internal exchanges. `None`:
+    /// there is no such exchange.
     pub(super) fn route_inside(&self, exchange: &str, message: &Routed<'_>) -> Option<Route> {
         let state = self.state.read();
         if exchange.is_empty() {
@@ -56,7 +56,7 @@ impl VirtualHost {
 }
 
 impl State {
-    /// The default exchange: each routing key names a queue.
+    /// The default exchange: each routing key is the name of a queue.
     fn route_to_names(&self, message: &Routed<'_>) -> Route {
         let has_more = message.has_more_keys();
         let mut keys = message.keys();

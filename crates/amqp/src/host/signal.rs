@@ -1,4 +1,4 @@
-//! The signal that wakes the router.
+//! The signal with which other threads wake the router.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,27 +9,27 @@ use parking_lot::{Condvar, Mutex};
 
 use super::router::Inbox;
 
-/// Wakes the router, tells it that topics may be gone, and that it is over.
+/// Wakes the router, hands work to it, and tells it of changes in the catalog and of the end.
 #[derive(Default)]
 pub(super) struct Signal {
     kicked: Mutex<bool>,
     changed: Condvar,
     inbox: Mutex<Inbox>,
-    /// The broker's catalog has changed since the router looked.
+    /// The broker's catalog has changed since the router's last check.
     catalog: AtomicBool,
     closed: AtomicBool,
 }
 
 impl Signal {
-    /// The router is to look again.
+    /// Wakes the router.
     pub(super) fn kick(&self) {
         *self.kicked.lock() = true;
         self.changed.notify_one();
     }
 
-    /// Definitions of the broker have changed, perhaps by ourselves.
+    /// Notes a change of the broker's catalog, perhaps by this virtual host itself.
     pub(super) fn catalog_changed(&self) {
-        // Once is enough until the router has looked.
+        // Wakes the router once for all changes until its next check.
         if !self.catalog.swap(true, Ordering::AcqRel) {
             self.kick();
         }
@@ -39,12 +39,12 @@ impl Signal {
         self.catalog.load(Ordering::Acquire)
     }
 
-    /// The router looks now: what changes from here on is told anew.
+    /// Begins a check of the catalog: later changes are noted again.
     pub(super) fn look_at_catalog(&self) {
         self.catalog.store(false, Ordering::Release);
     }
 
-    /// Hands something to the router; once it is closed, that is dropped.
+    /// Hands work to the router. Once the router is closed, the work is dropped.
     pub(super) fn hand(&self, give: impl FnOnce(&mut Inbox)) {
         let mut inbox = self.inbox.lock();
         if self.is_closed() {
@@ -55,7 +55,7 @@ impl Signal {
         self.kick();
     }
 
-    /// Takes all that was handed to the router.
+    /// Takes all work handed to the router.
     pub(super) fn take_inbox(&self) -> Inbox {
         std::mem::take(&mut *self.inbox.lock())
     }
@@ -70,7 +70,7 @@ impl Signal {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Sleeps until `until_ms` or until it is kicked.
+    /// Sleeps until `until_ms`, or until the router is woken.
     pub(super) fn wait(&self, now_ms: u64, until_ms: u64) {
         let mut kicked = self.kicked.lock();
         if !*kicked && until_ms > now_ms {

@@ -1,4 +1,4 @@
-//! Lists of what there is, for people: exchanges, queues and bindings.
+//! Lists of all exchanges, queues and bindings, for the admin pages.
 
 use std::sync::Arc;
 
@@ -10,30 +10,30 @@ use crate::routing::Destination;
 /// An exchange as it was declared.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExchangeFacts {
-    /// Its name; empty: the default exchange.
+    /// The name; empty: the default exchange.
     pub name: Arc<str>,
-    /// How it chooses, in the client's word.
+    /// The exchange type, as clients name it.
     pub kind: &'static str,
-    /// Still there after a restart.
+    /// It survives a restart.
     pub durable: bool,
-    /// Goes with its last binding.
+    /// It is deleted with its last binding.
     pub auto_delete: bool,
-    /// Clients do not publish to it.
+    /// Clients cannot publish to it.
     pub internal: bool,
-    /// Its arguments, a field table's bytes.
+    /// The arguments, an encoded field table.
     pub arguments: Vec<u8>,
 }
 
-/// A binding with both its ends.
+/// A binding with both of its ends.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BindingFacts {
-    /// The exchange from which it leads.
+    /// The source exchange.
     pub source: Arc<str>,
-    /// Where it leads.
+    /// The destination.
     pub destination: Destination,
     /// The routing key or pattern.
     pub key: Arc<str>,
-    /// Its arguments, a field table's bytes.
+    /// The arguments, an encoded field table.
     pub arguments: Arc<[u8]>,
 }
 
@@ -73,8 +73,7 @@ impl VirtualHost {
         queues
     }
 
-    /// All bindings by their source; not those of the default exchange, to which each queue is
-    /// bound by its name.
+    /// All bindings, by source; without the implicit ones of the default exchange.
     pub fn bindings(&self) -> Vec<BindingFacts> {
         let state = self.state.read();
         let of = |(source, exchange): (&Arc<str>, &'_ crate::routing::Exchange)| {

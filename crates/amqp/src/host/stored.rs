@@ -1,4 +1,4 @@
-//! How exchanges, queues and bindings are written down.
+//! How exchanges, queues and bindings are persisted.
 //!
 //! ```text
 //! a queue       in the settings of its topic:
@@ -14,8 +14,9 @@
 //!               u8 = 1 | 16 bytes identity of the source | 16 bytes identity of the destination
 //! ```
 //!
-//! Only what is durable is written. A topic's identity is its id; exchanges that are always there
-//! have the identity zero. These bytes are stored in users' folders: never change their meaning.
+//! Only durable definitions are written. A queue's identity is its topic's id; predeclared
+//! exchanges have the identity zero. These bytes are stored in users' folders: never change their
+//! meaning.
 
 use std::fmt::Write;
 
@@ -24,13 +25,13 @@ use uuid::Uuid;
 use crate::routing::{Binding, Destination, ExchangeOptions, Kind};
 use crate::wire::Table;
 
-/// The setting that makes a topic a queue.
+/// The topic setting that makes a topic a queue.
 pub(super) const QUEUE: &str = "amqp.queue";
-/// Its value while a queue goes whose topic stays.
+/// Its value while a queue is being deleted and its topic stays.
 pub(super) const GOING: &str = "going";
-/// The prefix of the keys under which exchanges are kept.
+/// Prefix of the keys of exchanges.
 pub(super) const EXCHANGES: &str = "amqp/exchange/";
-/// The prefix of the keys under which bindings are kept.
+/// Prefix of the keys of bindings.
 pub(super) const BINDINGS: &str = "amqp/binding/";
 
 const VERSION: u8 = 1;
@@ -39,13 +40,13 @@ const AUTO_DELETE: u8 = 1;
 const INTERNAL: u8 = 2;
 const DELAYS: u8 = 4;
 
-/// A queue as its topic's settings have it.
+/// A queue, as stored in its topic's settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StoredQueue {
     pub(super) durable: bool,
     pub(super) auto_delete: bool,
     pub(super) adopted: bool,
-    /// A field table's bytes.
+    /// An encoded field table.
     pub(super) arguments: Vec<u8>,
 }
 
@@ -67,7 +68,7 @@ impl StoredQueue {
         text
     }
 
-    /// `None`: not ours to read.
+    /// `None`: another version, or malformed.
     pub(super) fn decode(text: &str) -> Option<Self> {
         let mut words = text.splitn(3, ' ');
         if words.next()?.parse() != Ok(VERSION) {
@@ -85,12 +86,12 @@ impl StoredQueue {
     }
 }
 
-/// The key of an exchange.
+/// The key under which an exchange is kept.
 pub(super) fn exchange_key(name: &str) -> String {
     format!("{EXCHANGES}{name}")
 }
 
-/// The value of an exchange.
+/// Encodes an exchange's value.
 pub(super) fn encode_exchange(options: &ExchangeOptions, id: Uuid) -> Vec<u8> {
     let kind = match options.kind {
         Kind::Direct => 0,
@@ -108,7 +109,7 @@ pub(super) fn encode_exchange(options: &ExchangeOptions, id: Uuid) -> Vec<u8> {
     bytes
 }
 
-/// Reads an exchange; `None`: not ours to read.
+/// Decodes an exchange's value; `None`: another version, or malformed.
 pub(super) fn decode_exchange(bytes: &[u8]) -> Option<(ExchangeOptions, Uuid)> {
     let ([version, kind, flags], rest) = bytes.split_first_chunk::<3>()?;
     let (id, arguments) = rest.split_first_chunk::<16>()?;
@@ -135,7 +136,7 @@ pub(super) fn decode_exchange(bytes: &[u8]) -> Option<(ExchangeOptions, Uuid)> {
     Some((options, Uuid::from_bytes(*id)))
 }
 
-/// The key of a binding.
+/// The key under which a binding is kept.
 pub(super) fn binding_key(source: &str, binding: &Binding) -> String {
     let (kind, destination) = match &binding.destination {
         Destination::Queue(name) => ('q', name),
@@ -152,7 +153,7 @@ pub(super) fn binding_key(source: &str, binding: &Binding) -> String {
     key
 }
 
-/// Reads the key of a binding, from behind [`BINDINGS`]; `None`: not ours to read.
+/// Decodes a binding's key without the prefix [`BINDINGS`]; `None`: malformed.
 pub(super) fn decode_binding_key(key: &str) -> Option<(String, Binding)> {
     let (source, rest) = counted(key)?;
     let kind = rest.chars().next()?;
@@ -173,7 +174,7 @@ pub(super) fn decode_binding_key(key: &str) -> Option<(String, Binding)> {
     Some((source.to_owned(), binding))
 }
 
-/// The value of a binding.
+/// Encodes a binding's value: the identities of its source and its destination.
 pub(super) fn encode_ends(source: Uuid, destination: Uuid) -> Vec<u8> {
     let mut bytes = vec![VERSION];
     bytes.extend_from_slice(source.as_bytes());
@@ -181,7 +182,7 @@ pub(super) fn encode_ends(source: Uuid, destination: Uuid) -> Vec<u8> {
     bytes
 }
 
-/// Reads the value of a binding: the identities of its source and its destination.
+/// Decodes a binding's value: the identities of its source and its destination.
 pub(super) fn decode_ends(bytes: &[u8]) -> Option<(Uuid, Uuid)> {
     let (version, rest) = bytes.split_first()?;
     let (source, rest) = rest.split_first_chunk::<16>()?;
@@ -190,29 +191,28 @@ pub(super) fn decode_ends(bytes: &[u8]) -> Option<(Uuid, Uuid)> {
     (*version == VERSION).then_some(ends)
 }
 
-/// The bytes that a level of priority above the lowest one is charged with: it is a partition, of
-/// which there are 100,000 for all protocols. With the default limit at most half of them are such
-/// levels.
+/// Bytes charged per priority above the lowest: each is a partition, of which there are 100,000 for
+/// all protocols. With the default budget, priorities can take at most half of them.
 const LEVEL_BYTES: usize = 16 << 10;
 
-/// The bytes that a queue is charged with beside [`super::DEFINITION_BYTES`].
+/// Bytes charged for a queue besides [`super::DEFINITION_BYTES`].
 pub(super) fn queue_bytes(name: &str, raw: &[u8], levels: u32) -> usize {
     let levels = usize::try_from(levels).unwrap_or(usize::MAX);
     name.len() + raw.len() + levels.saturating_sub(1).saturating_mul(LEVEL_BYTES)
 }
 
-/// The bytes that an exchange is charged with.
+/// Bytes charged for an exchange besides [`super::DEFINITION_BYTES`].
 pub(super) fn exchange_bytes(name: &str, options: &ExchangeOptions) -> usize {
     name.len() + options.arguments.len()
 }
 
-/// The bytes that a binding is charged with.
+/// Bytes charged for a binding besides [`super::DEFINITION_BYTES`].
 pub(super) fn binding_bytes(source: &str, binding: &Binding) -> usize {
     let destination = binding.destination.name();
     source.len() + destination.len() + binding.key.len() + binding.arguments.len()
 }
 
-/// `<length>:<text>`, and what follows.
+/// Splits `<length>:<text>` off; returns the text and the rest.
 fn counted(text: &str) -> Option<(&str, &str)> {
     let (length, rest) = text.split_once(':')?;
     let length: usize = length.parse().ok()?;
@@ -221,7 +221,7 @@ fn counted(text: &str) -> Option<(&str, &str)> {
 
 fn push_hex(text: &mut String, bytes: &[u8]) {
     for byte in bytes {
-        // A String takes everything.
+        // Writing to a String cannot fail.
         let _ = write!(text, "{byte:02x}");
     }
 }

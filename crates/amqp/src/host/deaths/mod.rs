@@ -1,41 +1,40 @@
-//! The headers in which a dead-lettered message tells of its deaths: `x-death` and its relatives.
+//! The headers in which a dead-lettered message carries its history: `x-death` and its relatives.
 //!
-//! Source: <https://www.rabbitmq.com/docs/dlx#effects>. One entry for each queue and reason, the
-//! latest death first, with how often it happened. A client's own entries in these headers count
-//! for nothing: only those that were written here are read again.
+//! Source: <https://www.rabbitmq.com/docs/dlx#effects>. `x-death` has one entry per queue and
+//! reason, with a count, the latest death first. Entries that a client has set are ignored: the
+//! history is read only from messages that this broker has dead-lettered.
 
 use crate::wire::{Array, Properties, Table, Value, Writer, array_bytes, table_bytes};
 
 /// The history.
 const DEATH: &str = "x-death";
-/// Of the first death: its reason, queue and exchange.
+/// Reason, queue and exchange of the first death.
 const FIRST: [&str; 3] = [
     "x-first-death-reason",
     "x-first-death-queue",
     "x-first-death-exchange",
 ];
-/// Of the latest death.
+/// Reason, queue and exchange of the latest death.
 const LAST: [&str; 3] = [
     "x-last-death-reason",
     "x-last-death-queue",
     "x-last-death-exchange",
 ];
-/// More deaths of different kinds are not remembered, the oldest go: headers have to fit into a
-/// frame.
+/// Maximum number of entries; the oldest are dropped, because the headers must fit into a frame.
 const DEATHS_MAX: usize = 128;
-/// Most routing keys kept per entry of `x-death`.
+/// Maximum number of routing keys per entry of `x-death`.
 const KEYS_MAX: usize = 16;
-/// Most bytes of `x-death`; the oldest entries are dropped first. The header that one client
-/// published must fit into the `frame_max` of another that consumes it, which mostly is 128 KiB.
+/// Maximum size of `x-death`, in bytes; the oldest entries are dropped first. A header that one
+/// client has published must fit into the `frame_max` of each consumer, usually 128 KiB.
 const DEATHS_BYTES_MAX: usize = 32 << 10;
-/// Most bytes of `x-death` and the message's own headers together; the latest entry is written even
-/// if it does not fit.
+/// Maximum size of `x-death` and the message's own headers together, in bytes. The latest entry is
+/// written even if it does not fit.
 const HEADERS_BYTES_MAX: usize = 120 << 10;
 
-/// The reason of a message that a consumer has given up.
+/// The reason of a message that a consumer has rejected.
 pub(super) const REJECTED: &str = "rejected";
 
-/// RabbitMQ's word for why a message died.
+/// RabbitMQ's name of the reason for which a message died.
 pub(super) fn reason(word: &[u8]) -> &'static str {
     match word {
         b"expired" => "expired",
@@ -45,33 +44,33 @@ pub(super) fn reason(word: &[u8]) -> &'static str {
     }
 }
 
-/// Deaths in one queue for one reason.
+/// The deaths in one queue for one reason: an entry of `x-death`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Death<'a> {
     pub(super) queue: &'a str,
     pub(super) reason: &'a str,
-    /// How often.
+    /// Number of deaths.
     pub(super) count: i64,
-    /// The first time, in seconds since 1970.
+    /// Time of the first of them, in seconds since 1970.
     pub(super) time_s: u64,
-    /// To which exchange it had been published the first time.
+    /// The exchange to which the message had been published at the first of them.
     pub(super) exchange: &'a str,
-    /// With which routing keys.
+    /// The routing keys with which it had been published.
     pub(super) keys: Vec<&'a str>,
     /// The `expiration` that was removed from the message at this death (`original-expiration`).
     pub(super) expiration: Option<&'a str>,
 }
 
-/// All deaths of a message, the latest first.
+/// The history of a message, the latest death first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Deaths<'a> {
     all: Vec<Death<'a>>,
-    /// Reason, queue and exchange of the first.
+    /// Reason, queue and exchange of the first death.
     first: Option<[&'a str; 3]>,
 }
 
 impl<'a> Deaths<'a> {
-    /// Reads what was written here before.
+    /// Reads the history from a message that this broker has dead-lettered.
     pub(super) fn read(headers: Table<'a>) -> Self {
         let text = |name| headers.get(name).and_then(|value| value.as_text());
         let first = || Some([text(FIRST[0])?, text(FIRST[1])?, text(FIRST[2])?]);
@@ -85,7 +84,7 @@ impl<'a> Deaths<'a> {
         }
     }
 
-    /// Adds a death: one like it is counted, and is now the latest.
+    /// Adds a death: an entry for the same queue and reason is counted up and becomes the latest.
     pub(super) fn add(&mut self, death: Death<'a>) {
         self.first
             .get_or_insert([death.reason, death.queue, death.exchange]);
@@ -103,16 +102,16 @@ impl<'a> Deaths<'a> {
     }
 
     /// Whether the message has died in that queue before, and no consumer has rejected it since:
-    /// then it would go round for ever.
+    /// then it would cycle forever.
     pub(super) fn is_cycle(&self, queue: &str) -> bool {
         match self.all.iter().position(|death| death.queue == queue) {
-            // It may be among those for which there was no room.
+            // The queue may be in an entry that was left out.
             None => self.is_cut() && self.all.iter().all(|death| death.reason != REJECTED),
             Some(at) => self.all[..=at].iter().all(|death| death.reason != REJECTED),
         }
     }
 
-    /// Whether the oldest deaths were left out: then the first one is not there any more.
+    /// Whether old entries were left out: then the entry of the first death is missing.
     fn is_cut(&self) -> bool {
         let is_first = |first: &[&str; 3]| {
             let mut all = self.all.iter();
@@ -121,8 +120,8 @@ impl<'a> Deaths<'a> {
         self.first.as_ref().is_some_and(is_first)
     }
 
-    /// The properties with these deaths, without the time to live. Where there is little room, the
-    /// oldest lose their routing keys, then they are left out.
+    /// Encodes the properties with this history, and without the expiration. If the size limit is
+    /// reached, old entries lose their routing keys, and the oldest are left out.
     pub(super) fn write(&self, properties: &Properties<'_>) -> Vec<u8> {
         let kept = properties.headers.unwrap_or_default();
         let own = kept.fields().filter(|(name, _)| !is_ours(name));
@@ -136,7 +135,7 @@ impl<'a> Deaths<'a> {
             }
             match left.checked_sub(table.len()) {
                 Some(rest) => left = rest,
-                // The latest stays: it says where the message was.
+                // The latest entry always stays.
                 None if tables.is_empty() => left = 0,
                 None => break,
             }
@@ -168,12 +167,12 @@ impl<'a> Deaths<'a> {
     }
 }
 
-/// Whether a header is written here.
+/// Whether this module writes the header.
 fn is_ours(name: &str) -> bool {
     name == DEATH || FIRST.contains(&name) || LAST.contains(&name)
 }
 
-/// A death as a table; not `whole`: without routing keys and time to live.
+/// Encodes an entry; without `whole`, its routing keys and expiration are left out.
 fn write_death(death: &Death<'_>, whole: bool) -> Vec<u8> {
     let keys = death.keys.iter().filter(|_| whole);
     let keys = keys.map(|key| Value::String(key.as_bytes()));
@@ -217,8 +216,8 @@ fn read_death(value: Value<'_>) -> Option<Death<'_>> {
     })
 }
 
-/// The routing keys of an `x-death` entry: the message's own and CC, but not BCC, which no consumer
-/// may see.
+/// The routing keys for an `x-death` entry: the message's own and `CC`, but not `BCC`, which
+/// consumers must not see.
 pub(super) fn keys<'a>(routing_key: &'a str, headers: Table<'a>) -> Vec<&'a str> {
     let more = match headers.get("CC") {
         Some(Value::Array(keys)) => Some(keys),
@@ -232,7 +231,7 @@ pub(super) fn keys<'a>(routing_key: &'a str, headers: Table<'a>) -> Vec<&'a str>
         .collect()
 }
 
-/// Cannot fail: the bytes were written by `table_bytes`.
+/// Cannot fail: the bytes were encoded by `table_bytes`.
 fn table(bytes: &[u8]) -> Value<'_> {
     Value::Table(Table::check(bytes).unwrap_or_default())
 }

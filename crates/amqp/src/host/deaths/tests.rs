@@ -17,7 +17,7 @@ fn death<'a>(queue: &'a str, reason: &'a str, time_s: u64) -> Death<'a> {
     }
 }
 
-/// Writes deaths into properties and reads them back.
+/// Encodes a history into properties, and passes the decoded properties to `check`.
 fn round_trip(deaths: &Deaths<'_>, headers: &[u8], check: impl FnOnce(Properties<'_>)) {
     let properties = Properties {
         headers: Some(Table::check(headers).unwrap()),
@@ -156,7 +156,7 @@ const QUEUES: [&str; 3] = ["a", "b", "c"];
 const REASONS: [&str; 4] = ["expired", "maxlen", "delivery_limit", "rejected"];
 
 proptest! {
-    /// Held against the plain list of all that happened.
+    /// Compared with the plain list of all deaths.
     #[test]
     fn counts_order_and_cycles_follow_from_what_happened(
         events in vec((0usize..3, 0usize..4), 1..30),
@@ -165,7 +165,7 @@ proptest! {
         for (at, (queue, reason)) in events.iter().enumerate() {
             deaths.add(death(QUEUES[*queue], REASONS[*reason], at as u64));
         }
-        // Each pair with its last and its first time and its count.
+        // Each pair of queue and reason, with the time of its last death and its count.
         let mut expected: Vec<(usize, usize, (usize, usize))> = Vec::new();
         for (at, pair) in events.iter().enumerate() {
             match expected.iter_mut().find(|(_, _, known)| known == pair) {

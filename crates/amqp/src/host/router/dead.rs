@@ -1,8 +1,9 @@
-//! Messages that have died in a queue, from there to where they are routed.
+//! Routing of messages that died in a queue (dead-lettering).
 //!
-//! They stay in their queue, dead, until their publishes hold: so a crash brings them back, and
-//! loses none. A message that a client gives up is routed on its connection's thread, so that its
-//! next command finds it; the rest, and what would take long, by the router.
+//! A dead message stays in its queue until all its publishes are durable, so a crash loses none.
+//! Messages that a client rejects are routed on the connection's own thread, so that the client's
+//! next method finds them. The router routes the rest, and whatever would take that thread too
+//! long.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -19,38 +20,38 @@ use super::routing::Death;
 use super::under_way::{Letter, Origin, UnderWay, tell};
 use super::{MOVING_MAX, RETRY_MS, Router};
 
-/// A connection's thread begins no further letter after so many letters and copies: the router, for
-/// which no other connection waits, goes on.
+/// With this many messages and copies a connection's thread routes no further message: the router,
+/// which delays no other connection, does the rest.
 const STEPS_MAX: usize = 256;
-/// The router begins so many in one go.
+/// Maximum number of messages that the router begins to route in one round.
 const ROUND_MAX: usize = 1024;
 
-/// A dead message that waits for the router.
+/// A dead message that the router has to route.
 pub(in super::super) struct Dead {
     subscription: Arc<Subscription>,
     died: Died,
-    /// Where it is already.
+    /// The topics of the queues that have a copy already.
     reached: Vec<Uuid>,
-    /// Not to be routed before, milliseconds since 1970.
+    /// The router does not try before this time, in milliseconds since 1970.
     due_ms: u64,
-    /// Connections wait until it is routed.
+    /// Keeps connections waiting until the message is routed.
     owed: Vec<Arc<Owed>>,
     fetched: Fetched,
 }
 
-/// The work that is handed to the router.
+/// Work handed to the router.
 #[derive(Default)]
 pub(in super::super) struct Inbox {
-    /// Subscriptions with dead messages, by their ids.
+    /// Subscriptions that reported dead messages, by id.
     died: BTreeMap<u64, Arc<Subscription>>,
     dead: Vec<Dead>,
-    /// Subscriptions for whose dead messages connections wait.
+    /// Subscriptions for whose dead messages a connection waits.
     asked: Vec<(Arc<Subscription>, Arc<Owed>)>,
-    /// Letters whose publishes are made, by connections.
+    /// Messages that connections' threads have published, but whose publishes are pending.
     under_way: Vec<UnderWay>,
 }
 
-/// Dead messages that the router routes, and for which a connection waits.
+/// A connection's wait for the routing of dead messages.
 #[derive(Debug)]
 pub struct Routing(Arc<Mutex<Waited>>);
 
@@ -60,7 +61,7 @@ struct Waited {
     waker: Option<Waker>,
 }
 
-/// Ends a [`Routing`] when the last one is dropped, for whatever reason.
+/// Ends the wait when its last clone is dropped, for whatever reason.
 pub(super) struct Owed(Arc<Mutex<Waited>>);
 
 impl Drop for Owed {
@@ -74,13 +75,13 @@ impl Drop for Owed {
 }
 
 impl Routing {
-    /// Lasts as long as what it is owed.
+    /// A wait, and the guard that ends it.
     fn new() -> (Self, Arc<Owed>) {
         let waited = Arc::new(Mutex::new(Waited::default()));
         (Self(waited.clone()), Arc::new(Owed(waited)))
     }
 
-    /// Ready once they are where they belong, or cannot be now.
+    /// Ready once the messages are routed, or it is known that they cannot be routed now.
     pub fn poll(&self, context: &Context<'_>) -> Poll<()> {
         let mut waited = self.0.lock();
         if waited.is_over {
@@ -92,17 +93,17 @@ impl Routing {
 }
 
 impl Inbox {
-    /// A subscription has dead messages.
+    /// Notes that a subscription has dead messages.
     pub(in super::super) fn died(&mut self, subscription: &Arc<Subscription>) {
-        // It says so with each change, until the router has looked.
+        // Each change reports it again, until the router has taken the messages.
         self.died.insert(subscription.id(), subscription.clone());
     }
 }
 
 impl VirtualHost {
-    /// Routes messages of a queue that have just died, as far as that takes no time; what is left
-    /// is the router's. Returns how much work that was, and what is to be waited for before
-    /// anything is done that must come after it.
+    /// Routes messages of a queue that have just died, as far as that takes little time; the router
+    /// does the rest. Returns the amount of work, and what the client's next method has to wait
+    /// for.
     pub fn route_died(
         &self,
         subscription: &Arc<Subscription>,
@@ -144,8 +145,8 @@ impl VirtualHost {
         (outgoing.steps(), routing)
     }
 
-    /// Routes the messages that have died in a queue and are not routed yet, so that the queue's
-    /// deletion can wait for them: `None` if there are none.
+    /// Has the router route the dead messages of a queue, so that the queue's deletion can wait for
+    /// them. `None`: there are none.
     pub fn route_dead_of(&self, queue: &Queue) -> Option<Routing> {
         let subscription = &queue.subscription;
         subscription.has_dead().then(|| {
@@ -187,7 +188,7 @@ impl UnderWay {
             ..
         } = dead;
         let topic = subscription.topic().filter(|topic| !topic.is_deleted());
-        // Without its topic the message is gone, too.
+        // Without its topic the message is gone; without a dead-letter exchange it is dropped.
         let grave = topic.and_then(|topic| Some((host.grave(topic.name())?, topic)));
         let Some((grave, topic)) = grave else {
             subscription.letters_written(&[died.id]);
@@ -219,7 +220,7 @@ impl UnderWay {
 }
 
 impl Router {
-    /// Takes over what others hand to the router.
+    /// Takes the work that other threads have handed to the router.
     pub(super) fn take_up(&mut self, host: &VirtualHost) {
         let inbox = host.signal.take_inbox();
         for subscription in inbox.died.into_values() {
@@ -229,7 +230,7 @@ impl Router {
         }
         self.dead.extend(inbox.dead);
         for (subscription, owed) in inbox.asked {
-            // One that has to be routed once more cannot be now.
+            // A message that failed and is to be retried keeps no connection waiting.
             let is_asked = |dead: &&mut Dead| {
                 dead.due_ms == 0 && Arc::ptr_eq(&dead.subscription, &subscription)
             };
@@ -240,7 +241,7 @@ impl Router {
         self.handed.extend(inbox.under_way);
     }
 
-    /// Routes dead messages. `false`: there are none to be routed now.
+    /// Routes dead messages. `false`: none could be routed now.
     pub(super) fn route_some(&mut self, host: &VirtualHost, waker: &Waker, now_ms: u64) -> bool {
         if self.reads.take_arrived() {
             self.coming.append(&mut self.dead);
@@ -276,8 +277,7 @@ impl Router {
                 continue;
             }
             (any, left) = (true, left - 1);
-            // Connections that wait go on once the publishes are made, or when they cannot be made
-            // now.
+            // Connections stop waiting once the publishes are made, or have failed for now.
             owed.append(&mut dead.owed);
             if let Err(error) = routed {
                 tracing::warn!(subscription = ?dead.subscription, %error,
@@ -291,16 +291,16 @@ impl Router {
         any
     }
 
-    /// When the first message is due that has to be routed once more. Those that could be now wait
-    /// for what wakes the router.
+    /// The time of the earliest retry. Messages that are due already wait for the router's next
+    /// wake-up.
     pub(super) fn retry_ms(&self, now_ms: u64) -> Option<u64> {
         let due = self.dead.iter().map(|dead| dead.due_ms);
         due.filter(|due_ms| *due_ms > now_ms).min()
     }
 }
 
-/// Tells the queues of these letters that they have arrived. Those of queues that have to be routed
-/// once more are returned.
+/// Settles the dead messages that are routed in their subscriptions. Returns those that failed and
+/// have to be routed again.
 pub(super) fn arrived(done: Vec<Letter>, now_ms: u64) -> VecDeque<Dead> {
     let mut again = VecDeque::new();
     let mut well: Vec<(Arc<Subscription>, MessageId)> = Vec::new();

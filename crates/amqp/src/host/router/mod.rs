@@ -1,10 +1,10 @@
-//! The router: takes messages that died, out of their queues, and delayed ones whose time has come,
-//! out of a hidden topic, and publishes them where they belong by what is bound now.
+//! The router: takes dead messages out of their queues, and delayed ones whose time has come out of
+//! a hidden topic, and publishes them by the current bindings.
 //!
-//! A message is acknowledged at its source only after all its publishes hold; so a crash may route
-//! it a second time but never loses it. Once the kernel has all its publishes, the message counts
-//! as moved: after `kill -9` it is not routed again, although its acknowledgement still waits for
-//! the sync. A message that cannot be stored now is tried again later.
+//! A message is acknowledged at its source only after all its publishes are durable, so a crash may
+//! route it a second time but never loses it. Once all its publishes are written, the message
+//! counts as moved: after `kill -9` it is not routed again, although its acknowledgement still
+//! waits for the sync. A message that cannot be stored now is retried.
 
 mod dead;
 mod outgoing;
@@ -30,30 +30,30 @@ use crate::repeats::Repeats;
 pub(super) use self::dead::Inbox;
 pub use self::dead::Routing;
 
-/// The router's subscription of its topics.
+/// The name of the router's subscription in the hidden topics.
 pub(super) const ROUTER: &str = "router";
-/// Most messages of a topic under way at once.
+/// Maximum number of messages of a topic that are being routed at once.
 const MOVING_MAX: u32 = 4096;
-/// A publish that could not be stored is tried again after this long.
+/// A failed publish is retried after this time.
 const RETRY_MS: u64 = 1_000;
-/// After a change of the catalog the queues are looked through, this often at most.
+/// Minimum time between two scans for queues whose topics were deleted.
 const SWEEP_INTERVAL_MS: u64 = 200;
-/// For at most this many messages that reached only some of their queues, the router remembers
-/// which; when it retries others, all their queues get a copy again.
+/// For at most this many messages the router remembers which of their queues have a copy. When it
+/// retries others, all their queues get a second copy.
 const REACHED_MAX: usize = 100_000;
-/// While a publish waits for its write, the router looks again after so long.
+/// Interval at which the router checks whether pending publishes are written.
 const UNWRITTEN_MS: u64 = 2;
-/// With nothing to do the router looks after so long all the same.
+/// The router runs at least this often, even with nothing to do.
 const IDLE_MS: u64 = 3_600_000;
 
-/// Publishes that failed for a reason that passes.
+/// Throttles the log's lines about publishes that are retried.
 static FAILURES: Repeats = Repeats::new();
 
-/// A hidden topic.
+/// A hidden topic from which the router takes messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Lane {
-    /// Messages that died before they were stored in a queue, and those that an older version has
-    /// put there.
+    /// Dead-lettered messages that were never stored in a queue, and those stored by an older
+    /// version.
     Dead,
     Delayed,
 }
@@ -65,19 +65,19 @@ const LANES: [Lane; 2] = [Lane::Dead, Lane::Delayed];
 pub(super) struct Router {
     consumers: [Option<Consumer>; 2],
     under_way: UnderWay,
-    /// Dead letters that connections have published themselves and handed over: the router follows
-    /// them to their end.
+    /// Messages whose publishes were made on connections' threads, which handed them over until
+    /// they are durable.
     handed: Vec<UnderWay>,
-    /// Messages that died in their queues.
+    /// Messages that died in their queues, to be routed.
     dead: VecDeque<Dead>,
-    /// Dead messages that are being read from the disk, and those behind such a one in its queue:
-    /// the end of a read wakes them, not a timer.
+    /// Dead messages that are being read from the disk, and later ones of the same queues: the end
+    /// of a read wakes them, not a timer.
     coming: VecDeque<Dead>,
-    /// The subscriptions with messages in `coming`. Further ones of the same subscription join them
-    /// without a look into the log, which keeps their order.
+    /// The ids of the subscriptions with messages in `coming`. Later messages of these join them
+    /// unread, which keeps the order.
     coming_of: HashSet<u64>,
     reads: LookupReads,
-    /// For each message that has to be routed again: the queues that already have a copy.
+    /// For each message to be retried: the topics of the queues that have a copy already.
     reached: HashMap<(Lane, MessageId), Vec<Uuid>>,
     next_sweep_ms: u64,
 }
@@ -94,10 +94,10 @@ impl Drop for AbortOnPanic {
 }
 
 impl VirtualHost {
-    /// Routes dead and delayed messages and ends queues that expire, until [`VirtualHost::close`];
+    /// Routes dead and delayed messages and deletes expired queues, until [`VirtualHost::close`];
     /// for a thread of its own.
     ///
-    /// A panic in it would keep messages back while everything else seems to work; so it ends the
+    /// A panic here would stop dead-lettering while everything else seems to work. So it ends the
     /// process, which a restart survives by design.
     pub fn run_router(&self) {
         let _guard = AbortOnPanic;
@@ -112,7 +112,7 @@ impl VirtualHost {
         self.router.lock().stop();
     }
 
-    /// Does what the router has to do now. Says when it wants to be called again at the latest,
+    /// Does the router's pending work. Returns when it has to be called again at the latest, in
     /// milliseconds since 1970; `None`: never.
     pub fn router_tick(&self) -> Option<u64> {
         let mut router = self.router.lock();
@@ -153,7 +153,7 @@ impl Router {
         let mut context = Context::from_waker(waker);
         loop {
             self.finish(&mut context, now_ms);
-            // As every other producer, it waits until the disk has taken what was accepted.
+            // Like every producer, the router waits while the disk is behind.
             if host.realm.room().poll_free(&mut context).is_pending() {
                 return;
             }
@@ -168,7 +168,7 @@ impl Router {
         }
     }
 
-    /// Takes the messages that have come in a hidden topic. `false`: none.
+    /// Takes and routes the messages that have arrived in a hidden topic. `false`: there were none.
     fn take(
         &mut self,
         host: &VirtualHost,
@@ -197,7 +197,7 @@ impl Router {
         for delivery in &deliveries {
             let mut records = RecordCursor::at(&delivery.batch, delivery.position);
             for _ in 0..delivery.count {
-                // It was read when it was delivered.
+                // Cannot fail: this broker has encoded the records of its hidden topics.
                 let Ok(Some((offset, record))) = records.next_record() else {
                     break;
                 };
@@ -217,14 +217,13 @@ impl Router {
         true
     }
 
-    /// Whether a publish is not written yet. No waker tells of the write, so the router polls for
-    /// it.
+    /// Whether a publish is not written yet. There is no wake-up for that, so the router polls.
     fn has_unwritten(&self) -> bool {
         let mut all = std::iter::once(&self.under_way).chain(&self.handed);
         all.any(UnderWay::has_unwritten)
     }
 
-    /// Looks which publishes are decided.
+    /// Settles the messages whose publishes are decided.
     fn finish(&mut self, context: &mut Context<'_>, now_ms: u64) {
         let mut done = self.under_way.finish(context, now_ms);
         for handed in &mut self.handed {
@@ -234,7 +233,7 @@ impl Router {
         self.settle(done, now_ms);
     }
 
-    /// Acknowledges what is done, and gives back what has to be done again.
+    /// Acknowledges routed messages, and requeues failed ones.
     fn settle(&mut self, done: Vec<Letter>, now_ms: u64) {
         for lane in LANES {
             let Some(consumer) = &self.consumers[lane as usize] else {
@@ -250,7 +249,7 @@ impl Router {
             };
             let well: Vec<MessageId> = of_lane(false).collect();
             if !well.is_empty() {
-                // One that is no longer in flight needs nothing.
+                // A message that is no longer in flight needs no acknowledgement.
                 consumer.ack_many(&well, |_, _, _| {});
             }
             for id in of_lane(true) {
@@ -273,7 +272,7 @@ impl Router {
     }
 }
 
-/// A publish failed for a reason that passes.
+/// Logs an error after which the publish is retried.
 fn warn(error: &PublishError, now_ms: u64) {
     if let Some(times) = FAILURES.count(now_ms * 1000) {
         tracing::warn!(%error, times, "cannot route dead or delayed messages yet");
@@ -299,7 +298,7 @@ fn attach(topic: &Arc<Topic>) -> Option<Consumer> {
     Some(consumer)
 }
 
-/// Whether a publish that was refused can succeed later.
+/// Whether a failed publish is worth a retry.
 fn is_passing(error: &PublishError) -> bool {
     match error {
         PublishError::Log(AppendError::TooLarge { .. }) => false,

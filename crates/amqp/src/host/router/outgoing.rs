@@ -1,4 +1,4 @@
-//! The publishes of one round: what goes to one queue in one class is one batch.
+//! The publishes of one round: messages for the same queue, partition and class share a batch.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use super::under_way::UnderWay;
 use crate::message::Message;
 use crate::queue_arguments::Overflow;
 
-/// A batch is published when it has so many bytes: far below the largest that the log takes.
+/// A batch is published at this size, far below the largest that the log accepts.
 const BATCH_BYTES: usize = 256 << 10;
-/// All of them are published when they have so many together: one message may go to thousands of
+/// All batches are published when together they have this size: one message may go to thousands of
 /// queues.
 const BYTES_MAX: usize = 4 << 20;
 
-/// A message as it is stored in its queues.
+/// A message as it is to be stored in its queues.
 pub(super) struct Stored<'a> {
     pub(super) message: Message<'a>,
     pub(super) durability: Durability,
@@ -28,18 +28,19 @@ pub(super) struct Stored<'a> {
     pub(super) past: Past,
 }
 
-/// The batches of a round that are not published yet.
+/// The open batches of a round.
 pub(super) struct Outgoing {
     batches: Vec<Open>,
-    /// Where in `batches`, by queue (its address: it lives in the batch), partition and class.
+    /// Index into `batches` by queue, partition and class. The queue's address is its key: the
+    /// batch keeps the queue alive.
     places: HashMap<(usize, u32, bool), usize>,
-    /// The bytes that were added to them, about.
+    /// Approximate size of all batches, in bytes.
     bytes: usize,
-    /// Letters, and copies of them.
+    /// Messages routed, plus copies made.
     steps: usize,
-    /// Most copies of one letter.
+    /// Maximum number of copies of one message.
     copies_max: usize,
-    /// A letter has more, and was left out.
+    /// The last message has more copies, and was not routed.
     was_too_many: bool,
     now_ms: u64,
 }
@@ -53,7 +54,7 @@ struct Open {
 }
 
 impl Outgoing {
-    /// No letter may have more copies than `copies_max`.
+    /// Messages with more than `copies_max` copies are left out.
     pub(super) fn new(now_ms: u64, copies_max: usize) -> Self {
         Self {
             batches: Vec::new(),
@@ -66,28 +67,28 @@ impl Outgoing {
         }
     }
 
-    /// The time of this round, milliseconds since 1970.
+    /// The time of this round, in milliseconds since 1970.
     pub(super) fn now_ms(&self) -> u64 {
         self.now_ms
     }
 
-    /// How much work was done: letters, and copies of them.
+    /// The amount of work so far: messages routed, plus copies made.
     pub(super) fn steps(&self) -> usize {
         self.steps
     }
 
-    /// One more letter, wherever it goes.
+    /// Counts a message, wherever it goes.
     pub(super) fn count_letter(&mut self) {
         self.steps += 1;
     }
 
-    /// Whether a letter with so many copies is routed here.
+    /// Whether a message with this many copies may be routed here.
     pub(super) fn takes(&mut self, copies: usize) -> bool {
         self.was_too_many = copies > self.copies_max;
         !self.was_too_many
     }
 
-    /// Whether the last letter was left out.
+    /// Whether the last message was left out.
     pub(super) fn take_was_too_many(&mut self) -> bool {
         std::mem::take(&mut self.was_too_many)
     }
@@ -96,7 +97,7 @@ impl Outgoing {
         i64::try_from(self.now_ms).unwrap_or(i64::MAX)
     }
 
-    /// A letter goes to `queue`.
+    /// Adds a copy of a message for `queue`.
     pub(super) fn add(
         &mut self,
         under_way: &mut UnderWay,
@@ -148,7 +149,7 @@ impl Outgoing {
         }
     }
 
-    /// Publishes all that is left.
+    /// Publishes all open batches.
     pub(super) fn flush(&mut self, under_way: &mut UnderWay) {
         for mut open in self.batches.drain(..) {
             open.publish(under_way, self.now_ms);
@@ -157,7 +158,7 @@ impl Outgoing {
         self.bytes = 0;
     }
 
-    /// A queue that refuses what it has no room for is asked for each message.
+    /// Publishes one message to a queue that may refuse it, so that a refusal concerns no other.
     fn publish_alone(
         &self,
         under_way: &mut UnderWay,
@@ -178,7 +179,7 @@ impl Outgoing {
             .publish_in(partition, batch.finish(), durability);
         let is_full = matches!(published, Err(PublishError::QueueFull { .. }));
         if is_full && queue.arguments.overflow == Overflow::RejectPublishDeadLetter {
-            // It dies here once more, before it came in.
+            // The refused message is dead-lettered by this queue, without having been stored in it.
             let dead = host.dead_letter_marked(
                 queue,
                 "maxlen",

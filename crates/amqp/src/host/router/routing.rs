@@ -1,4 +1,4 @@
-//! Where one message goes.
+//! Determines the queues of one message.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::message::{self, Message};
 use crate::routing::Routed;
 use crate::wire::{Array, Properties, Table, Value, Writer, table_bytes};
 
-/// Most queues of which a cycle is told.
+/// Maximum number of queues whose cycles are logged.
 const CYCLES_TOLD_MAX: usize = 1024;
 
-/// A death, as far as the message does not say it.
+/// The facts of a death that are not part of the message.
 pub(super) struct Death<'g> {
     grave: &'g Grave,
     reason: &'static str,
@@ -29,7 +29,7 @@ pub(super) struct Death<'g> {
 }
 
 impl<'g> Death<'g> {
-    /// `reason` is the engine's word.
+    /// `reason` is the broker's name of the reason.
     pub(super) fn of(grave: &'g Grave, reason: &[u8], time_ms: u64) -> Self {
         Self {
             grave,
@@ -55,7 +55,7 @@ impl UnderWay {
         }
     }
 
-    /// Routes a dead message whose record says how it died.
+    /// Routes a dead message whose record headers say in which queue and why it died.
     fn route_told(
         &mut self,
         host: &VirtualHost,
@@ -65,7 +65,8 @@ impl UnderWay {
     ) {
         let topic = last_of(record, headers::DEAD_TOPIC);
         let topic = topic.and_then(|name| std::str::from_utf8(name).ok());
-        // A queue that was deleted long ago needs its dead messages no more.
+        // The queue was deleted too long ago, or has no dead-letter exchange: the message is
+        // dropped.
         let Some(grave) = topic.and_then(|topic| host.grave(topic)) else {
             return;
         };
@@ -215,7 +216,7 @@ impl UnderWay {
     }
 }
 
-/// Whether a message has gone round and must not come back to `queue`.
+/// Whether a message must not come back to `queue`, because it would cycle forever.
 fn cuts_cycle(host: &VirtualHost, history: &Deaths<'_>, queue: &Queue) -> bool {
     if !history.is_cycle(&queue.name) {
         return false;
@@ -263,8 +264,7 @@ fn delay_of(route: &Route, properties: &Properties<'_>) -> Option<u64> {
     }
 }
 
-/// The durability of a message: one of AMQP says it itself, those of other protocols are
-/// persistent.
+/// The durability of a message: messages of other protocols are persistent.
 fn durability(record: &Record<'_>, properties: &Properties<'_>) -> Durability {
     let is_amqp = record.headers.value_of(message::PROPERTIES).is_some();
     if is_amqp && properties.delivery_mode != Some(2) {
@@ -274,14 +274,14 @@ fn durability(record: &Record<'_>, properties: &Properties<'_>) -> Durability {
     }
 }
 
-/// The last header of that name: the broker's own stand behind those that came with the message.
+/// The last header with this name: the broker appends its own after those of the message.
 fn last_of<'a>(record: &Record<'a>, name: &[u8]) -> Option<&'a [u8]> {
     let named = record.headers.clone().filter(|(found, _)| *found == name);
     named.last().and_then(|(_, value)| value)
 }
 
-/// The properties of a message that has waited: its delay is negative, so that it is not held back
-/// again, and its consumer sees how long it was.
+/// The properties of a message after its delay: `x-delay` is negated, as in RabbitMQ's plugin, so
+/// that the message is not delayed again and its consumer sees the delay.
 fn waited(raw: &[u8]) -> Cow<'_, [u8]> {
     let properties = Properties::read(raw).unwrap_or_default();
     let headers = properties.headers.unwrap_or_default();
@@ -299,7 +299,7 @@ fn waited(raw: &[u8]) -> Cow<'_, [u8]> {
     })
 }
 
-/// The properties with other values of their headers, or without some of them.
+/// The properties with some header values changed or removed.
 fn with_headers<'h>(
     properties: &Properties<'h>,
     change: impl Fn(&str, Value<'h>) -> Option<Value<'h>>,

@@ -1,4 +1,4 @@
-//! Letters (messages on their way through the router): which of their publishes are not decided.
+//! The messages that are being routed, and their pending publishes.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -11,50 +11,50 @@ use uuid::Uuid;
 
 use super::{Lane, is_passing, warn};
 
-/// How a letter came here.
+/// The source of a message.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Origin {
-    /// It waited in a hidden topic.
+    /// A hidden topic.
     Lane(Lane),
-    /// It died in its queue.
+    /// The queue in which it died.
     Queue(Died),
 }
 
-/// A message whose publishes do not all hold yet.
+/// A message of which not all publishes are durable yet.
 #[derive(Debug)]
 pub(super) struct Letter {
-    /// Where it is until then, and who hears that it has arrived.
+    /// The subscription that has the message until then, and that is told of the outcome.
     pub(super) subscription: Arc<Subscription>,
     pub(super) id: MessageId,
     pub(super) origin: Origin,
-    /// Publishes that are not decided; one more while it is being routed.
+    /// Pending publishes, plus one while the message is being routed.
     open: u32,
-    /// Of these, the ones that the kernel does not have yet.
+    /// Those of `open` that are not written yet.
     unwritten: u32,
-    /// One of them failed: the message is routed once more.
+    /// A publish failed: the message has to be routed again.
     pub(super) failed: bool,
-    /// The topics of the queues that have it. Not to be routed to these again.
+    /// The topics of the queues that have a copy, which must not get a second one.
     pub(super) reached: Vec<Uuid>,
 }
 
-/// A publish under way, with the letters in it.
+/// A pending publish, and the messages in it.
 struct Moving {
     published: Published,
     letters: Vec<u64>,
-    /// For which queue: its topic.
+    /// The topic of the destination queue; `None` for a delayed message.
     queue: Option<Uuid>,
     is_written: bool,
 }
 
-/// Letters, and their publishes.
+/// The messages that are being routed, and their pending publishes.
 #[derive(Default)]
 pub(in super::super) struct UnderWay {
     letters: HashMap<u64, Letter>,
     last_letter: u64,
-    /// Those that are being routed.
+    /// Messages of the current round.
     fresh: Vec<u64>,
     moving: Vec<Moving>,
-    /// Letters of which the kernel has all publishes since it was last noted.
+    /// Messages that became completely written since [`Self::note_moved`] last ran.
     moved: Vec<u64>,
     done: Vec<Letter>,
 }
@@ -64,7 +64,7 @@ impl UnderWay {
         self.letters.len()
     }
 
-    /// A letter is being routed from now on, until [`Self::end_round`].
+    /// Begins to route a message; its publishes are complete with [`Self::end_round`].
     pub(super) fn add(
         &mut self,
         subscription: &Arc<Subscription>,
@@ -87,13 +87,13 @@ impl UnderWay {
         self.last_letter
     }
 
-    /// A letter that was just added cannot be routed now.
+    /// Removes a message that was just added, because it cannot be routed now.
     pub(super) fn forget(&mut self, letter: u64) {
         self.letters.remove(&letter);
         self.fresh.retain(|fresh| *fresh != letter);
     }
 
-    /// All publishes of the letters that were added are made.
+    /// Ends a round: all publishes of its messages are made.
     pub(super) fn end_round(&mut self) {
         for letter in std::mem::take(&mut self.fresh) {
             self.written_one(letter);
@@ -101,13 +101,13 @@ impl UnderWay {
         }
     }
 
-    /// Whether a letter is in a queue since an earlier try.
+    /// Whether a queue has a copy of the message from an earlier attempt.
     pub(super) fn has_reached(&self, letter: u64, queue: Uuid) -> bool {
         let letter = self.letters.get(&letter);
         letter.is_some_and(|letter| letter.reached.contains(&queue))
     }
 
-    /// Letters are part of one more publish.
+    /// Adds a pending publish with these messages.
     pub(super) fn push(&mut self, published: Published, letters: Vec<u64>, queue: Option<Uuid>) {
         for letter in &letters {
             if let Some(letter) = self.letters.get_mut(letter) {
@@ -123,12 +123,12 @@ impl UnderWay {
         });
     }
 
-    /// Whether a publish waits for its write, of which nobody is told.
+    /// Whether a publish is not written yet. There is no wake-up for that.
     pub(super) fn has_unwritten(&self) -> bool {
         self.moving.iter().any(|moving| !moving.is_written)
     }
 
-    /// A publish was refused: tried again later if that can help.
+    /// Handles a refused publish: its messages are retried if that can help.
     pub(super) fn refuse(&mut self, error: &PublishError, letters: &[u64], now_ms: u64) {
         if !is_passing(error) {
             tracing::debug!(%error, "a queue does not take a dead or delayed message");
@@ -142,8 +142,8 @@ impl UnderWay {
         }
     }
 
-    /// Looks which publishes are written, which is noted, and which are decided. Returns the
-    /// letters of which all are.
+    /// Checks which publishes are written and which are decided. Returns the messages of which all
+    /// publishes are decided.
     pub(super) fn finish(&mut self, context: &mut Context<'_>, now_ms: u64) -> Vec<Letter> {
         for mut moving in std::mem::take(&mut self.moving) {
             let polled = Pin::new(&mut moving.published).poll(context);
@@ -170,7 +170,7 @@ impl UnderWay {
         std::mem::take(&mut self.done)
     }
 
-    /// The kernel has one publish of a letter, or it is routed, or it failed.
+    /// Counts one publish of a message as written, or its round as ended.
     fn written_one(&mut self, number: u64) {
         if let Some(letter) = self.letters.get_mut(&number) {
             letter.unwritten = letter.unwritten.saturating_sub(1);
@@ -180,7 +180,8 @@ impl UnderWay {
         }
     }
 
-    /// Tells the subscriptions what has moved and is still waited for.
+    /// Reports messages that are completely written, but not all durable yet, to their
+    /// subscriptions.
     fn note_moved(&mut self) {
         let moved = std::mem::take(&mut self.moved).into_iter();
         let letters = moved.filter_map(|number| self.letters.get(&number));
@@ -191,7 +192,7 @@ impl UnderWay {
         });
     }
 
-    /// One publish of a letter is decided: it is in that queue, or it failed.
+    /// Counts one publish of a message as decided: stored in a queue, or failed.
     fn close_one(&mut self, number: u64, came: Result<Option<Uuid>, ()>) {
         let Some(letter) = self.letters.get_mut(&number) else {
             return;
@@ -207,7 +208,7 @@ impl UnderWay {
     }
 }
 
-/// Tells the subscriptions of their messages.
+/// Calls `told` once for each run of messages of the same subscription.
 pub(super) fn tell(
     all: &[(Arc<Subscription>, MessageId)],
     mut told: impl FnMut(&Arc<Subscription>, &[MessageId]),
