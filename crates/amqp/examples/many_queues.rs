@@ -1,4 +1,4 @@
-//! Declares 10,000 durable queues, each bound once, and opens them again: time and memory.
+//! Declares 10,000 durable queues, each with one binding, and restarts: measures time and memory.
 //!
 //! `cargo run --release -p cloverleaf-amqp --example many_queues -- FOLDER`
 #![allow(clippy::unwrap_used)]

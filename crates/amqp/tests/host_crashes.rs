@@ -1,5 +1,6 @@
-//! Kills in each change of the disk, and power losses: the virtual host that is opened afterwards
-//! is one that could have been declared, and has all that was answered before a kill.
+//! Kills at each write to the disk, and power losses. The virtual host opened afterwards must be
+//! one that the declarations can have led to, and must have everything that was answered before a
+//! kill.
 //!
 //! More seeds: `CLOVERLEAF_SEEDS=5000 cargo test -p cloverleaf-amqp --test host_crashes --release`.
 
@@ -16,11 +17,11 @@ const QUEUES: [&str; 3] = ["q0", "q1", "q2"];
 const EXCHANGES: [&str; 3] = ["x0", "x1", "x2"];
 const KEYS: [&str; 2] = ["a", "b"];
 
-/// The definitions that exist, by the answers.
+/// The definitions that must exist, according to the answers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Model {
     queues: BTreeSet<&'static str>,
-    /// With whether it goes with its last binding.
+    /// With the flag `auto_delete`.
     exchanges: BTreeMap<&'static str, bool>,
     bindings: BTreeSet<(&'static str, &'static str, &'static str)>,
 }
@@ -39,7 +40,7 @@ impl Model {
     }
 }
 
-/// One change, carried out and modelled.
+/// One change, which can be carried out and applied to the model.
 #[derive(Debug, Clone, Copy)]
 enum Change {
     DeclareQueue(usize),
@@ -131,7 +132,7 @@ impl Change {
     }
 }
 
-/// The definitions that can be seen.
+/// The definitions that the virtual host has.
 fn seen(world: &World) -> Model {
     let own = |all: &[&'static str], name: &str| all.iter().copied().find(|own| *own == name);
     let mut model = Model::default();
@@ -158,7 +159,7 @@ fn seen(world: &World) -> Model {
     model
 }
 
-/// The ends of each binding are there, whatever happened, and nothing else is kept.
+/// Checks that both ends of each binding exist, and that nothing else is persisted.
 fn check_whole(world: &World, model: &Model) {
     for (source, queue, _) in &model.bindings {
         assert!(
@@ -192,7 +193,7 @@ fn a_kill_takes_back_nothing_that_was_answered_and_leaves_nothing_half_done() {
                 }
                 assert_eq!(seen(&world), model, "seed {seed}: {change:?}");
             }
-            // The machine dies in the middle of one change.
+            // The disk dies in the middle of one change.
             let (mut before, mut after) = (model.clone(), model.clone());
             world.disk.die_after(random.below(5));
             for _ in 0..6 {
@@ -202,7 +203,7 @@ fn a_kill_takes_back_nothing_that_was_answered_and_leaves_nothing_half_done() {
                     change.apply(&mut before);
                     after = before.clone();
                 } else {
-                    // Refused for its own sake, or begun and not answered.
+                    // Refused by the virtual host, or begun and not answered.
                     change.apply(&mut after);
                     if seen(&world) != before
                         || matches!(&result, Err(error) if error.code.is_hard())
@@ -224,7 +225,7 @@ fn a_kill_takes_back_nothing_that_was_answered_and_leaves_nothing_half_done() {
     }
 }
 
-/// A change that takes away several things was done in part: none but these are missing.
+/// Whether the definitions lie between two states: a change that removes several was done in part.
 fn is_between(model: &Model, before: &Model, after: &Model) -> bool {
     let queues = model.queues == before.queues || model.queues == after.queues;
     let exchanges = model.exchanges.iter().all(|(name, auto)| {
@@ -251,7 +252,7 @@ fn a_power_loss_leaves_a_virtual_host_that_was_there_at_some_time() {
         let mut random = Random(seed ^ 0x5eed);
         for round in 0..4 {
             for _ in 0..random.below(16) {
-                // Refusals are part of it.
+                // A change may be refused.
                 let _ = Change::random(&mut random).carry_out(&world);
             }
             let synced = random.below(2) == 0;
@@ -328,7 +329,7 @@ fn bindings_of_a_queue_that_is_gone_do_not_meet_its_successor() {
     let mut world = World::new();
     world.queue("q");
     world.bind("q", "amq.fanout", "");
-    // As if the binding could not be taken out of the journal.
+    // Simulates that the binding's entry could not be removed from the journal.
     let kept = world.broker.kept_under("amqp/binding/");
     world
         .host
@@ -341,7 +342,7 @@ fn bindings_of_a_queue_that_is_gone_do_not_meet_its_successor() {
     world.kill_and_restart();
     assert!(world.routed("amq.fanout", "").is_empty());
     assert!(world.broker.kept_under("amqp/").is_empty());
-    // Nor do those of an exchange, which does not go because of them.
+    // The same for an exchange, which must not be auto-deleted because of leftover bindings.
     let declare = |world: &World| {
         let auto = |declare: &mut method::ExchangeDeclare<'_>| declare.auto_delete = true;
         world.declare_exchange("x", "fanout", auto).unwrap();

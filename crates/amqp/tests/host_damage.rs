@@ -1,11 +1,11 @@
-//! Damage of the state journal: a queue with messages is named by its folder, with what it was
-//! declared with; queues that were to end with the process do.
+//! Damage of the state journal: a queue with messages is restored from its folder, with its
+//! arguments; queues that were to end with the process do.
 
 use crate::host_common::World;
 use cloverleaf_amqp::wire::Value;
 use cloverleaf_log::OpenMode;
 
-/// Damages each entry of the journal that names this topic in its definition.
+/// Damages each entry of the journal that defines the topic with this id.
 fn wreck(world: &World, id: &str) {
     let file = world.disk.mount().open("state.0", OpenMode::Existing);
     let file = file.unwrap();
@@ -43,7 +43,7 @@ fn a_queue_is_found_again_by_its_folder() {
     }
     world.kill_and_restart();
     world.settle();
-    // One that was declared otherwise would be refused.
+    // A queue declared with other arguments would be refused.
     let queue = world.declare("q", &arguments, |declare| declare.passive = true);
     let queue = queue.unwrap();
     assert!(world.declare("q", &[], |_| {}).is_err());

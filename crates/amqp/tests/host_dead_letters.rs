@@ -1,4 +1,4 @@
-//! Messages that died: where they go, and what they say.
+//! Dead-lettered messages: their queues and their headers.
 
 use crate::host_common::{World, persistent, receive, to_queue};
 use cloverleaf_amqp::message::Message;
@@ -88,7 +88,7 @@ fn a_retry_through_a_queue_with_a_time_to_live_counts_each_round() {
         world.advance(1_001);
     }
     let got = receive(&consumer, "work");
-    // A rejection lies in the cycle: it goes round as often as it is rejected.
+    // With a rejection the cycle is allowed: the message goes round as often as it is rejected.
     let expected = [death("wait", "expired", 3), death("work", "rejected", 3)];
     assert_eq!(got[0].deaths(), expected);
     assert_eq!(got[0].text("x-first-death-queue"), Some("work"));
@@ -107,7 +107,7 @@ fn a_cycle_without_a_rejection_ends() {
     assert_eq!((a.counts().0, b.counts().0), (0, 1));
     world.advance(101);
     assert_eq!((a.counts().0, b.counts().0), (0, 0), "it was in a before");
-    // A queue that dead-letters into itself is a cycle of one.
+    // A queue that dead-letters into itself is a cycle, too.
     let own = world.queue_with("own", &to("own"));
     world.publish("", "own", "round");
     world.advance(101);
@@ -306,7 +306,7 @@ fn without_an_exchange_or_a_queue_the_dead_are_dropped() {
     world.settle();
     let stats = work.subscription.stats();
     assert_eq!((stats.depth, stats.in_flight), (0, 0));
-    // The queue is done with it.
+    // The queue no longer keeps the message.
     assert_eq!(work.subscription.floor(0), Some(1));
 }
 
@@ -321,13 +321,13 @@ fn a_message_that_dies_before_a_crash_is_in_its_queue_or_where_it_was_routed() {
     let got = receive(&consumer, "work");
     consumer.reject(got[0].id).unwrap();
     for _ in 0..4 {
-        // Acknowledgements are written down every few milliseconds.
+        // Acknowledgements are written to the journal every few milliseconds.
         world.clock.advance(20);
         world.broker.tick();
         world.log.step();
     }
     drop(consumer);
-    // The router has not seen it yet.
+    // Killed before the router has seen the message.
     world.kill_and_restart();
     world.settle();
     let find = |world: &World, name: &str| world.host.queue(world.owner, name).unwrap();

@@ -1,4 +1,4 @@
-//! When the dead of a queue are where they belong, and when the queue is done with them.
+//! When dead messages have reached their queues, and when their own queue may release them.
 
 use std::sync::mpsc::channel;
 use std::task::{Context, Waker};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::host_common::{World, persistent, receive, to_queue};
 use cloverleaf_amqp::wire::Value;
 
-/// Only a fault needs so long.
+/// Only a fault takes this long.
 const HANG: Duration = Duration::from_secs(120);
 
 /// A persistent message.
@@ -16,7 +16,7 @@ fn publish(world: &World, queue: &str, body: &str) {
     world.publish_with("", queue, body, &persistent(), &[]);
 }
 
-/// No thread is needed between: the queue's dead go straight to where they are routed.
+/// No other thread is involved: the router takes dead messages directly from their queue.
 #[test]
 fn what_expires_or_is_too_much_is_routed_in_one_step() {
     let world = World::new();
@@ -36,7 +36,7 @@ fn what_expires_or_is_too_much_is_routed_in_one_step() {
     assert_eq!(world.bodies(&dead), ["3"]);
 }
 
-/// The letter is where it belongs before the disk has it; until then the queue keeps the message.
+/// A copy is delivered before it is synced; until then the queue keeps the dead message.
 #[test]
 fn a_queue_keeps_its_dead_until_they_are_synced_elsewhere() {
     let mut world = World::new();
@@ -82,7 +82,7 @@ fn what_cannot_be_routed_now_is_routed_later_and_once() {
     assert_eq!(work.subscription.floor(0), Some(1));
 }
 
-/// However many have to be routed once more.
+/// Even if more messages have to be retried than the router takes in one round.
 #[test]
 fn those_that_are_tried_again_later_hold_up_no_other() {
     const FAILED: usize = 1_100;
@@ -110,7 +110,7 @@ fn those_that_are_tried_again_later_hold_up_no_other() {
     assert_eq!(dead.counts().0 as usize, FAILED);
 }
 
-/// A disk that does not answer for one of them is no matter of the others.
+/// A disk read that hangs for one message does not delay messages of other queues.
 #[test]
 fn a_dead_message_that_hangs_holds_up_no_other() {
     let mut world = World::new();
@@ -150,7 +150,7 @@ fn a_dead_message_that_hangs_holds_up_no_other() {
     assert_eq!(world.bodies(&dead), ["hung"]);
 }
 
-/// The router has looked at them before it hears of the delete.
+/// The router has begun to read them before it gets the request of the deletion.
 #[test]
 fn who_deletes_a_queue_waits_for_dead_that_come_from_the_disk() {
     let mut world = World::new();
@@ -175,7 +175,7 @@ fn who_deletes_a_queue_waits_for_dead_that_come_from_the_disk() {
     assert_eq!(world.bodies(&dead), ["body"]);
 }
 
-/// A queue's letters come in the order of its messages, wherever those are read from.
+/// A queue's messages are dead-lettered in order, whether from memory or from the disk.
 #[test]
 fn what_memory_has_overtakes_no_older_one_of_its_queue() {
     let mut world = World::new();

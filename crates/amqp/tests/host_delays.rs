@@ -1,4 +1,4 @@
-//! Messages that an exchange holds back.
+//! Messages delayed by an exchange.
 
 use crate::host_common::World;
 use cloverleaf_amqp::wire::{Array, Properties, Value, array_bytes};
@@ -58,7 +58,7 @@ fn delayed_messages_wait_and_are_routed_by_what_is_bound_then() {
     world.advance(4_000);
     let queue = world.host.queue(world.owner, "q").unwrap();
     assert_eq!(world.bodies(&queue), ["slow"]);
-    // Declared again it must be the same.
+    // A second declaration must have the same type.
     assert!(world.declare_exchange("later", "topic", |_| {}).is_err());
     let kinds: Vec<&str> = world.host.exchanges().iter().map(|x| x.kind).collect();
     assert!(kinds.contains(&"x-delayed-message"));

@@ -1,5 +1,4 @@
-//! Exchanges and bindings: declared, routed through, deleted; with RabbitMQ's words where something
-//! cannot be.
+//! Exchanges and bindings: declared, routed through, deleted; with RabbitMQ's error texts.
 
 use crate::host_common::{World, text};
 use cloverleaf_amqp::exception::ReplyCode;
@@ -22,7 +21,7 @@ fn what_is_always_there() {
             ("amq.topic", "topic"),
         ]
     );
-    // Declaring one of them as it is does no harm.
+    // A predeclared exchange may be declared with its own type.
     world
         .declare_exchange("amq.topic", "topic", |_| {})
         .unwrap();
@@ -121,7 +120,7 @@ fn bindings_lead_from_exchanges_to_queues_and_exchanges() {
     assert!(world.host.generation() > generation);
     assert_eq!(world.routed("in", "x.y"), ["a", "b"]);
     assert_eq!(world.routed("in", "x.y.z"), ["b"]);
-    // Bound twice is bound once.
+    // A second identical binding changes nothing.
     let generation = world.host.generation();
     world.bind("a", "in", "x.*");
     assert_eq!(world.host.generation(), generation);
@@ -146,7 +145,7 @@ fn bindings_lead_from_exchanges_to_queues_and_exchanges() {
         text(bind("a", "none")),
         "NOT_FOUND - no exchange 'none' in vhost '/'"
     );
-    // As RabbitMQ: what is not there is unbound.
+    // As in RabbitMQ, unbinding what does not exist succeeds.
     world
         .host
         .unbind_queue(world.owner, "none", "none", "", none)
@@ -241,7 +240,7 @@ fn exchanges_go_with_their_last_binding_or_on_demand() {
         text(world.host.delete_exchange("outer", true)),
         "PRECONDITION_FAILED - exchange 'outer' in vhost '/' in use"
     );
-    // The queue goes, and with it what leads to it alone.
+    // Deleting the queue also deletes the auto-delete exchanges that led only to it.
     world
         .host
         .delete_queue(world.owner, "q", false, false)

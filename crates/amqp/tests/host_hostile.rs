@@ -1,4 +1,4 @@
-//! Every declaration of a client is answered, and what was taken is there again after a restart.
+//! Any declaration of a client gets an answer, and accepted ones are restored after a restart.
 
 use crate::host_common::World;
 use cloverleaf_amqp::wire::{Table, Value, method, table_bytes};
@@ -106,7 +106,7 @@ fn carry_out(world: &World, call: &Call) {
         "x-delayed-message",
         "",
     ];
-    // Refusals are answers too.
+    // Errors are answers, too.
     match call.what {
         0..=2 => drop(host.declare_queue(
             owner,
@@ -171,7 +171,7 @@ proptest! {
         for binding in world.host.bindings() {
             prop_assert!(bindings.contains(&binding));
         }
-        // A second start finds what the first one left.
+        // A second start restores the same as the first.
         let after = world.host.bindings();
         world.kill_and_restart();
         prop_assert_eq!(world.host.bindings(), after);

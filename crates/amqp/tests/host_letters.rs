@@ -1,4 +1,4 @@
-//! Where dead letters go, and where they do not go twice.
+//! The routing of dead-lettered messages: which queues get a copy, and that none gets two.
 
 use crate::host_common::{World, receive};
 use cloverleaf_amqp::wire::{Array, Properties, Value, array_bytes};

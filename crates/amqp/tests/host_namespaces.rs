@@ -1,4 +1,5 @@
-//! Virtual hosts of two namespaces of one broker: each has its own names, routes and dead letters.
+//! Virtual hosts of two namespaces of one broker: each has names, routes and dead letters of its
+//! own.
 
 use crate::host_common::{World, receive, to_queue};
 
@@ -29,7 +30,7 @@ fn the_same_names_in_two_virtual_hosts_are_two_things() {
     consumer.reject(got[0].id).unwrap();
     drop(consumer);
     for world in [&first, &second] {
-        // Long enough for the housekeeping to note what has moved.
+        // Long enough for the housekeeping to persist which messages have moved.
         world.advance(20);
     }
     drop((work, second));

@@ -1,4 +1,4 @@
-//! Queues: declared, used, deleted; with RabbitMQ's words where something cannot be.
+//! Queues: declared, used, deleted; with RabbitMQ's error texts.
 
 use std::sync::Arc;
 
@@ -72,13 +72,13 @@ fn a_second_declaration_says_the_same() {
              'classic'"
         )
     );
-    // Another integer type is no other value, and what is implied may be said.
+    // Another integer type is the same value, and a default may be given explicitly.
     let same = [
         ("x-queue-type", Value::String(b"classic")),
         ("x-message-ttl", Value::I64(1_000)),
     ];
     world.queue_with("q", &same);
-    // A passive one asks for nothing but its being there.
+    // A passive declaration only checks that the queue exists.
     world
         .declare("q", &[], |declare| declare.passive = true)
         .unwrap();
@@ -115,7 +115,7 @@ fn exclusive_queues_are_their_connections_own_and_go_with_it() {
     assert_eq!(text(consume(other)), locked);
     let passive = world.declare_as(other, "q", &[], |declare| declare.passive = true);
     assert_eq!(text(passive), locked);
-    // Everybody publishes to it.
+    // Every connection may publish to it.
     world.publish("", "q", "1");
     let consumer = consume(mine).unwrap();
     consumer.set_window(9);
@@ -128,7 +128,7 @@ fn exclusive_queues_are_their_connections_own_and_go_with_it() {
     assert!(queue.is_deleted() && host.generation() > generation);
     assert!(host.bindings().is_empty());
     assert!(world.broker.topics().is_empty());
-    // A declaration as nobody's own is another queue.
+    // Declared without `exclusive` it is an ordinary queue.
     world.declare_as(other, "q", &[], |_| {}).unwrap();
 }
 
@@ -225,7 +225,7 @@ fn a_purge_leaves_what_consumers_hold() {
     assert_eq!(held.len(), 2);
     consumer.set_window(0);
     assert!(consumer.nack(held[1].id, 0).is_ok());
-    // One that came back and two that were never delivered.
+    // One requeued message, and two that were never delivered.
     assert_eq!(world.host.purge_queue(world.owner, "q"), Ok(3));
     assert_eq!(queue.counts().0, 0);
     world.publish("", "q", "5");
@@ -244,7 +244,7 @@ fn auto_delete_queues_go_with_their_last_consumer() {
     };
     let queue = auto("q");
     world.bind("q", "amq.topic", "#");
-    // Without ever a consumer it stays.
+    // A queue that never had a consumer stays.
     world.host.consumer_left(&queue);
     let (first, second) = (world.consumer(&queue, 1), world.consumer(&queue, 1));
     drop(first);
@@ -254,7 +254,7 @@ fn auto_delete_queues_go_with_their_last_consumer() {
     world.host.consumer_left(&queue);
     assert!(queue.is_deleted());
     assert!(world.routed("amq.topic", "x").is_empty());
-    // One that only gets single messages is no consumer.
+    // A pull consumer of `basic.get` does not count as a consumer.
     let queue = auto("r");
     let pull = ConsumerOptions {
         pull: true,
@@ -265,7 +265,7 @@ fn auto_delete_queues_go_with_their_last_consumer() {
     assert!(!queue.is_deleted());
 }
 
-/// The next write to the journal fails, and so does each one after it until a snapshot.
+/// Makes each write to the journal fail until its next snapshot.
 fn break_the_journal(world: &World) {
     world.faults.set(|faults| faults.write_after = Some(0));
 }
@@ -289,18 +289,18 @@ fn a_queue_that_cannot_be_deleted_goes_later() {
         leave(&unused);
         leave(&wanted);
     }
-    // Not deleted, and nobody else's meanwhile.
+    // Neither deleted, nor usable by another connection meanwhile.
     assert!(!owned.is_deleted() && !unused.is_deleted() && !wanted.is_deleted());
     let again = world.declare("owned", &[], |_| {});
     assert_eq!(again.unwrap_err().code, ReplyCode::ResourceLocked);
-    // It has a consumer again when the time comes.
+    // This queue has a consumer again before the deletion is retried.
     let consumer = world.consumer(&wanted, 1);
     world.broker.tick();
     assert!(!owned.is_deleted(), "the router has not come yet");
     world.advance(1_000);
     assert!(owned.is_deleted() && unused.is_deleted() && !wanted.is_deleted());
     world.declare("owned", &[], |_| {}).unwrap();
-    // The next time is like the first.
+    // A second postponed deletion works like the first.
     break_the_journal(&world);
     drop(consumer);
     world.host.consumer_left(&wanted);
@@ -466,7 +466,7 @@ fn a_queue_that_others_use_leaves_its_topic() {
         .unwrap();
     assert!(world.broker.topic("q").is_some());
     assert!(world.host.queues().is_empty());
-    // And again as a queue, with the old topic.
+    // Declared again, the queue uses the old topic.
     assert!(Arc::ptr_eq(&world.queue("q").topic, &queue.topic));
 }
 
@@ -487,7 +487,7 @@ fn what_others_delete_is_gone_here_too() {
     assert!(world.host.generation() > generation);
     assert!(world.host.queues().is_empty() && world.host.bindings().is_empty());
     assert!(topic.options().settings.is_empty());
-    // A new one of that name has none of the old one's bindings.
+    // A new queue with this name has none of the old bindings.
     world.queue("by topic");
     assert!(world.routed("amq.fanout", "").is_empty());
 }
@@ -504,7 +504,8 @@ fn what_others_have_made_anew_stays() {
         topic.subscription_or_create(SUBSCRIPTION, options).unwrap();
         topic
     };
-    // A channel of the subscription's name, when the queue is deleted, and when it is found out.
+    // Another protocol creates a new subscription of the queue's name, before the queue is deleted
+    // in one case, and before the router's scan in the other.
     let topics = ["deleted", "found out"].map(made_anew);
     let deleted = world
         .host
@@ -516,7 +517,7 @@ fn what_others_have_made_anew_stays() {
         assert!(!topic.is_deleted() && topic.subscription(SUBSCRIPTION).is_some());
         assert!(topic.options().settings.is_empty());
     }
-    // A topic of the old one's name.
+    // Another protocol creates a topic of the deleted one's name.
     let queue = world.queue("q");
     world.broker.delete_topic("q").unwrap();
     let made = world.broker.topic_or_create("q", TopicOptions::default);
@@ -585,7 +586,7 @@ fn levels_of_priority_are_bounded_for_all_queues_together() {
     for _ in 0..2 {
         let declared = (0..).take_while(|number| declare(*number).is_ok()).count();
         assert_eq!(declared, 4, "1,024 levels are 16 MiB");
-        // Others may still have queues.
+        // Queues without priorities are still accepted.
         world.queue("plain");
         for number in 0..4 {
             let name = format!("p{number}");

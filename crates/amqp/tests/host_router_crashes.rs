@@ -1,5 +1,5 @@
-//! The router and crashes: whatever dies on the way, no persistent message that was confirmed is
-//! lost between its death, or its delay, and its queue.
+//! The router and crashes: at whatever write the process dies, no confirmed persistent message is
+//! lost between its death, or its delay, and its new queue.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use cloverleaf_amqp::wire::Value;
 
 const MESSAGES: usize = 12;
 
-/// Puts messages on their way: half of them will be rejected, half wait for a delay.
+/// Publishes messages: half of them will be rejected, half are delayed.
 fn world() -> (World, BTreeSet<String>) {
     let world = World::new();
     world.exchange_with(
@@ -38,7 +38,7 @@ fn world() -> (World, BTreeSet<String>) {
     (world, bodies)
 }
 
-/// The bodies in both queues, once everything has arrived.
+/// The bodies in both queues once the router is done.
 fn arrived(world: &World) -> BTreeSet<String> {
     let mut bodies = BTreeSet::new();
     for _ in 0..4 {
@@ -51,7 +51,7 @@ fn arrived(world: &World) -> BTreeSet<String> {
     bodies
 }
 
-/// Goes on until the disk dies, if it does.
+/// Continues until the disk dies, or is done.
 fn go_on(world: &World, changes: u64) {
     world.disk.die_after(changes);
     for _ in 0..6 {
@@ -84,7 +84,7 @@ fn a_kill_in_each_change_of_the_disk_loses_nothing() {
     }
 }
 
-/// However long the disk takes for the sync that they wait for.
+/// The sync that they wait for may take any time.
 #[test]
 fn a_kill_routes_none_twice_that_had_moved() {
     let (mut world, bodies) = world();

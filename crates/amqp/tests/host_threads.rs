@@ -1,4 +1,5 @@
-//! A virtual host as it runs: sessions of several threads, the broker's own threads, the router's.
+//! A virtual host as in production: sessions on several threads, the broker's threads, the
+//! router's.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +18,7 @@ use cloverleaf_broker::{
 };
 use cloverleaf_log::{BatchBuilder, Durability, Log, LogOptions, SimDisk};
 
-/// Long enough on any machine; nothing waits for it that works.
+/// A timeout that only a fault reaches.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn open(disk: &SimDisk) -> (Log, Broker, Arc<VirtualHost>) {
@@ -32,7 +33,7 @@ fn open(disk: &SimDisk) -> (Log, Broker, Arc<VirtualHost>) {
     (log, broker, host)
 }
 
-/// Runs `work` beside the broker's and the router's threads.
+/// Runs `work` while the broker's and the router's threads run.
 fn running(disk: &SimDisk, work: impl FnOnce(&Arc<VirtualHost>)) {
     let (log, broker, host) = open(disk);
     thread::scope(|scope| {
@@ -54,7 +55,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Waits for so many messages.
+/// Waits for `count` messages.
 fn receive(consumer: &Consumer, count: u32) {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut context = Context::from_waker(&waker);
@@ -130,7 +131,7 @@ fn the_router_wakes_for_the_dead_the_delayed_and_the_expired() {
         }
         receive(&consumer, 2);
 
-        // The consumer is told when its queue goes, here because its time is over.
+        // The consumer is notified when its queue is deleted, here because it expires.
         let short = declare(host, "short", &[("x-expires", Value::I32(20))]).unwrap();
         let start = Instant::now();
         while !short.is_deleted() {
@@ -156,7 +157,7 @@ fn changes_from_many_threads_leave_a_whole_virtual_host() {
                     ..Routed::default()
                 };
                 while !over.load(Ordering::Relaxed) {
-                    // The topology is whole, whatever is in it.
+                    // Routing works in every intermediate state.
                     for name in ["x0", "x1", ""] {
                         let _ = host.route(name, &key("q1"));
                     }
@@ -177,7 +178,7 @@ fn changes_from_many_threads_leave_a_whole_virtual_host() {
     assert_eq!(host.bindings(), before);
 }
 
-/// All ends of all bindings are there.
+/// Checks that both ends of all bindings exist.
 fn check(host: &VirtualHost) {
     let exchanges = host.exchanges();
     let queues = host.queues();
@@ -207,7 +208,7 @@ fn change(host: &VirtualHost, seed: u64) {
     for _ in 0..1_500 {
         let (a, b) = (random.below(3), random.below(3));
         let (queue, exchange) = (format!("q{a}"), format!("x{b}"));
-        // Most are refused now and then: somebody else was there first.
+        // Each change may be refused, because another thread was first.
         match random.below(12) {
             0..=2 => drop(declare(host, &queue, &[])),
             3 => drop(host.delete_queue(owner, &queue, false, false)),

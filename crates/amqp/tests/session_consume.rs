@@ -71,7 +71,7 @@ fn arguments_of_another_type_are_refused() {
             format!("PRECONDITION_FAILED - invalid arg '{name}' for queue 'q' in vhost '/'{why}");
         assert_eq!(peer.closed(), (406, text));
     }
-    // Unknown to RabbitMQ 4, too.
+    // RabbitMQ 4 ignores this argument, too.
     let world = World::default();
     let mut peer = world.channel();
     peer.declare("q", &[]);
@@ -105,7 +105,7 @@ fn telemetry_sees_what_a_consumer_holds() {
     world.advance(40);
     peer.ack(1, false);
     assert_eq!(peer.deliveries().len(), 1);
-    // Nothing waits behind the third.
+    // No message waits after the third.
     let now = seen(&peer);
     assert_eq!(
         (now.gauges.credit_used, now.gauges.no_credit_since_us),
@@ -189,7 +189,7 @@ fn a_limit_of_the_channel_is_shared_by_its_consumers() {
     assert_eq!(peer.bodies().len(), 3);
     peer.ack(2, true);
     assert_eq!(peer.bodies().len(), 2);
-    // Also for consumers that were there before.
+    // The shared limit also applies to existing consumers.
     let mut peer = world.channel();
     peer.declare("s", &[]);
     peer.consume("s", "c", false);
@@ -199,10 +199,11 @@ fn a_limit_of_the_channel_is_shared_by_its_consumers() {
     assert_eq!(peer.bodies(), ["1"]);
 }
 
-/// As RabbitMQ's limiter has it: what it is given needs no acknowledgement and takes no place.
+/// As in RabbitMQ's limiter: a `no-ack` consumer is blocked by the channel's limit, although its
+/// own deliveries do not count.
 #[test]
 fn who_does_not_acknowledge_gets_nothing_while_the_channels_limit_is_reached() {
-    // With many consumers they are ranked, and no longer looked at one by one.
+    // With many consumers the engine ranks them, and no longer scans all.
     for others in [0, 20] {
         let world = World::default();
         let mut peer = world.channel();
@@ -219,7 +220,7 @@ fn who_does_not_acknowledge_gets_nothing_while_the_channels_limit_is_reached() {
             peer.consume("free", &format!("none-{number}"), true);
         }
         assert!(peer.bodies().is_empty(), "{others} others");
-        // Queues that wait have their turn in order: first the one that waited first.
+        // Queues blocked by the limit take turns, the one that has waited longest first.
         peer.ack(0, true);
         assert_eq!(peer.bodies(), ["2"]);
         peer.ack(0, true);
@@ -233,7 +234,7 @@ fn who_does_not_acknowledge_gets_nothing_while_the_channels_limit_is_reached() {
         assert_eq!(peer.bodies(), ["4"]);
         peer.publish("", "held", "4");
         assert_eq!(peer.bodies(), ["4"]);
-        // It holds for consumers that were there before it, and goes with it.
+        // The limit applies to consumers that are older than it, and ends with it.
         peer.publish("", "free", "5");
         assert!(peer.bodies().is_empty());
         let qos = method::BasicQos::default();
@@ -279,7 +280,7 @@ fn what_is_requeued_keeps_its_place() {
     };
     peer.method(1, Method::BasicReject(reject));
     assert_eq!(peer.deliveries(), [(8, false, "4".to_owned())]);
-    // Messages that a lost connection had in flight come again, in their old order.
+    // Messages in flight on a lost connection are redelivered in their old order.
     drop(peer);
     let mut peer = world.channel();
     peer.consume("q", "c", false);
@@ -323,7 +324,7 @@ fn a_cancelled_consumer_can_still_acknowledge() {
     assert_eq!(peer.counts("q"), (1, 0));
     peer.ack(1, false);
     assert!(peer.receive().is_empty(), "nothing more is delivered");
-    // The tag is free again; what is unacknowledged is the channel's.
+    // The tag may be used again; unacknowledged deliveries belong to the channel.
     peer.consume("q", "c", false);
     assert_eq!(peer.bodies(), ["3"]);
     peer.nack(2, false, true);
@@ -400,7 +401,7 @@ fn what_a_consumer_without_acknowledgements_was_given_is_sent_before_it_ends() {
     let got = peer.receive();
     let (last, deliveries) = got.split_last().unwrap();
     assert_eq!(last.id(), method::BasicCancelOk::ID);
-    // All were delivered, or are there still.
+    // Each message was delivered, or is still in the queue.
     let (ready, _) = peer.counts("q");
     assert_eq!(deliveries.len() + ready as usize, 100);
 }
@@ -452,7 +453,7 @@ fn a_queue_that_is_deleted_cancels_its_consumers() {
         panic!("{:?}", got[0].method());
     };
     assert_eq!(cancel.consumer_tag, "c");
-    // It does not matter any more, but it is no fault.
+    // The acknowledgement has no effect, but is no error.
     peer.ack(1, false);
     assert!(peer.receive().is_empty());
 }
@@ -476,7 +477,7 @@ fn an_old_acknowledgement_does_not_meet_a_new_queue() {
     peer.consume("q", "new", false);
     publish_all(&mut peer, &["2"]);
     assert_eq!(peer.deliveries(), [(2, false, "2".to_owned())]);
-    // Of the message that went with the old queue, which had the same place.
+    // Acknowledges the message of the old queue, which had the same offset.
     peer.ack(1, false);
     drop(peer);
     let mut peer = world.channel();
@@ -510,14 +511,14 @@ fn an_answer_goes_straight_to_who_asked() {
     let got = client.receive();
     assert_eq!(got[0].delivery().2, "4");
     assert_eq!(got[0].properties().correlation_id, Some("1"));
-    // Nothing waits there, as far as others are told, whatever does.
+    // The queue's counts are always the same, whatever it has.
     let long = "x".repeat(100_000);
     for _ in 0..20 {
         server.publish_with("", &reply_to, &answer, &long, true);
     }
     assert_eq!(server.counts(&reply_to), (0, 1));
     assert_eq!(client.receive().len(), 20);
-    // It goes with its consumer, however that goes.
+    // The queue is deleted with its consumer, however that ends.
     let cancel = method::BasicCancel {
         consumer_tag: "r",
         no_wait: true,

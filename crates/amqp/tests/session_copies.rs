@@ -1,4 +1,4 @@
-//! A message for very many queues: its copies are made in turns, and what comes behind it waits.
+//! A message for very many queues: its copies are made in turns, and later input waits.
 
 use crate::session_common::{Peer, World, method_frame, publish_frames};
 use cloverleaf_amqp::wire::{Method, Properties, Table, Value, method, table_bytes};
@@ -6,14 +6,14 @@ use cloverleaf_log::{BatchBuilder, Durability};
 use cloverleaf_session::Session as _;
 
 const QUEUES: usize = 1_000;
-/// Most copies that a session makes before it lets others have a turn.
+/// Maximum number of copies that a session makes before it lets others have a turn.
 const TURN_MAX: usize = 256;
 
 fn name(number: usize) -> String {
     format!("q-{number:04}")
 }
 
-/// A connection beside many queues, bound to `amq.fanout`.
+/// A connection, and many queues bound to `amq.fanout`.
 fn fan_out(world: &World) -> Peer<'_> {
     let mut peer = world.channel();
     for number in 0..QUEUES {
@@ -29,7 +29,7 @@ fn fan_out(world: &World) -> Peer<'_> {
     peer
 }
 
-/// How many messages all queues have together.
+/// The number of messages in all queues together.
 fn copies(world: &World) -> usize {
     let owner = world.host.owner();
     let queues = (0..QUEUES).map(|number| world.host.queue(owner, &name(number)).unwrap());
@@ -44,7 +44,7 @@ fn publish(exchange: &str, key: &str, body: &str) -> Vec<u8> {
     publish_frames(1, exchange, key, &persistent, body.as_bytes(), false)
 }
 
-/// Lets the session have turns until it wants no more. Returns how many there were.
+/// Polls the session until it wants no more turns. Returns their number.
 fn turns(peer: &mut Peer<'_>, mut made: usize) -> usize {
     let mut turns = 0;
     while peer.session.wants_turn() {
@@ -75,7 +75,7 @@ fn a_fan_out_is_made_in_turns_and_confirmed_at_its_end() {
     world.log.step();
     let got = peer.receive();
     assert_eq!(got[0].id(), method::BasicAck::ID);
-    // Each queue has them in their order.
+    // Each queue has the messages in their order.
     peer.send(
         &[
             publish("amq.fanout", "", "two"),
@@ -146,7 +146,7 @@ fn a_dead_letter_for_very_many_is_the_routers() {
     assert!(peer.session.wants_input());
 }
 
-/// A commit waits for room, and not for ever: one that only acknowledges has nothing to copy.
+/// A commit without publishes waits for the disk, too, but not forever: it has nothing to copy.
 #[test]
 fn a_commit_without_publishes_waits_for_room() {
     let world = World::with_slow_disk();

@@ -1,12 +1,12 @@
-//! A message that a client gives up is where it belongs before its next command is answered: no
-//! thread has to do anything in between.
+//! A rejected message is in its new queue before the client's next method is answered: no other
+//! thread is involved.
 
 use crate::host_common::to_queue;
 use crate::session_common::{Peer, World, method_frame};
 use cloverleaf_amqp::wire::{Method, Table, Value, method, table_bytes};
 use cloverleaf_session::Session as _;
 
-/// The queue `work`, whose dead letters go to `dead`, with so many messages.
+/// The queue `work` with `count` messages, which dead-letters into the queue `dead`.
 fn with_work<'w>(
     world: &'w World,
     count: usize,
@@ -21,7 +21,7 @@ fn with_work<'w>(
     peer
 }
 
-/// A consumer of `work` with so many messages in hand.
+/// A consumer of `work` with `count` unacknowledged messages.
 fn consuming(world: &World, count: usize) -> Peer<'_> {
     let mut peer = with_work(world, count, &[]);
     peer.consume("work", "c", false);
@@ -69,7 +69,7 @@ fn a_dead_letter_is_there_when_the_next_command_is_answered() {
     let bodies: Vec<&[u8]> = got.iter().map(|got| &got.body[..]).collect();
     assert_eq!(bodies, [&b"0"[..], b"1", b"2", b""]);
     assert_eq!(got[3].id(), method::BasicGetEmpty::ID);
-    // In a transaction it is there once that is committed.
+    // In a transaction the message is dead-lettered with the commit.
     let select = Method::TxSelect(method::TxSelect {});
     peer.ask(1, select, method::TxSelectOk::ID);
     peer.send(&[nack(4, false), get()].concat());
@@ -95,8 +95,8 @@ fn one_that_the_disk_has_not_taken_yet_is_waited_for() {
     assert_eq!(peer.receive()[0].body, b"0");
 }
 
-/// Thousands that are given up at once are no long turn of the connection's core: the router goes
-/// on, and the next command waits for it.
+/// Thousands of rejections at once must not occupy the connection's core for long: the router
+/// routes the rest, and the next method waits for it.
 #[test]
 fn many_are_the_routers_and_the_next_command_waits() {
     const COUNT: usize = 3_000;
@@ -136,14 +136,15 @@ fn a_queue_that_is_deleted_right_after_loses_no_letter() {
     let mut peer = consuming(&world, 3_000);
     peer.send(&[nack(0, true), delete()].concat());
     world.host.router_tick();
-    // The disk does not have them yet: the router is asked whether all are routed.
+    // The copies are not synced yet: the router is asked whether all messages are routed.
     assert!(peer.receive().is_empty());
     world.host.router_tick();
     assert_eq!(peer.receive()[0].id(), method::QueueDeleteOk::ID);
     assert_eq!(peer.counts("dead").0, 3_000);
 }
 
-/// Its messages have expired before; RabbitMQ's queue has routed them when it hears of its end.
+/// The messages have expired before; a RabbitMQ queue dead-letters them before it handles its
+/// deletion.
 #[test]
 fn a_queue_that_another_connection_deletes_loses_no_letter() {
     const COUNT: usize = 3_000;
@@ -183,12 +184,12 @@ fn the_end_of_the_router_holds_up_nobody() {
     assert_eq!(peer.receive()[0].body, b"0");
     peer.publish("", "work", "next");
     let (tag, _, _) = peer.deliveries().remove(0);
-    // A message that dies from now on stays where it is until the next start.
+    // A message that dies from now on stays in its queue until the next start.
     peer.nack(tag, false, false);
     assert!(peer.session.wants_input());
 }
 
-/// A connection with so many messages in hand of a queue that it leaves with it.
+/// A connection with `count` unacknowledged messages of a queue that is deleted with it.
 fn with_own_queue(world: &World, exclusive: bool, count: usize) -> Peer<'_> {
     let mut peer = world.channel();
     peer.declare("dead", &[]);
@@ -209,8 +210,8 @@ fn with_own_queue(world: &World, exclusive: bool, count: usize) -> Peer<'_> {
     peer
 }
 
-/// An exclusive queue, and one that goes with its last consumer, go once their dead letters are
-/// where they belong.
+/// An exclusive queue, and an auto-delete queue, are deleted only after their messages are
+/// dead-lettered.
 #[test]
 fn who_leaves_takes_no_letter_along_with_a_queue() {
     const COUNT: usize = 3_000;

@@ -1,11 +1,11 @@
-//! A method that tells of a queue comes after what the same connection has published to it,
-//! although another thread may write that.
+//! A method that reveals a queue's content comes after the connection's earlier publishes, even if
+//! another thread still has to write them.
 
 use crate::session_common::{Got, Peer, World};
 use cloverleaf_amqp::wire::{Method, method};
 
-/// Sends a method for the queue "q" behind a publish that is not written yet, and says what came
-/// before it was, and after.
+/// Sends a method for the queue "q" after a publish that is not written yet. Returns what was
+/// received before the write, and after it.
 fn before_and_after(peer: &mut Peer<'_>, method: Method<'_>) -> (Vec<Got>, Vec<Got>) {
     peer.publish("", "q", "one");
     peer.method(1, method);
@@ -36,7 +36,7 @@ fn get_finds_what_was_published_before() {
     assert!(before.is_empty(), "{before:?}");
     assert_eq!(after[0].id(), method::BasicGetOk::ID);
     assert_eq!(after[0].body, b"one");
-    // With nothing on its way the answer comes at once.
+    // With nothing pending the answer comes at once.
     peer.method(1, get());
     assert_eq!(peer.receive()[0].id(), method::BasicGetEmpty::ID);
 }
@@ -88,7 +88,7 @@ fn others_publishes_are_not_waited_for_without_end() {
     other.publish("", "q", "later");
     let got = peer.receive();
     assert_eq!(got[0].body, b"mine");
-    // Nor is what was published to another queue.
+    // A publish to another queue is not waited for either.
     peer.method(1, get());
     world.log.step();
     assert_eq!(peer.receive()[0].body, b"theirs");

@@ -1,4 +1,4 @@
-//! The memory that large messages and unfinished ones cost.
+//! The memory that large messages and unfinished messages take.
 
 use std::task::{Context, Waker};
 
@@ -7,7 +7,7 @@ use cloverleaf_amqp::wire::{Method, Properties, method};
 use cloverleaf_amqp::{ContentMemory, SessionOptions};
 use cloverleaf_session::{Output, Session as _};
 
-/// The output that the next poll wants written.
+/// The output of one poll.
 fn polled(peer: &mut Peer<'_>) -> Output {
     let mut out = Output::default();
     let mut cx = Context::from_waker(Waker::noop());
@@ -69,7 +69,7 @@ fn a_body_of_many_frames_is_stored_as_it_was_sent() {
         .collect();
     let whole = publish_frames(1, "", "q", &properties, body.as_bytes(), false);
     peer.send(&whole);
-    // The same, with frames of another channel in between, and to two queues by an exchange.
+    // The same body, with frames of another channel in between, and routed to two queues.
     let other = publish_frames(2, "", "q", &properties, b"small", false);
     let (one, two) = (frames_of(&whole), frames_of(&other));
     for (n, frame) in one.iter().enumerate() {
@@ -82,7 +82,7 @@ fn a_body_of_many_frames_is_stored_as_it_was_sent() {
     let bodies = peer.bodies();
     assert_eq!(bodies.len(), 3);
     assert!(bodies[0] == body && bodies[1] == "small" && bodies[2] == body);
-    // A message that is returned comes back whole.
+    // A returned message has its whole body.
     peer.send(&publish_frames(
         1,
         "",
@@ -103,7 +103,7 @@ fn small_memory() -> SessionOptions {
     }
 }
 
-/// Begins contents on channels 1 to `count`, and holds 4000 bytes of each.
+/// Begins contents on channels 1 to `count`, and sends 4000 bytes of each.
 fn begin_contents(peer: &mut Peer<'_>, count: u16) {
     for number in 1..=count {
         if number > 1 {
@@ -112,7 +112,7 @@ fn begin_contents(peer: &mut Peer<'_>, count: u16) {
         let whole = publish_frames(number, "", "q", &Properties::default(), &[7; 9000], false);
         let frames = frames_of(&whole);
         peer.send(&frames[0]);
-        // Between method and header, so that the session holds what comes.
+        // A heartbeat between method and header, so that the session keeps the content itself.
         peer.send(&crate::session_common::frame(8, 0, &[]));
         peer.send(&frames[1]);
         peer.send(&frames[2]);
@@ -155,7 +155,7 @@ fn who_holds_an_unfinished_content_for_long_gives_way_once_the_memory_is_tight()
     assert!(first.session.next_due_us() <= world.now().us);
     assert_eq!(first.closed().0, 506);
     assert_eq!(memory.bytes(), 2 * held);
-    // The others have not held theirs for long, and by then there is room.
+    // The others have not held memory for long, and by then it is no longer tight.
     world.advance(60_000);
     assert!(others[0].receive().iter().all(|got| got.channel == 0));
     assert!(others[1].receive().iter().all(|got| got.channel == 0));

@@ -1,4 +1,4 @@
-//! Handshake, channels, heartbeats, and what ends a connection.
+//! Handshake, channels, heartbeats, and the ends of a connection.
 
 use crate::session_common::{Got, World, frame, method_frame, publish_frames};
 use cloverleaf_access::{Argon2id, Cost, User, Users};
@@ -81,7 +81,7 @@ fn a_wrong_password_is_told_to_who_understands_it() {
     assert_eq!(ids, expected);
 }
 
-/// Whether a client that says this may come in, and what our log says if it may not.
+/// Whether a client with this response may log in; if not, the reason in the broker's log.
 fn logs_in(mechanism: &str, response: &[u8]) -> Result<(), String> {
     let world = World::default();
     let mut peer = world.connect_silent();
@@ -121,7 +121,7 @@ fn responses_are_read_as_rabbitmq_reads_them() {
     }
 }
 
-/// A user whose password takes long to verify.
+/// A broker with a user whose password takes long to verify.
 fn slow_world() -> World {
     let cost = Cost {
         memory_kib: 8,
@@ -198,7 +198,7 @@ fn who_has_no_name_is_guest() {
 
 #[test]
 fn a_large_frame_before_the_login_is_refused_before_it_is_there() {
-    // The first 7 bytes say it: a method of channel 0.
+    // The frame header alone, a method of channel 0, is enough for the refusal.
     for (payload, is_taken) in [(8192u32, true), (8193, false)] {
         let world = World::default();
         let mut peer = world.connect_silent();
@@ -351,7 +351,7 @@ fn frames_in_a_wrong_place_end_the_connection() {
         let (found, words) = peer.closed();
         assert_eq!(found, code, "{words}");
         assert!(words.ends_with(text), "{words}");
-        // Frames that come before the client has heard of it are ignored.
+        // Frames that the client sends before it knows of the close are ignored.
         peer.send(&open);
         assert!(peer.receive().is_empty());
         peer.method(0, Method::ConnectionCloseOk(method::ConnectionCloseOk {}));
@@ -377,7 +377,7 @@ fn a_channel_ends_alone_and_its_number_is_used_again() {
     peer.consume("nothing", "", false);
     let expected = "NOT_FOUND - no queue 'nothing' in vhost '/'";
     assert_eq!(peer.closed(), (404, expected.to_owned()));
-    // Sent before the client knew.
+    // Sent before the client knows of the close.
     peer.publish("", "x", "ignored");
     assert!(peer.receive().is_empty());
     peer.method(1, Method::ChannelCloseOk(method::ChannelCloseOk {}));

@@ -1,11 +1,11 @@
-//! Publishing: contents however they are cut, confirms, returns, transactions.
+//! Publishing: contents in any number of pieces, confirms, returns, transactions.
 
 use crate::session_common::{Got, World, publish_frames};
 use cloverleaf_amqp::wire::{Method, Properties, Table, Value, method, table_bytes};
 use cloverleaf_amqp::{ContentMemory, SessionOptions};
 use cloverleaf_session::Session as _;
 
-/// The confirms among what came: up to which number, whether several, whether it holds.
+/// The confirms among these methods: delivery tag, `multiple`, and whether it is an ack.
 fn confirms(all: &[Got]) -> Vec<(u64, bool, bool)> {
     let confirm = |got: &Got| match got.method() {
         Method::BasicAck(ack) => Some((ack.delivery_tag, ack.multiple, true)),
@@ -28,7 +28,7 @@ fn a_persistent_message_is_confirmed_by_the_disk_and_a_transient_one_at_once() {
     assert!(peer.receive().is_empty(), "not synced");
     world.settle();
     assert_eq!(confirms(&peer.receive()), [(2, false, true)]);
-    // One read, one confirm for all.
+    // One read gets one confirm for all its publishes.
     let persistent = Properties {
         delivery_mode: Some(2),
         ..Default::default()
@@ -80,7 +80,7 @@ fn contents_arrive_however_they_are_cut_and_mixed() {
             }
         }
     }
-    // Frames of two contents and heartbeats in turns.
+    // Frames of two contents and heartbeats alternate.
     let cut = |channel| {
         let body = [b'0' + channel as u8; 9000];
         let frames = publish_frames(channel, "", "q", &properties, &body, false);
@@ -275,7 +275,7 @@ fn a_transaction_holds_together() {
     peer.ask(1, rollback, method::TxRollbackOk::ID);
     world.settle();
     assert_eq!(peer.counts("out"), (0, 0));
-    // The delivery is unacknowledged again.
+    // After the rollback the delivery is unacknowledged again.
     peer.publish("", "out", "result");
     peer.ack(1, false);
     peer.method(1, Method::TxCommit(method::TxCommit {}));
@@ -313,7 +313,7 @@ fn what_was_confirmed_is_there_after_a_kill() {
     assert_eq!(peer.bodies(), ["kept"]);
 }
 
-/// A TLS record is shown when it is whole; its first bytes may have come long before.
+/// The driver shows a TLS record when it is complete; its first bytes may have come long before.
 #[test]
 fn a_request_begins_with_bytes_that_only_the_driver_has_seen() {
     let world = World::default();

@@ -1,4 +1,4 @@
-//! Leftovers when a channel, a queue or a message goes.
+//! Leftovers at the end of a channel, a queue or a message.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use cloverleaf_amqp::SessionOptions;
 use cloverleaf_amqp::wire::{Method, Properties, method};
 use cloverleaf_log::{Batch, BatchBuilder, Durability};
 
-/// A consumer without acknowledgements that has been given more than one round of output takes.
+/// A `no-ack` consumer that was given more messages than one round of output takes.
 fn with_a_rest(world: &World) -> Peer<'_> {
     let mut peer = world.channel();
     peer.declare("q", &[]);
@@ -51,7 +51,7 @@ fn what_needs_no_acknowledgement_is_written_before_its_channel_goes() {
         let delivered = deliveries(&got);
         assert!(delivered > 0 && delivered < 500);
         assert_eq!(delivered + left, 500, "{how:?}");
-        // Nothing comes behind the answer.
+        // No delivery comes after the answer.
         assert_eq!(deliveries(&got[got.len() - 1..]), 0);
     }
 }
@@ -89,7 +89,7 @@ fn a_publish_that_fails_is_not_held_against_confirms_of_others() {
     peer.open_channel(2);
     let select = Method::ConfirmSelect(method::ConfirmSelect::default());
     peer.ask(2, select, method::ConfirmSelectOk::ID);
-    // The log takes none so large.
+    // The log accepts no batch of this size.
     let body = vec![0; 129 << 20];
     let mut frames = publish_frames(1, "", "large", &Properties::default(), &body, false);
     drop(body);
@@ -128,12 +128,12 @@ fn a_publisher_at_rest_keeps_no_deleted_queue() {
     assert!(queue.strong_count() < held, "its route is forgotten");
 }
 
-/// A batch with one record that cannot be read, and a right checksum.
+/// A batch with a malformed record and a valid checksum.
 fn unreadable() -> Batch {
     let mut builder = BatchBuilder::with_capacity(100, 0);
     builder.push(None, Some(b"x"), &[]);
     let mut bytes = builder.finish().bytes().to_vec();
-    // The length of the key: more than there is.
+    // The length of the key is larger than the record.
     bytes[65] = 0x7e;
     let crc = bytes[21..].iter().fold(!0u32, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| {

@@ -1,5 +1,5 @@
-//! A user with RabbitMQ's permissions `configure`, `write` and `read`: what it may do, and what it
-//! is told of the rest.
+//! A user with RabbitMQ's permissions `configure`, `write` and `read`: what it may do, and the
+//! error texts for everything else.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ fn declare(queue: &str) -> Method<'_> {
     Method::QueueDeclare(declare)
 }
 
-/// The queue `q` and the exchange `x` are there.
+/// A broker with the queue `q` and the exchange `x`.
 fn prepared(permissions: [&str; 3]) -> World {
     let world = world(permissions);
     let Method::QueueDeclare(queue) = declare("q") else {
@@ -107,8 +107,8 @@ fn each_method_asks_for_the_permissions_that_rabbitmq_asks_for() {
         source: "amq.topic",
         ..Default::default()
     });
-    // The permissions (configure, write, read) with which each passes, and what is said with one
-    // of them missing.
+    // The permissions (configure, write, read) that each method needs, and the error text if one of
+    // them is missing.
     let (queue, exchange) = (denied("queue", "q"), denied("exchange", "x"));
     let cases = [
         (declare("q"), ["q", "", ""], &queue),
@@ -216,7 +216,7 @@ fn messages_go_to_exchanges_that_the_user_may_write_to() {
     let world = prepared(["", "^amq\\.(default|headers)$", ""]);
     let mut peer = world.channel();
     peer.publish("", "q", "c");
-    // The route of a message with headers is not remembered.
+    // The route of a message with headers is not cached.
     peer.publish("amq.headers", "", "d");
     peer.publish("amq.headers", "", "e");
     assert!(peer.receive().is_empty());

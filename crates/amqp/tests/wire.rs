@@ -1,4 +1,4 @@
-//! The decoders answer any bytes with a value or an error, and give back what was put in.
+//! The decoders answer any bytes with a value or an error, and decode what was encoded.
 
 use cloverleaf_amqp::wire::{
     ContentHeader, DEPTH_MAX, FrameError, FrameType, Method, MethodId, Properties, Reader, Table,
@@ -7,7 +7,7 @@ use cloverleaf_amqp::wire::{
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// A value that owns what it refers to.
+/// A value that owns its parts.
 #[derive(Clone, Debug)]
 enum Owned {
     Bool(bool),
@@ -57,7 +57,7 @@ fn value() -> impl Strategy<Value = Owned> {
     })
 }
 
-/// The bytes of a table, written by hand.
+/// Encodes a table independently of the code under test.
 fn table_bytes(fields: &[(String, Owned)]) -> Vec<u8> {
     let mut out = Vec::new();
     for (name, value) in fields {
@@ -149,7 +149,7 @@ fn payload(method: Method<'_>) -> Vec<u8> {
     out
 }
 
-/// Bytes of which many are small, as lengths are.
+/// Bytes that are often small, as lengths are.
 fn likely() -> impl Strategy<Value = Vec<u8>> {
     vec(prop_oneof![4 => 0u8..4, 1 => any::<u8>()], 0..80)
 }
@@ -180,7 +180,7 @@ proptest! {
                 out.shortstr(name);
                 value.write(&mut out);
             }
-            // `L` is written as `l`, and a truth as 1.
+            // `L` is encoded as `l`, and a true boolean as 1.
             prop_assert_eq!(again.len(), bytes.len());
             prop_assert!(Table::check(&again).is_ok());
         }
@@ -314,7 +314,7 @@ fn wrong_frames_are_named() {
 
 #[test]
 fn properties_of_a_real_client_are_read() {
-    // pika: persistent, with a header and a content type.
+    // Sent by pika: persistent, with a header and a content type.
     let raw = b"\xb0\x00\x0atext/plain\0\0\0\x08\x01hS\0\0\0\x01v\x02";
     let properties = Properties::read(raw).unwrap();
     assert_eq!(properties.content_type, Some("text/plain"));

@@ -18,7 +18,7 @@ use cloverleaf_log::{
     BatchBuilder, Durability, FaultyDisk, Log, LogOptions, RecordCursor, SimDisk,
 };
 
-/// A virtual host that can be killed and started again.
+/// A virtual host that can be killed and restarted.
 pub struct World {
     pub disk: SimDisk,
     /// Makes the disk fail.
@@ -122,13 +122,13 @@ impl World {
         }
     }
 
-    /// Does what `kill -9` does: the kernel keeps what it was handed.
+    /// Simulates `kill -9`: what was written to the kernel is kept.
     pub fn kill_and_restart(&mut self) {
         self.disk.kill();
         self.restart();
     }
 
-    /// Power fails: what was not synced may vanish in any way.
+    /// Simulates a power loss: writes that were not synced may be lost in any way.
     pub fn lose_power_and_restart(&mut self, seed: u64) {
         self.disk.power_loss(seed);
         self.restart();
@@ -140,7 +140,7 @@ impl World {
         self.owner = self.host.owner();
     }
 
-    /// Lets the log, the housekeeping and the router do all they have to do now.
+    /// Lets the log, the housekeeping and the router do all their pending work.
     pub fn settle(&self) {
         for _ in 0..8 {
             self.log.step();
@@ -174,7 +174,7 @@ impl World {
         self.host.declare_exchange(&declare)
     }
 
-    /// An exchange with arguments.
+    /// Declares an exchange with arguments.
     pub fn exchange_with(&self, name: &str, kind: &str, fields: &[(&str, Value<'_>)]) {
         let bytes = table_bytes(fields);
         let declare = method::ExchangeDeclare {
@@ -187,12 +187,12 @@ impl World {
         self.host.declare_exchange(&declare).unwrap();
     }
 
-    /// A durable queue.
+    /// Declares a durable queue.
     pub fn queue(&self, name: &str) -> Arc<Queue> {
         self.queue_with(name, &[])
     }
 
-    /// A durable queue with arguments.
+    /// Declares a durable queue with arguments.
     pub fn queue_with(&self, name: &str, fields: &[(&str, Value<'_>)]) -> Arc<Queue> {
         self.declare(name, fields, |_| {}).unwrap()
     }
@@ -238,7 +238,7 @@ impl World {
             .unwrap();
     }
 
-    /// The names of the queues to which a message goes.
+    /// The names of the queues to which a message is routed.
     pub fn routed(&self, exchange: &str, key: &str) -> Vec<String> {
         let routed = Routed {
             key,
@@ -315,7 +315,7 @@ impl World {
         self.log.step();
     }
 
-    /// A consumer that takes so many.
+    /// A consumer with this prefetch.
     pub fn consumer(&self, queue: &Arc<Queue>, window: u32) -> Consumer {
         let options = ConsumerOptions::default();
         let consumer = self.host.consume(self.owner, queue, options).unwrap();
@@ -323,7 +323,7 @@ impl World {
         consumer
     }
 
-    /// Takes and acknowledges all messages of a queue.
+    /// Receives and acknowledges all messages of a queue.
     pub fn drain(&self, queue: &Arc<Queue>) -> Vec<Got> {
         let consumer = self.consumer(queue, 1_000);
         let got = receive(&consumer, &queue.name);
@@ -370,7 +370,7 @@ fn unpack(delivery: &Delivery, queue: &str) -> Vec<Got> {
     got
 }
 
-/// Properties of a message that lasts.
+/// Properties of a persistent message.
 pub fn persistent() -> Properties<'static> {
     Properties {
         delivery_mode: Some(2),
@@ -378,7 +378,7 @@ pub fn persistent() -> Properties<'static> {
     }
 }
 
-/// Arguments of a queue whose dead letters go to the queue `name`, and more of them.
+/// Arguments of a queue that dead-letters into the queue `name`, followed by `more`.
 pub fn to_queue(
     name: &'static str,
     more: &[(&'static str, Value<'static>)],
@@ -388,12 +388,12 @@ pub fn to_queue(
     [&[exchange, key][..], more].concat()
 }
 
-/// The text of a refusal.
+/// The text of an expected error.
 pub fn text<T: std::fmt::Debug>(result: Result<T, Exception>) -> String {
     result.expect_err("it was to be refused").to_string()
 }
 
-/// SplitMix64: small, seeded, the same on every machine.
+/// SplitMix64: a small random generator with a seed, the same on every machine.
 pub struct Random(pub u64);
 
 impl Random {

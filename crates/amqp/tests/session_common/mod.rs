@@ -37,7 +37,7 @@ pub struct World {
     pub host: Arc<VirtualHost>,
     pub options: Arc<SessionOptions>,
     pub registry: Registry,
-    /// How far the wall clock was set forward, or back.
+    /// How far the wall clock was set forward or back, in microseconds.
     pub wall_step_us: AtomicI64,
 }
 
@@ -57,7 +57,7 @@ impl World {
         )
     }
 
-    /// A broker of which only [`Log::step`] writes, as the log's own thread does while the disk is
+    /// A broker in which only [`Log::step`] writes, as the log's own thread does while the disk is
     /// slow.
     pub fn with_slow_disk() -> World {
         let clock = Arc::new(ManualClock::new(START_MS));
@@ -95,11 +95,11 @@ impl World {
         }
     }
 
-    /// The process is killed, and starts again.
+    /// Kills the process and starts it again.
     pub fn restart(self) -> World {
         let (disk, clock) = (self.disk.clone(), self.clock.clone());
         let options = (*self.options).clone();
-        // Bytes that were handed to the kernel stay.
+        // What was written to the kernel is kept.
         disk.kill();
         drop(self);
         World::open(disk, clock, options, true)
@@ -113,13 +113,13 @@ impl World {
         }
     }
 
-    /// Sets the wall clock; the machine's other clocks do not see it.
+    /// Sets the wall clock; monotonic clocks do not change.
     pub fn step_wall_clock(&self, seconds: i64) {
         self.wall_step_us
             .fetch_add(seconds * 1_000_000, Ordering::Relaxed);
     }
 
-    /// Lets the log, the housekeeping and the router do all they have to do now.
+    /// Lets the log, the housekeeping and the router do all their pending work.
     pub fn settle(&self) {
         for _ in 0..4 {
             self.log.step();
@@ -133,7 +133,7 @@ impl World {
         self.settle();
     }
 
-    /// A connection that has not said anything.
+    /// A connection on which the client has sent nothing.
     pub fn connect_silent(&self) -> Peer<'_> {
         let now = self.now();
         let peer = std::net::SocketAddr::from(([127, 0, 0, 1], 5672));
@@ -176,7 +176,7 @@ impl World {
         peer
     }
 
-    /// An open connection with the open channel 1.
+    /// An open connection with channel 1 open.
     pub fn channel(&self) -> Peer<'_> {
         let mut peer = self.connect();
         peer.open_channel(1);
@@ -184,7 +184,7 @@ impl World {
     }
 }
 
-/// One connection.
+/// A client's connection.
 pub struct Peer<'w> {
     pub world: &'w World,
     pub session: Session,
@@ -192,7 +192,7 @@ pub struct Peer<'w> {
     output: Vec<u8>,
 }
 
-/// A method that came: its payload, and its content if it has one.
+/// A received method: its payload, and its content if it has one.
 #[derive(Clone, Debug)]
 pub struct Got {
     pub channel: u16,
@@ -214,7 +214,7 @@ impl Got {
         ContentHeader::read(&self.header).unwrap().1
     }
 
-    /// A delivery: its tag, whether it came before, its body.
+    /// The method as a delivery: its tag, whether it is a redelivery, its body.
     pub fn delivery(&self) -> (u64, bool, &str) {
         let Method::BasicDeliver(deliver) = self.method() else {
             panic!("{:?}", self.method());
@@ -223,7 +223,7 @@ impl Got {
         (deliver.delivery_tag, deliver.redelivered, body)
     }
 
-    /// The code and text with which a channel or the connection ends.
+    /// The method as a close of a channel or connection: its code and text.
     pub fn close(&self) -> (u16, &str) {
         match self.method() {
             Method::ChannelClose(close) => (close.reply_code, close.reply_text),
@@ -257,13 +257,13 @@ impl Peer<'_> {
         self.ask(channel, open, method::ChannelOpenOk::ID);
     }
 
-    /// Shows the session bytes, and writes what it wants written.
+    /// Passes bytes to the session, and collects its output.
     pub fn send(&mut self, bytes: &[u8]) {
         self.input.extend_from_slice(bytes);
         self.turn();
     }
 
-    /// Lets the session go on.
+    /// Lets the session do all it can.
     pub fn turn(&mut self) {
         loop {
             let state = |peer: &Self| {
@@ -289,7 +289,7 @@ impl Peer<'_> {
         while self.poll_once() {}
     }
 
-    /// One round of output; `false`: there was none.
+    /// Polls the session once; `false`: there was no output.
     pub fn poll_once(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
         let mut out = Output::default();
@@ -304,13 +304,13 @@ impl Peer<'_> {
         true
     }
 
-    /// Shows the session bytes, which it takes, and lets it write nothing.
+    /// Passes bytes to the session, which must consume them all, without polling it.
     pub fn show(&mut self, bytes: &[u8]) {
         let received = self.session.receive(Input::Lent(bytes), self.world.now());
         assert_eq!(received.consumed_bytes, bytes.len());
     }
 
-    /// The methods that were written so far.
+    /// The methods in the output so far.
     pub fn written(&mut self) -> Vec<Got> {
         let bytes = std::mem::take(&mut self.output);
         got_of(&bytes)
@@ -320,7 +320,7 @@ impl Peer<'_> {
         self.send(&method_frame(channel, &method));
     }
 
-    /// Sends a method and takes its answer.
+    /// Sends a method and receives its answer.
     pub fn ask(&mut self, channel: u16, method: Method<'_>, answer: MethodId) -> Got {
         self.method(channel, method);
         let got = self.receive();
@@ -381,7 +381,7 @@ impl Peer<'_> {
         self.ask(1, Method::BasicQos(qos), method::BasicQosOk::ID);
     }
 
-    /// Consumes from a queue; what is delivered at once is left to be received.
+    /// Starts a consumer; its first deliveries are left to be received.
     pub fn consume(&mut self, queue: &str, tag: &str, no_ack: bool) {
         let consume = method::BasicConsume {
             queue,
@@ -393,7 +393,7 @@ impl Peer<'_> {
         self.method(1, Method::BasicConsume(consume));
     }
 
-    /// As [`Self::consume`], with a priority.
+    /// Starts a consumer with a priority.
     pub fn consume_ranked(&mut self, queue: &str, tag: &str, priority: i64) {
         let arguments = table_bytes(&[("x-priority", Value::I64(priority))]);
         let consume = method::BasicConsume {
@@ -423,7 +423,7 @@ impl Peer<'_> {
         self.method(1, Method::BasicNack(nack));
     }
 
-    /// Messages of a queue that are ready, and its consumers.
+    /// The number of a queue's ready messages and of its consumers.
     pub fn counts(&mut self, queue: &str) -> (u32, u32) {
         let declare = method::QueueDeclare {
             queue,
@@ -437,19 +437,19 @@ impl Peer<'_> {
         }
     }
 
-    /// The methods that came since the last call.
+    /// The methods received since the last call.
     pub fn receive(&mut self) -> Vec<Got> {
         self.turn();
         self.written()
     }
 
-    /// The bytes that came since the last call, as they came.
+    /// The bytes received since the last call.
     pub fn raw_output(&mut self) -> Vec<u8> {
         self.turn();
         std::mem::take(&mut self.output)
     }
 
-    /// The deliveries that came since the last call, and nothing else did.
+    /// The deliveries received since the last call, which must be all that was received.
     pub fn deliveries(&mut self) -> Vec<(u64, bool, String)> {
         let all = self.receive();
         let deliveries = all.iter().map(|got| {
@@ -459,13 +459,13 @@ impl Peer<'_> {
         deliveries.collect()
     }
 
-    /// The bodies of the deliveries that came since the last call.
+    /// The bodies of the deliveries received since the last call.
     pub fn bodies(&mut self) -> Vec<String> {
         let deliveries = self.deliveries().into_iter();
         deliveries.map(|(_, _, body)| body).collect()
     }
 
-    /// The one close that came.
+    /// The code and text of the close that was received last.
     pub fn closed(&mut self) -> (u16, String) {
         let all = self.receive();
         let last = all.last().expect("something came");
@@ -519,7 +519,7 @@ pub fn publish_frames(
     frames
 }
 
-/// Frames, one by one.
+/// Splits bytes into frames.
 pub fn frames_of(mut bytes: &[u8]) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     while !bytes.is_empty() {
