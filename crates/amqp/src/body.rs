@@ -5,10 +5,10 @@ use crate::wire::peek_frame;
 
 /// A body: one piece or several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Body<'a>(Place<'a>);
+pub struct Body<'a>(BodyBytes<'a>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place<'a> {
+enum BodyBytes<'a> {
     One(&'a [u8]),
     /// Whole frames, already validated, and the total length of their payloads.
     Frames(&'a [u8], usize),
@@ -19,19 +19,19 @@ enum Place<'a> {
 impl<'a> Body<'a> {
     /// The payloads of whole, well-formed frames, of `length` bytes in total.
     pub(crate) fn of_frames(frames: &'a [u8], length: usize) -> Self {
-        Self(Place::Frames(frames, length))
+        Self(BodyBytes::Frames(frames, length))
     }
 
     /// A body in several pieces.
     pub(crate) fn of_pieces(pieces: &'a [Vec<u8>]) -> Self {
-        Self(Place::Pieces(pieces, pieces.iter().map(Vec::len).sum()))
+        Self(BodyBytes::Pieces(pieces, pieces.iter().map(Vec::len).sum()))
     }
 
     /// Length in bytes.
     pub fn len(&self) -> usize {
         match self.0 {
-            Place::One(body) => body.len(),
-            Place::Frames(_, length) | Place::Pieces(_, length) => length,
+            BodyBytes::One(body) => body.len(),
+            BodyBytes::Frames(_, length) | BodyBytes::Pieces(_, length) => length,
         }
     }
 
@@ -43,9 +43,9 @@ impl<'a> Body<'a> {
     /// The pieces, in order.
     pub fn pieces(&self) -> Pieces<'a> {
         Pieces(match self.0 {
-            Place::One(body) => Rest::One(Some(body)),
-            Place::Frames(frames, _) => Rest::Frames(frames),
-            Place::Pieces(pieces, _) => Rest::Pieces(pieces.iter()),
+            BodyBytes::One(body) => RemainingPieces::One(Some(body)),
+            BodyBytes::Frames(frames, _) => RemainingPieces::Frames(frames),
+            BodyBytes::Pieces(pieces, _) => RemainingPieces::Pieces(pieces.iter()),
         })
     }
 
@@ -53,7 +53,7 @@ impl<'a> Body<'a> {
     #[inline]
     pub fn one(&self) -> Option<&'a [u8]> {
         match self.0 {
-            Place::One(body) => Some(body),
+            BodyBytes::One(body) => Some(body),
             _ => None,
         }
     }
@@ -69,16 +69,16 @@ impl<'a> Body<'a> {
 
 impl<'a> From<&'a [u8]> for Body<'a> {
     fn from(body: &'a [u8]) -> Self {
-        Self(Place::One(body))
+        Self(BodyBytes::One(body))
     }
 }
 
 /// The pieces of a body.
 #[derive(Clone, Debug)]
-pub struct Pieces<'a>(Rest<'a>);
+pub struct Pieces<'a>(RemainingPieces<'a>);
 
 #[derive(Clone, Debug)]
-enum Rest<'a> {
+enum RemainingPieces<'a> {
     One(Option<&'a [u8]>),
     Frames(&'a [u8]),
     Pieces(std::slice::Iter<'a, Vec<u8>>),
@@ -89,31 +89,33 @@ impl<'a> Iterator for Pieces<'a> {
 
     fn next(&mut self) -> Option<&'a [u8]> {
         match &mut self.0 {
-            Rest::One(body) => body.take(),
-            Rest::Frames(frames) => {
+            RemainingPieces::One(body) => body.take(),
+            RemainingPieces::Frames(frames) => {
                 // Cannot fail: the frames were validated when they came.
                 let frame = peek_frame(frames, u32::MAX).ok()?.ok()?;
                 *frames = &frames[frame.len_bytes()..];
                 Some(frame.payload)
             }
-            Rest::Pieces(pieces) => pieces.next().map(Vec::as_slice),
+            RemainingPieces::Pieces(pieces) => pieces.next().map(Vec::as_slice),
         }
     }
 }
 
 /// A body that arrives piece by piece: small pieces are joined, large ones stay as they are.
 #[derive(Debug, Default)]
-pub(crate) struct Collected {
+pub(crate) struct CollectedBody {
     pieces: Vec<Vec<u8>>,
 }
 
 /// Small pieces are joined up to this size.
-const PIECE_BYTES: usize = 64 << 10;
+const PIECE_BYTES_MAX: usize = 64 << 10;
 
-impl Collected {
+impl CollectedBody {
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         match self.pieces.last_mut() {
-            Some(last) if last.len() + bytes.len() <= PIECE_BYTES => last.extend_from_slice(bytes),
+            Some(last) if last.len() + bytes.len() <= PIECE_BYTES_MAX => {
+                last.extend_from_slice(bytes)
+            }
             _ => self.pieces.push(bytes.to_vec()),
         }
     }
@@ -129,7 +131,7 @@ mod tests {
 
     #[test]
     fn small_pieces_become_one_and_large_ones_stay_alone() {
-        let mut collected = Collected::default();
+        let mut collected = CollectedBody::default();
         let (small, large) = ([1; 1000], [2; 100_000]);
         for _ in 0..100 {
             collected.push(&small);
@@ -145,6 +147,6 @@ mod tests {
         let whole = [&[1; 100_000][..], &large, &large, &small].concat();
         assert_eq!(body.to_vec(), whole);
         assert_eq!(Body::from(&whole[..]).to_vec(), whole);
-        assert!(Collected::default().body().is_empty());
+        assert!(CollectedBody::default().body().is_empty());
     }
 }

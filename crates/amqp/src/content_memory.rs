@@ -13,13 +13,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// While the budget is tight, one connection may use a fourth of it.
-const SHARE: u64 = 4;
+const SHARE_DIVISOR: u64 = 4;
 /// Memory may be held for this long while the budget is tight.
-const HOLD_US: u64 = 30_000_000;
+const HOLD_MAX_US: u64 = 30_000_000;
 /// The slowest upload that is tolerated: per MiB held, the time limit grows by one second.
 const BYTES_PER_SECOND_MIN: u64 = 1 << 20;
 /// Interval at which a connection that holds memory checks whether the budget is tight.
-const LOOK_US: u64 = 5_000_000;
+const CHECK_INTERVAL_US: u64 = 5_000_000;
 
 /// The memory budget of all connections.
 #[derive(Debug)]
@@ -49,12 +49,12 @@ impl ContentMemory {
 }
 
 /// Adds to a counter unless the sum would exceed `bytes_max`.
-fn try_add(held: &AtomicU64, bytes: u64, bytes_max: u64) -> bool {
+fn try_add(counter: &AtomicU64, bytes: u64, bytes_max: u64) -> bool {
     let add = |used: u64| {
         let sum = used.checked_add(bytes)?;
         (sum <= bytes_max).then_some(sum)
     };
-    held.fetch_update(Relaxed, Relaxed, add).is_ok()
+    counter.fetch_update(Relaxed, Relaxed, add).is_ok()
 }
 
 /// One connection's share of the budget.
@@ -64,17 +64,17 @@ pub(crate) struct ContentShare {
     bytes_max: u64,
     bytes: AtomicU64,
     /// When to check next whether memory is held for too long.
-    look_us: AtomicU64,
+    check_us: AtomicU64,
 }
 
 impl ContentShare {
-    /// The share of a connection whose largest message or transaction has `one_bytes_max` bytes.
-    pub(crate) fn new(memory: &Arc<ContentMemory>, one_bytes_max: u64) -> Arc<Self> {
+    /// The share of a connection whose largest message or transaction has `largest_bytes` bytes.
+    pub(crate) fn new(memory: &Arc<ContentMemory>, largest_bytes: u64) -> Arc<Self> {
         Arc::new(Self {
             memory: Arc::clone(memory),
-            bytes_max: one_bytes_max.max(memory.bytes_max / SHARE),
+            bytes_max: largest_bytes.max(memory.bytes_max / SHARE_DIVISOR),
             bytes: AtomicU64::new(0),
-            look_us: AtomicU64::new(u64::MAX),
+            check_us: AtomicU64::new(u64::MAX),
         })
     }
 
@@ -82,16 +82,17 @@ impl ContentShare {
     pub(crate) fn due_us(&self) -> u64 {
         match self.bytes.load(Relaxed) {
             0 => u64::MAX,
-            _ => self.look_us.load(Relaxed),
+            _ => self.check_us.load(Relaxed),
         }
     }
 
-    /// Whether all that this connection holds has to be checked with [`Held::is_overdue`].
+    /// Whether all that this connection holds has to be checked with
+    /// [`ContentReservation::is_overdue`].
     pub(crate) fn is_due(&self, now_us: u64) -> bool {
         if now_us < self.due_us() {
             return false;
         }
-        self.look_us.store(now_us + LOOK_US, Relaxed);
+        self.check_us.store(now_us + CHECK_INTERVAL_US, Relaxed);
         self.memory.is_tight()
     }
 
@@ -109,12 +110,12 @@ impl ContentShare {
             return false;
         }
         if self.bytes.load(Relaxed) == bytes {
-            self.look_us.store(now_us + HOLD_US, Relaxed);
+            self.check_us.store(now_us + HOLD_MAX_US, Relaxed);
         }
         true
     }
 
-    fn give_back(&self, bytes: u64) {
+    fn release(&self, bytes: u64) {
         self.bytes.fetch_sub(bytes, Relaxed);
         self.memory.bytes.fetch_sub(bytes, Relaxed);
     }
@@ -123,14 +124,14 @@ impl ContentShare {
 /// The memory of one content or transaction, out of its connection's share; dropping it releases
 /// the memory.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct ContentReservation {
     share: Arc<ContentShare>,
     bytes: u64,
     since_us: u64,
 }
 
-impl Held {
-    pub(crate) fn none(share: &Arc<ContentShare>) -> Self {
+impl ContentReservation {
+    pub(crate) fn empty(share: &Arc<ContentShare>) -> Self {
         Self {
             share: Arc::clone(share),
             bytes: 0,
@@ -140,7 +141,7 @@ impl Held {
 
     /// Reserves `bytes` more; `false`: they exceed the budget, and nothing changes.
     #[must_use]
-    pub(crate) fn grow(&mut self, bytes: usize, now_us: u64) -> bool {
+    pub(crate) fn try_grow(&mut self, bytes: usize, now_us: u64) -> bool {
         let bytes = bytes as u64;
         let fits = self.share.try_add(bytes, now_us);
         if fits {
@@ -159,16 +160,16 @@ impl Held {
     /// Whether this was held for too long. It counts only while the budget is tight.
     pub(crate) fn is_overdue(&self, now_us: u64) -> bool {
         let more_us = self.bytes.saturating_mul(1_000_000) / BYTES_PER_SECOND_MIN;
-        self.bytes > 0 && now_us >= self.since_us + HOLD_US + more_us
+        self.bytes > 0 && now_us >= self.since_us + HOLD_MAX_US + more_us
     }
 
     pub(crate) fn release(&mut self) {
-        self.share.give_back(self.bytes);
+        self.share.release(self.bytes);
         self.bytes = 0;
     }
 }
 
-impl Drop for Held {
+impl Drop for ContentReservation {
     fn drop(&mut self) {
         self.release();
     }
@@ -179,52 +180,61 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_held_is_given_back() {
+    fn dropping_a_reservation_releases_its_memory() {
         let memory = ContentMemory::new(100);
         let shares = [60, 100].map(|most| ContentShare::new(&memory, most));
-        let (mut a, mut b) = (Held::none(&shares[0]), Held::none(&shares[1]));
-        assert!(a.grow(60, 0));
-        assert!(!a.grow(1, 0), "its share");
-        assert!(!b.grow(41, 0));
-        assert!(b.grow(40, 0));
+        let (mut a, mut b) = (
+            ContentReservation::empty(&shares[0]),
+            ContentReservation::empty(&shares[1]),
+        );
+        assert!(a.try_grow(60, 0));
+        assert!(!a.try_grow(1, 0), "its share");
+        assert!(!b.try_grow(41, 0));
+        assert!(b.try_grow(40, 0));
         assert_eq!(memory.bytes(), 100);
         drop(a);
         assert_eq!((memory.bytes(), b.bytes()), (40, 40));
         b.release();
-        assert!(b.grow(100, 0));
+        assert!(b.try_grow(100, 0));
     }
 
     #[test]
-    fn a_connection_has_half_if_nobody_else_needs_it_and_a_quarter_else() {
+    fn a_connection_may_use_half_of_free_memory_and_a_quarter_of_tight_memory() {
         let memory = ContentMemory::new(100);
         let shares = [10, 10].map(|one| ContentShare::new(&memory, one));
-        let (mut a, mut b) = (Held::none(&shares[0]), Held::none(&shares[0]));
-        assert!(a.grow(20, 0));
-        assert!(b.grow(30, 0));
-        assert!(!b.grow(1, 0), "no more than half");
-        let mut other = Held::none(&shares[1]);
-        assert!(other.grow(20, 0), "there was room before");
-        assert!(!other.grow(6, 0), "a quarter now");
-        assert!(other.grow(5, 0));
+        let (mut a, mut b) = (
+            ContentReservation::empty(&shares[0]),
+            ContentReservation::empty(&shares[0]),
+        );
+        assert!(a.try_grow(20, 0));
+        assert!(b.try_grow(30, 0));
+        assert!(!b.try_grow(1, 0), "no more than half");
+        let mut other = ContentReservation::empty(&shares[1]);
+        assert!(other.try_grow(20, 0), "there was room before");
+        assert!(!other.try_grow(6, 0), "a quarter now");
+        assert!(other.try_grow(5, 0));
         a.release();
-        assert!(!b.grow(1, 0), "it has more than its quarter");
+        assert!(!b.try_grow(1, 0), "it has more than its quarter");
     }
 
     #[test]
-    fn who_holds_for_long_gives_up_once_the_memory_is_tight() {
+    fn a_reservation_is_overdue_only_after_a_long_time_and_while_memory_is_tight() {
         let memory = ContentMemory::new(100);
         let shares = [50, 50].map(|most| ContentShare::new(&memory, most));
-        let (mut a, mut b) = (Held::none(&shares[0]), Held::none(&shares[1]));
-        assert!(a.grow(50, 7));
+        let (mut a, mut b) = (
+            ContentReservation::empty(&shares[0]),
+            ContentReservation::empty(&shares[1]),
+        );
+        assert!(a.try_grow(50, 7));
         let due_us = shares[0].due_us();
-        assert_eq!(due_us, 7 + HOLD_US);
+        assert_eq!(due_us, 7 + HOLD_MAX_US);
         assert!(!shares[0].is_due(due_us), "there is room");
-        assert_eq!(shares[0].due_us(), due_us + LOOK_US);
-        assert!(b.grow(1, due_us));
-        assert!(shares[0].is_due(due_us + LOOK_US));
+        assert_eq!(shares[0].due_us(), due_us + CHECK_INTERVAL_US);
+        assert!(b.try_grow(1, due_us));
+        assert!(shares[0].is_due(due_us + CHECK_INTERVAL_US));
         assert!(!a.is_overdue(due_us), "50 bytes have some time more");
-        assert!(a.is_overdue(due_us + LOOK_US));
-        assert!(!b.is_overdue(due_us + LOOK_US));
+        assert!(a.is_overdue(due_us + CHECK_INTERVAL_US));
+        assert!(!b.is_overdue(due_us + CHECK_INTERVAL_US));
         a.release();
         assert_eq!(shares[0].due_us(), u64::MAX);
         assert!(!a.is_overdue(u64::MAX / 2));

@@ -133,7 +133,7 @@ impl Exception {
     }
 
     /// 405: another connection uses the queue exclusively.
-    pub fn locked(queue: &str) -> Self {
+    pub fn exclusive_to_other(queue: &str) -> Self {
         let queue = Resource::queue(queue);
         Self::new(
             ReplyCode::ResourceLocked,

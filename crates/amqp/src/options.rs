@@ -34,10 +34,10 @@ impl SessionOptions {
     /// A connection's share of the memory for messages that cannot be stored yet. It holds at least
     /// the largest message and the largest transaction that a client may send.
     pub(crate) fn content_share(&self) -> Arc<ContentShare> {
-        let one = self
+        let largest = self
             .message_bytes_max
             .max(self.transaction_bytes_max as u64);
-        ContentShare::new(&self.contents, one)
+        ContentShare::new(&self.contents, largest)
     }
 }
 

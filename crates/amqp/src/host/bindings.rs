@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::names::{check_no_reply_queue, check_not_default, strip};
+use super::names::{check_no_reply_queue, check_not_default, strip_newlines};
 use super::{Owner, VirtualHost, refused, stored};
 use crate::exception::{Exception, Resource};
 use crate::routing::{Binding, Destination, Topology, TopologyError};
@@ -22,7 +22,7 @@ impl VirtualHost {
         key: &str,
         arguments: Table<'_>,
     ) -> Result<(), Exception> {
-        let queue = strip(queue);
+        let queue = strip_newlines(queue);
         check_no_reply_queue(&queue)?;
         let destination = Destination::Queue(queue.as_ref().into());
         self.bind(Some(owner), exchange, binding(destination, key, arguments))
@@ -40,7 +40,7 @@ impl VirtualHost {
         key: &str,
         arguments: Table<'_>,
     ) -> Result<(), Exception> {
-        let queue = strip(queue);
+        let queue = strip_newlines(queue);
         check_no_reply_queue(&queue)?;
         let destination = Destination::Queue(queue.as_ref().into());
         self.unbind(Some(owner), exchange, &binding(destination, key, arguments))
@@ -58,7 +58,7 @@ impl VirtualHost {
         key: &str,
         arguments: Table<'_>,
     ) -> Result<(), Exception> {
-        let destination = strip(destination);
+        let destination = strip_newlines(destination);
         check_not_default(&destination)?;
         let destination = Destination::Exchange(destination.as_ref().into());
         self.bind(None, source, binding(destination, key, arguments))
@@ -75,14 +75,14 @@ impl VirtualHost {
         key: &str,
         arguments: Table<'_>,
     ) -> Result<(), Exception> {
-        let destination = strip(destination);
+        let destination = strip_newlines(destination);
         check_not_default(&destination)?;
         let destination = Destination::Exchange(destination.as_ref().into());
         self.unbind(None, source, &binding(destination, key, arguments))
     }
 
     fn bind(&self, owner: Option<Owner>, source: &str, binding: Binding) -> Result<(), Exception> {
-        let source = strip(source);
+        let source = strip_newlines(source);
         let resource = Resource::exchange(&source);
         check_not_default(&source)?;
         let mut definitions = self.definitions.lock();
@@ -149,7 +149,7 @@ impl VirtualHost {
         source: &str,
         binding: &Binding,
     ) -> Result<(), Exception> {
-        let source = strip(source);
+        let source = strip_newlines(source);
         check_not_default(&source)?;
         let mut definitions = self.definitions.lock();
         let key = {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::names::{check_not_default, check_reserved, in_use, strip};
+use super::names::{check_not_default, check_reserved, in_use, strip_newlines};
 use super::{Definitions, Note, VirtualHost, refused, stored};
 use crate::exception::{Exception, ReplyCode, Resource};
 use crate::queue_arguments::{check_same, type_name};
@@ -33,7 +33,7 @@ impl VirtualHost {
     /// As in RabbitMQ: a reserved name (403), an unknown type or other properties than the existing
     /// exchange's (406), no such exchange (404, passive).
     pub fn declare_exchange(&self, declare: &method::ExchangeDeclare<'_>) -> Result<(), Exception> {
-        let name = strip(declare.exchange);
+        let name = strip_newlines(declare.exchange);
         let resource = Resource::exchange(&name);
         if declare.passive {
             check_not_default(&name)?;
@@ -130,7 +130,7 @@ impl VirtualHost {
     /// # Errors
     /// A predeclared exchange (403); it has bindings and `if_unused` is set (406).
     pub fn delete_exchange(&self, name: &str, if_unused: bool) -> Result<(), Exception> {
-        let name = strip(name);
+        let name = strip_newlines(name);
         let resource = Resource::exchange(&name);
         check_not_default(&name)?;
         if name.starts_with("amq.") {

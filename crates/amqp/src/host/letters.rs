@@ -106,7 +106,7 @@ impl VirtualHost {
     ) -> Result<Published, PublishError> {
         let mut builder = builder(message, timestamp_ms);
         // Without an expiry: its TTL begins when it reaches a queue.
-        message.push_with(&mut builder, None, past.marks());
+        message.push_with_headers(&mut builder, None, past.marks());
         self.delayed
             .publish_delayed(&builder.finish(), delay_ms, durability)
     }
@@ -152,7 +152,7 @@ impl VirtualHost {
             (headers::DEAD_TOPIC, Some(queue.topic.name().as_bytes())),
             (headers::DEAD_REASON, Some(reason.as_bytes())),
         ]);
-        message.push_with(&mut builder, None, &more);
+        message.push_with_headers(&mut builder, None, &more);
         self.dead.publish(builder.finish(), durability).map(Some)
     }
 }

@@ -44,7 +44,7 @@ use crate::routing::Topology;
 
 pub use self::letters::delay_ms;
 pub use self::names::DIRECT_REPLY_TO;
-pub(crate) use self::names::{is_reply_queue, strip};
+pub(crate) use self::names::{is_reply_queue, strip_newlines};
 pub use self::queue::Queue;
 pub(crate) use self::queue_declaration::name_prefix;
 pub use self::router::Routing;

@@ -23,7 +23,7 @@ pub(super) const DELAYED: &str = "$amqp/delayed";
 const SCHEDULE: &str = "$schedule";
 
 /// Removes carriage returns and line feeds from a name, as RabbitMQ does.
-pub(crate) fn strip(name: &str) -> Cow<'_, str> {
+pub(crate) fn strip_newlines(name: &str) -> Cow<'_, str> {
     if name.contains(['\r', '\n']) {
         Cow::Owned(name.replace(['\r', '\n'], ""))
     } else {
@@ -115,7 +115,7 @@ mod tests {
         assert_ne!(one, other);
         assert_eq!(one.len(), "amq.gen-".len() + 22);
         assert!(is_reply_queue(&reply_queue()));
-        assert_eq!(strip("a\r\nb"), "ab");
+        assert_eq!(strip_newlines("a\r\nb"), "ab");
         assert!(check_reserved("queue", "amq.mine").is_err());
         assert!(check_private("$amqp/dead").is_err() && check_private("$schedule").is_err());
         assert!(check_private("$mine").is_ok());

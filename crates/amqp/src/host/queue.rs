@@ -137,7 +137,7 @@ impl Queue {
     /// Checks that a connection may use the queue: 405 if it is another one's exclusive queue.
     pub(super) fn check_access(&self, owner: Owner) -> Result<(), Exception> {
         match self.exclusive {
-            Some(other) if other != owner => Err(Exception::locked(&self.name)),
+            Some(other) if other != owner => Err(Exception::exclusive_to_other(&self.name)),
             _ => Ok(()),
         }
     }

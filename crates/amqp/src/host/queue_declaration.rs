@@ -9,7 +9,7 @@ use cloverleaf_broker::{CatalogError, Subscription};
 use cloverleaf_broker::{SubscriptionOptions, Topic, TopicOptions};
 
 use super::exchanges::{check_flag, check_text};
-use super::names::{self, PRIVATE, check_private, check_reserved, strip};
+use super::names::{self, PRIVATE, check_private, check_reserved, strip_newlines};
 use super::queue::{Declared, Queue, levels, subscription_options};
 use super::stored::{self, StoredQueue};
 use super::{Definitions, Owner, SUBSCRIPTION, Slot, VirtualHost, refused};
@@ -48,7 +48,7 @@ impl VirtualHost {
         owner: Owner,
         declare: &method::QueueDeclare<'_>,
     ) -> Result<Arc<Queue>, Exception> {
-        let name = strip(declare.queue);
+        let name = strip_newlines(declare.queue);
         if names::is_reply_queue(&name) {
             // Every client that knows the name may check whether the requester is still there.
             return self.find(&name);
@@ -299,7 +299,7 @@ impl VirtualHost {
     /// # Errors
     /// There is no such queue (404), or another connection uses it exclusively (405).
     pub fn queue(&self, owner: Owner, name: &str) -> Result<Arc<Queue>, Exception> {
-        let queue = self.find(&strip(name))?;
+        let queue = self.find(&strip_newlines(name))?;
         queue.check_access(owner)?;
         Ok(queue)
     }
@@ -314,7 +314,7 @@ fn check_same_queue(
     arguments: Table<'_>,
 ) -> Result<(), Exception> {
     if queue.exclusive != exclusive {
-        return Err(Exception::locked(&queue.name));
+        return Err(Exception::exclusive_to_other(&queue.name));
     }
     let resource = queue.resource();
     check_flag("durable", &resource, durable, queue.durable)?;
@@ -369,7 +369,7 @@ fn without<'a>(arguments: Table<'a>, name: &str) -> Cow<'a, [u8]> {
 pub(crate) fn name_prefix(arguments: Table<'_>) -> Cow<'_, str> {
     let prefix = arguments.get(NAME_PREFIX);
     match prefix.and_then(|prefix| prefix.as_text()) {
-        Some(prefix) if !prefix.is_empty() => strip(prefix),
+        Some(prefix) if !prefix.is_empty() => strip_newlines(prefix),
         _ => Cow::Borrowed("amq.gen"),
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cloverleaf_broker::{CatalogError, Subscription, Topic};
 
-use super::names::{in_use, strip};
+use super::names::{in_use, strip_newlines};
 use super::queue::Queue;
 use super::queue_use::Why;
 use super::{Definitions, Owner, SUBSCRIPTION, VirtualHost, refused, stored};
@@ -63,7 +63,7 @@ impl VirtualHost {
         if_empty: bool,
     ) -> Result<u32, Exception> {
         let mut definitions = self.definitions.lock();
-        let Ok(queue) = self.find(&strip(name)) else {
+        let Ok(queue) = self.find(&strip_newlines(name)) else {
             return Ok(0);
         };
         queue.check_access(owner)?;

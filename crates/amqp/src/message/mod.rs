@@ -30,17 +30,17 @@ pub const PROPERTIES: &[u8] = b"amqp-properties";
 /// Record header: the routing keys of the user's header `BCC`, as an encoded field array.
 const BCC: &[u8] = b"amqp-bcc";
 /// The user's header that becomes the record's key.
-const KEY: &str = "kafka-key";
+const KEY_HEADER: &str = "kafka-key";
 /// Prefixes of the broker's own record headers: a user's header with such a name is not stored as a
 /// record header.
-const RESERVED: [&[u8]; 2] = [b"amqp-", b"cloverleaf-"];
+const RESERVED_PREFIXES: [&[u8]; 2] = [b"amqp-", b"cloverleaf-"];
 /// The longest text of a short string. A record whose `amqp-` headers are longer was not written by
 /// AMQP; they are ignored.
 const SHORT_BYTES_MAX: usize = 255;
 
 /// Maximum total size of the headers shown for a record of another protocol; further ones are left
 /// out. A content header is one frame, and every client accepts frames of 4096 bytes.
-const FOREIGN_BYTES_MAX: usize = 4000;
+const FOREIGN_HEADERS_BYTES_MAX: usize = 4000;
 /// Bytes of a table field besides its name and its text.
 const FIELD_OVERHEAD_BYTES: usize = 6;
 
@@ -63,15 +63,15 @@ pub struct Message<'a> {
 impl<'a> Message<'a> {
     /// Appends the message to a batch. It expires at `expires_at_ms`, in milliseconds since 1970.
     pub fn push(&self, builder: &mut BatchBuilder, expires_at_ms: Option<u64>) {
-        self.push_with(builder, expires_at_ms, &[]);
+        self.push_with_headers(builder, expires_at_ms, &[]);
     }
 
     /// Like [`Message::push`], with further record headers for the broker's own use.
-    pub fn push_with(
+    pub fn push_with_headers(
         &self,
         builder: &mut BatchBuilder,
         expires_at_ms: Option<u64>,
-        more: &[Header<'_>],
+        extra: &[Header<'_>],
     ) {
         let expires = expires_at_ms.map(u64::to_be_bytes);
         let own: [Header<'_>; 3] = [
@@ -80,7 +80,7 @@ impl<'a> Message<'a> {
             (PROPERTIES, Some(self.properties)),
         ];
         let table = user_headers(self.properties);
-        if table.is_empty() && more.is_empty() && self.bcc.is_empty() {
+        if table.is_empty() && extra.is_empty() && self.bcc.is_empty() {
             match &expires {
                 None => self.push_record(builder, None, &own),
                 Some(expires) => {
@@ -98,10 +98,10 @@ impl<'a> Message<'a> {
         let mut all: Vec<Header<'_>> = own.to_vec();
         all.extend(expires.iter().map(|at| (reserved::EXPIRES, Some(&at[..]))));
         all.extend((!self.bcc.is_empty()).then_some((BCC, Some(self.bcc))));
-        all.extend_from_slice(more);
+        all.extend_from_slice(extra);
         for (name, value) in texts {
             let value = value.bytes(&text);
-            if name == KEY && key.is_none() {
+            if name == KEY_HEADER && key.is_none() {
                 key = Some(value);
             } else if !is_reserved(name.as_bytes()) {
                 all.push((name.as_bytes(), Some(value)));
@@ -123,8 +123,8 @@ impl<'a> Message<'a> {
         let (mut exchange, mut routing_key, mut properties) = (None, None, None);
         for (name, value) in record.headers.clone() {
             match name {
-                EXCHANGE => exchange = short(value),
-                ROUTING_KEY => routing_key = short(value),
+                EXCHANGE => exchange = short_string(value),
+                ROUTING_KEY => routing_key = short_string(value),
                 // A client of another protocol may have written this header.
                 PROPERTIES => properties = value.filter(|raw| Properties::read(raw).is_ok()),
                 _ => continue,
@@ -157,13 +157,15 @@ pub fn bcc_of<'a>(record: &Record<'a>) -> &'a [u8] {
         .unwrap_or_default()
 }
 
-fn short(value: Option<&[u8]>) -> Option<&str> {
+fn short_string(value: Option<&[u8]>) -> Option<&str> {
     let text = std::str::from_utf8(value?).ok()?;
     (text.len() <= SHORT_BYTES_MAX).then_some(text)
 }
 
 fn is_reserved(name: &[u8]) -> bool {
-    RESERVED.iter().any(|prefix| name.starts_with(prefix))
+    RESERVED_PREFIXES
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
 }
 
 /// The user's headers in well-formed properties.
@@ -179,27 +181,27 @@ fn user_headers(raw: &[u8]) -> Table<'_> {
 }
 
 /// A header's text: borrowed from the table, or formatted into a shared buffer.
-enum Text<'a> {
+enum HeaderText<'a> {
     Own(&'a [u8]),
     Written(std::ops::Range<usize>),
 }
 
-impl<'a> Text<'a> {
+impl<'a> HeaderText<'a> {
     fn bytes<'t: 'a>(&self, text: &'t str) -> &'a [u8] {
         match self {
-            Text::Own(bytes) => bytes,
-            Text::Written(range) => text.as_bytes().get(range.clone()).unwrap_or_default(),
+            HeaderText::Own(bytes) => bytes,
+            HeaderText::Written(range) => text.as_bytes().get(range.clone()).unwrap_or_default(),
         }
     }
 }
 
 /// The headers that can be shown as text: strings as they are, numbers in digits. Tables and arrays
 /// are left out.
-fn texts_of<'a>(table: Table<'a>, text: &mut String) -> Vec<(&'a str, Text<'a>)> {
+fn texts_of<'a>(table: Table<'a>, text: &mut String) -> Vec<(&'a str, HeaderText<'a>)> {
     let mut texts = Vec::new();
     for (name, value) in table.fields() {
         if let Value::String(bytes) | Value::Bytes(bytes) = value {
-            texts.push((name, Text::Own(bytes)));
+            texts.push((name, HeaderText::Own(bytes)));
             continue;
         }
         let start = text.len();
@@ -214,7 +216,7 @@ fn texts_of<'a>(table: Table<'a>, text: &mut String) -> Vec<(&'a str, Text<'a>)>
             },
         };
         if written.is_ok() {
-            texts.push((name, Text::Written(start..text.len())));
+            texts.push((name, HeaderText::Written(start..text.len())));
         }
     }
     texts
@@ -223,7 +225,7 @@ fn texts_of<'a>(table: Table<'a>, text: &mut String) -> Vec<(&'a str, Text<'a>)>
 /// Properties for a record that no AMQP client published, made of its headers, key and time.
 fn foreign_properties(record: &Record<'_>, out: &mut Vec<u8>) {
     let mut table = Vec::new();
-    let mut left = FOREIGN_BYTES_MAX;
+    let mut left = FOREIGN_HEADERS_BYTES_MAX;
     let mut add = |name: &str, value: &[u8]| {
         let bytes = name.len() + value.len() + FIELD_OVERHEAD_BYTES;
         let Some(rest) = left.checked_sub(bytes) else {
@@ -235,7 +237,7 @@ fn foreign_properties(record: &Record<'_>, out: &mut Vec<u8>) {
         Value::String(value).write(&mut writer);
     };
     if let Some(key) = record.key {
-        add(KEY, key);
+        add(KEY_HEADER, key);
     }
     for (name, value) in record.headers.clone() {
         if let (Ok(text), false) = (std::str::from_utf8(name), is_reserved(name)) {

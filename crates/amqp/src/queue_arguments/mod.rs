@@ -108,7 +108,7 @@ const STREAM_CONSUMERS_ONLY: &[&str] = &[
     "x-stream-offset",
 ];
 /// Arguments that must be equal when an existing queue is declared again.
-const EQUIVALENT: &[&str] = &[
+const CHECKED_ON_REDECLARATION: &[&str] = &[
     "x-expires",
     "x-message-ttl",
     "x-max-length",
@@ -162,9 +162,9 @@ impl Argument<'_> {
         }
     }
 
-    fn truth(&self) -> Result<bool, Exception> {
+    fn boolean(&self) -> Result<bool, Exception> {
         match self.value {
-            Value::Bool(truth) => Ok(truth),
+            Value::Bool(boolean) => Ok(boolean),
             value => Err(self.refuse(&format!("{{unacceptable_type,{}}}", type_name(value)))),
         }
     }
@@ -226,7 +226,7 @@ impl QueueArguments {
                 u16::try_from(limit.integer()?.max(-1).saturating_add(1)).unwrap_or(u16::MAX)
             }
         };
-        let single_active = argument("x-single-active-consumer").map(|active| active.truth());
+        let single_active = argument("x-single-active-consumer").map(|active| active.boolean());
         let overflow = argument("x-overflow").map(|overflow| match overflow.text()? {
             "drop-head" => Ok(Overflow::DropHead),
             "reject-publish" => Ok(Overflow::RejectPublish),
@@ -317,13 +317,13 @@ fn dead_letter(
 /// Checks that a queue declared with `current` may be declared again with `received`.
 ///
 /// # Errors
-/// PRECONDITION_FAILED: one of the [`EQUIVALENT`] arguments differs.
+/// PRECONDITION_FAILED: one of the [`CHECKED_ON_REDECLARATION`] arguments differs.
 pub fn check_equivalence(
     resource: &Resource<'_>,
     received: Table<'_>,
     current: Table<'_>,
 ) -> Result<(), Exception> {
-    for name in EQUIVALENT {
+    for name in CHECKED_ON_REDECLARATION {
         check_same(name, resource, received.get(name), current.get(name))?;
     }
     Ok(())
@@ -340,8 +340,8 @@ pub fn check_same(
     current: Option<Value<'_>>,
 ) -> Result<(), Exception> {
     let is_same = match (
-        unless_implied(name, received),
-        unless_implied(name, current),
+        without_default(name, received),
+        without_default(name, current),
     ) {
         (Some(a), Some(b)) => match (a.as_integer(), b.as_integer()) {
             (Some(a), Some(b)) => a == b,
@@ -371,7 +371,7 @@ pub fn check_same(
 }
 
 /// Treats an explicit `x-queue-type: classic` like no type, because classic is the default.
-fn unless_implied<'a>(name: &str, value: Option<Value<'a>>) -> Option<Value<'a>> {
+fn without_default<'a>(name: &str, value: Option<Value<'a>>) -> Option<Value<'a>> {
     value.filter(|value| name != "x-queue-type" || *value != Value::String(b"classic"))
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::content::Content;
 use super::publishes::transaction::Transaction;
-use crate::content_memory::Held;
+use crate::content_memory::ContentReservation;
 use crate::exception::{Exception, ReplyCode};
 
 /// A channel.
@@ -13,8 +13,8 @@ pub(super) struct Channel {
     pub(super) number: u16,
     /// Distinguishes this channel from earlier ones with the same number.
     pub(super) incarnation: u64,
-    pub(super) state: State,
-    pub(super) mode: Mode,
+    pub(super) state: ChannelState,
+    pub(super) mode: ChannelMode,
     /// A content that is received frame by frame, because its frames are interleaved with others.
     pub(super) content: Option<Content>,
     /// The last declared queue: an empty queue name means this one.
@@ -23,14 +23,14 @@ pub(super) struct Channel {
 
 /// The state of a channel that the client has opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum ChannelState {
     Open,
     /// The broker has sent `channel.close`; frames are ignored until the client answers.
     Closing,
 }
 
 /// The mode of a channel: how its publishes are answered.
-pub(super) enum Mode {
+pub(super) enum ChannelMode {
     Plain,
     /// `confirm.select` was sent; with the number of the next publish.
     Confirm(u64),
@@ -42,8 +42,8 @@ impl Channel {
         Self {
             number,
             incarnation,
-            state: State::Open,
-            mode: Mode::Plain,
+            state: ChannelState::Open,
+            mode: ChannelMode::Plain,
             content: None,
             last_queue: Arc::from(""),
         }
@@ -52,29 +52,29 @@ impl Channel {
     /// Whether a publish would be accepted now.
     #[inline]
     pub(super) fn takes_publish(&self) -> bool {
-        self.state == State::Open && self.content.is_none() && !self.is_committing()
+        self.state == ChannelState::Open && self.content.is_none() && !self.is_committing()
     }
 
     /// Whether a `tx.commit` is in progress, during which the client may send nothing.
     #[inline]
     pub(super) fn is_committing(&self) -> bool {
-        matches!(&self.mode, Mode::Transaction(transaction) if transaction.is_committing())
+        matches!(&self.mode, ChannelMode::Transaction(transaction) if transaction.is_committing())
     }
 
     /// Drops the channel's content, mode and transaction; its frames are ignored from now on.
     pub(super) fn close(&mut self) {
         *self = Self {
-            state: State::Closing,
+            state: ChannelState::Closing,
             ..Self::new(self.number, self.incarnation)
         };
     }
 
     /// Whether its unfinished content or transaction has occupied memory for too long.
-    fn holds_too_long(&self, now_us: u64) -> bool {
+    fn is_overdue(&self, now_us: u64) -> bool {
         let content = self.content.as_ref();
         let of_transaction = match &self.mode {
-            Mode::Transaction(transaction) => transaction.is_overdue(now_us),
-            Mode::Plain | Mode::Confirm(_) => false,
+            ChannelMode::Transaction(transaction) => transaction.is_overdue(now_us),
+            ChannelMode::Plain | ChannelMode::Confirm(_) => false,
         };
         content.is_some_and(|content| content.is_overdue(now_us)) || of_transaction
     }
@@ -107,7 +107,7 @@ impl Channels {
     /// Whether the channel with this number is still the same one, and open.
     pub(super) fn is_open(&self, number: u16, incarnation: u64) -> bool {
         self.get(number).is_some_and(|channel| {
-            channel.incarnation == incarnation && channel.state == State::Open
+            channel.incarnation == incarnation && channel.state == ChannelState::Open
         })
     }
 
@@ -131,28 +131,34 @@ impl Channels {
             return Ok(());
         };
         match channel.mode {
-            Mode::Transaction(_) => {
+            ChannelMode::Transaction(_) => {
                 let text = "cannot switch from tx to confirm mode";
                 return Err(Exception::precondition(text));
             }
-            Mode::Confirm(_) => {}
-            Mode::Plain => channel.mode = Mode::Confirm(1),
+            ChannelMode::Confirm(_) => {}
+            ChannelMode::Plain => channel.mode = ChannelMode::Confirm(1),
         }
         Ok(())
     }
 
-    /// `tx.select`; the publishes will be charged to `held`.
-    pub(super) fn select_transactions(&mut self, number: u16, held: Held) -> Result<(), Exception> {
+    /// `tx.select`; the publishes will be charged to `reservation`.
+    pub(super) fn select_transactions(
+        &mut self,
+        number: u16,
+        reservation: ContentReservation,
+    ) -> Result<(), Exception> {
         let Some(channel) = self.get_mut(number) else {
             return Ok(());
         };
         match channel.mode {
-            Mode::Confirm(_) => {
+            ChannelMode::Confirm(_) => {
                 let text = "cannot switch from confirm to tx mode";
                 return Err(Exception::precondition(text));
             }
-            Mode::Transaction(_) => {}
-            Mode::Plain => channel.mode = Mode::Transaction(Box::new(Transaction::new(held))),
+            ChannelMode::Transaction(_) => {}
+            ChannelMode::Plain => {
+                channel.mode = ChannelMode::Transaction(Box::new(Transaction::new(reservation)))
+            }
         }
         Ok(())
     }
@@ -160,7 +166,7 @@ impl Channels {
     /// The transaction of a channel.
     pub(super) fn transaction(&mut self, number: u16) -> Result<&mut Transaction, Exception> {
         match self.get_mut(number).map(|channel| &mut channel.mode) {
-            Some(Mode::Transaction(transaction)) => Ok(transaction),
+            Some(ChannelMode::Transaction(transaction)) => Ok(transaction),
             _ => Err(Exception::precondition("channel is not transactional")),
         }
     }
@@ -184,7 +190,7 @@ impl Channels {
     /// A channel whose unfinished content or transaction has occupied memory for too long.
     pub(super) fn overdue(&self, now_us: u64) -> Option<u16> {
         let mut channels = self.by_number.iter();
-        let overdue = channels.find(|(_, channel)| channel.holds_too_long(now_us));
+        let overdue = channels.find(|(_, channel)| channel.is_overdue(now_us));
         overdue.map(|(number, _)| *number)
     }
 }

@@ -1,19 +1,19 @@
 //! The input of a channel: methods, and contents received frame by frame.
 
 use super::Session;
-use super::channel::{Mode, State};
+use super::channel::{ChannelMode, ChannelState};
 use super::content::Content;
-use super::deliveries::{Settle, Settled};
-use super::publishes::Commit;
+use super::deliveries::{SettleAction, TransactionSettlements};
+use super::publishes::PendingCommit;
 use crate::exception::{Exception, ReplyCode};
 use crate::wire::{Frame, FrameType, Method, MethodId, method};
 
 /// Maximum bytes of a payload that an error text shows.
 const SHOWN_BYTES_MAX: usize = 32;
 /// `basic.publish`: the method that errors in a content are attributed to.
-pub(super) const PUBLISH: MethodId = method::BasicPublish::ID;
+pub(super) const PUBLISH_METHOD: MethodId = method::BasicPublish::ID;
 /// For errors that are not attributed to a method.
-pub(super) const NONE: MethodId = MethodId {
+pub(super) const NO_METHOD: MethodId = MethodId {
     class: 0,
     method: 0,
 };
@@ -23,17 +23,19 @@ impl Session {
     pub(super) fn channel_frame(&mut self, frame: &Frame<'_>) -> Result<(), (Exception, MethodId)> {
         let id = MethodId::peek(frame.payload);
         let Some(channel) = self.channels.get(frame.channel) else {
-            return self.first_frame(frame);
+            return self.frame_before_open(frame);
         };
-        if channel.state == State::Closing {
+        if channel.state == ChannelState::Closing {
             return self.frame_while_closing(frame, id);
         }
         if channel.content.is_some() {
-            return self.content_frame(frame).map_err(|error| (error, PUBLISH));
+            return self
+                .content_frame(frame)
+                .map_err(|error| (error, PUBLISH_METHOD));
         }
         if frame.kind != FrameType::Method {
             let text = "expected method frame, got non method frame instead";
-            return Err((Exception::unexpected_frame(text), NONE));
+            return Err((Exception::unexpected_frame(text), NO_METHOD));
         }
         let is_committing = channel.is_committing();
         let Ok(Some(method)) = Method::read(frame.payload) else {
@@ -44,7 +46,7 @@ impl Session {
     }
 
     /// Handles a frame of a channel that is not open.
-    fn first_frame(&mut self, frame: &Frame<'_>) -> Result<(), (Exception, MethodId)> {
+    fn frame_before_open(&mut self, frame: &Frame<'_>) -> Result<(), (Exception, MethodId)> {
         let id = MethodId::peek(frame.payload);
         let number = frame.channel;
         match (frame.kind, Method::read(frame.payload)) {
@@ -105,9 +107,9 @@ impl Session {
         publish: &method::BasicPublish<'_>,
     ) -> Result<(), Exception> {
         check_publish(publish)?;
-        let held = self.publisher.hold();
+        let reservation = self.publisher.new_reservation();
         if let Some(channel) = self.channels.get_mut(number) {
-            channel.content = Some(Content::of(publish, held));
+            channel.content = Some(Content::of(publish, reservation));
         }
         Ok(())
     }
@@ -156,15 +158,15 @@ impl Session {
         match method {
             Method::BasicPublish(publish) => self.begin_content(number, publish),
             Method::BasicAck(ack) => {
-                self.settle(number, (ack.delivery_tag, ack.multiple), Settle::Ack)
+                self.settle(number, (ack.delivery_tag, ack.multiple), SettleAction::Ack)
             }
             Method::BasicNack(nack) => {
                 let deliveries = (nack.delivery_tag, nack.multiple);
-                self.settle(number, deliveries, requeue(nack.requeue))
+                self.settle(number, deliveries, rejection(nack.requeue))
             }
             Method::BasicReject(reject) => {
                 let delivery = (reject.delivery_tag, false);
-                self.settle(number, delivery, requeue(reject.requeue))
+                self.settle(number, delivery, rejection(reject.requeue))
             }
             Method::BasicGet(get) => self.deliveries.get(connection, channels, number, get),
             Method::BasicConsume(consume) => self
@@ -215,7 +217,7 @@ impl Session {
                 Ok(())
             }
             Method::TxSelect(_) => {
-                channels.select_transactions(number, self.publisher.hold())?;
+                channels.select_transactions(number, self.publisher.new_reservation())?;
                 connection.reply(number, &Method::TxSelectOk(method::TxSelectOk {}));
                 Ok(())
             }
@@ -262,15 +264,15 @@ impl Session {
         &mut self,
         number: u16,
         (tag, multiple): (u64, bool),
-        settle: Settle,
+        action: SettleAction,
     ) -> Result<(), Exception> {
         let runs = self.deliveries.take(number, tag, multiple)?;
         if runs.is_empty() {
             return Ok(());
         }
         match self.channels.get_mut(number).map(|it| &mut it.mode) {
-            Some(Mode::Transaction(transaction)) => transaction.settle(settle, runs),
-            _ => self.deliveries.settle(&mut self.connection, settle, &runs),
+            Some(ChannelMode::Transaction(transaction)) => transaction.settle(action, runs),
+            _ => self.deliveries.settle(&mut self.connection, action, &runs),
         }
         Ok(())
     }
@@ -282,26 +284,26 @@ impl Session {
         // Publishes collected on other channels belong to a flush of their own.
         self.flush();
         let incarnation = self.channels.get(number).map_or(0, |it| it.incarnation);
-        let commit = Commit {
+        let commit = PendingCommit {
             channel: number,
             incarnation,
         };
         let connection = &mut self.connection;
-        let held = self
+        let settled = self
             .publisher
             .commit(connection, publishes, commit, settled);
-        self.settle_committed(held);
+        self.settle_committed(settled);
         Ok(())
     }
 
     /// Settles the deliveries of a transaction whose publishes are stored.
-    pub(super) fn settle_committed(&mut self, settled: Option<Settled>) {
+    pub(super) fn settle_committed(&mut self, settled: Option<TransactionSettlements>) {
         let Some(settled) = settled else {
             return;
         };
         let connection = &mut self.connection;
-        for (settle, runs) in settled {
-            self.deliveries.settle(connection, settle, &runs);
+        for (action, runs) in settled {
+            self.deliveries.settle(connection, action, &runs);
         }
         self.deliveries.settle_acks(connection);
     }
@@ -333,11 +335,11 @@ fn check_recover(requeue: bool) -> Result<(), Exception> {
     }
 }
 
-fn requeue(requeue: bool) -> Settle {
+fn rejection(requeue: bool) -> SettleAction {
     if requeue {
-        Settle::Requeue
+        SettleAction::Requeue
     } else {
-        Settle::Reject
+        SettleAction::Discard
     }
 }
 

@@ -35,7 +35,7 @@ pub(super) struct Connection {
     pub(super) owner: Owner,
     pub(super) user: String,
     pub(super) capabilities: Capabilities,
-    pub(super) limits: Limits,
+    pub(super) limits: NegotiatedLimits,
     /// Replies, to be sent by the next poll.
     pub(super) replies: Output,
     /// The time of the current read or poll.
@@ -56,7 +56,7 @@ pub(super) struct Capabilities {
 
 /// The negotiated limits.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(super) struct NegotiatedLimits {
     pub(super) frame_bytes_max: u32,
     pub(super) channels_max: u16,
 }
@@ -72,7 +72,7 @@ impl Connection {
             peer: parts.peer,
             user: String::new(),
             capabilities: Capabilities::default(),
-            limits: Limits {
+            limits: NegotiatedLimits {
                 frame_bytes_max: HANDSHAKE_FRAME_BYTES_MAX,
                 channels_max: 0,
             },

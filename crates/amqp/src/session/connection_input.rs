@@ -1,9 +1,9 @@
 //! The input of channel 0: the connection's own methods, and its close.
 
 use super::Session;
-use super::channel_input::{NONE, unreadable};
+use super::channel_input::{NO_METHOD, unreadable};
 use super::connection::Connection;
-use super::handshake::tuned;
+use super::handshake::apply_tune_ok;
 use super::heartbeats::Heartbeats;
 use super::lifecycle::Phase;
 use crate::exception::{Exception, ReplyCode};
@@ -23,7 +23,7 @@ impl Session {
         }
         if frame.kind != FrameType::Method {
             let text = "content on channel 0";
-            return Err((Exception::unexpected_frame(text), NONE));
+            return Err((Exception::unexpected_frame(text), NO_METHOD));
         }
         let id = MethodId::peek(frame.payload);
         let Ok(Some(method)) = Method::read(frame.payload) else {
@@ -39,7 +39,7 @@ impl Session {
                 self.handshake.authenticate(connection, lifecycle, start);
             }
             (Phase::Tuning, Method::ConnectionTuneOk(tune)) => {
-                let heartbeat_us = tuned(connection, tune)?;
+                let heartbeat_us = apply_tune_ok(connection, tune)?;
                 self.heartbeats = Heartbeats::of_interval(heartbeat_us, connection.now.us);
                 lifecycle.enter(Phase::Opening);
             }
@@ -57,15 +57,15 @@ impl Session {
                 let ok = method::ConnectionUpdateSecretOk {};
                 connection.reply(0, &Method::ConnectionUpdateSecretOk(ok));
             }
-            (Phase::Closing, Method::ConnectionCloseOk(_)) => lifecycle.goodbye(),
+            (Phase::Closing, Method::ConnectionCloseOk(_)) => lifecycle.close_ok(),
             (_, Method::ConnectionClose(_)) => {
                 for number in self.channels.numbers() {
-                    self.deliveries.write_rests(connection, number);
+                    self.deliveries.write_pending_of_channel(connection, number);
                 }
                 self.release_all();
                 let ok = Method::ConnectionCloseOk(method::ConnectionCloseOk {});
                 self.connection.reply(0, &ok);
-                self.lifecycle.goodbye();
+                self.lifecycle.close_ok();
             }
             // The client sent this before it knew of the close.
             (Phase::Closing | Phase::Draining | Phase::Ended, _) => {}
@@ -95,7 +95,7 @@ impl Session {
             // `connection.close` was sent already; its timeout goes on.
             return;
         }
-        self.lifecycle.blame(error.to_string());
+        self.lifecycle.record_failure(error.to_string());
         self.release_all();
         self.connection.push_close(error, id);
         self.lifecycle.close(self.connection.now.us);
@@ -105,8 +105,8 @@ impl Session {
     pub(super) fn stop(&mut self) {
         let text = "broker forced connection closure with reason 'shutdown'";
         let error = Exception::new(ReplyCode::ConnectionForced, text);
-        self.fail(0, &error, NONE);
-        self.lifecycle.excuse();
+        self.fail(0, &error, NO_METHOD);
+        self.lifecycle.clear_failure();
     }
 }
 

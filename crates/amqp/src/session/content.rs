@@ -2,9 +2,9 @@
 
 use super::channel_input::cannot_decode;
 use super::frames::BASIC;
-use super::publishes::Target;
-use crate::body::{Body, Collected};
-use crate::content_memory::Held;
+use super::publishes::PublishTarget;
+use crate::body::{Body, CollectedBody};
+use crate::content_memory::ContentReservation;
 use crate::exception::{Exception, ReplyCode};
 use crate::wire::{ContentHeader, Frame, FrameType, MethodId, method};
 
@@ -15,23 +15,23 @@ pub(super) struct Content {
     mandatory: bool,
     /// The payload of its content header, once received.
     header: Option<Vec<u8>>,
-    body: Collected,
+    body: CollectedBody,
     /// Bytes of the body not yet received.
     left: u64,
-    held: Held,
+    reservation: ContentReservation,
 }
 
 impl Content {
-    /// The content of a publish; its bytes will be charged to `held`.
-    pub(super) fn of(publish: &method::BasicPublish<'_>, held: Held) -> Self {
+    /// The content of a publish; its bytes will be charged to `reservation`.
+    pub(super) fn of(publish: &method::BasicPublish<'_>, reservation: ContentReservation) -> Self {
         Self {
             exchange: publish.exchange.to_owned(),
             routing_key: publish.routing_key.to_owned(),
             mandatory: publish.mandatory,
             header: None,
-            body: Collected::default(),
+            body: CollectedBody::default(),
             left: 0,
-            held,
+            reservation,
         }
     }
 
@@ -51,7 +51,7 @@ impl Content {
                 let header = ContentHeader::read(frame.payload);
                 let (header, _) = header.map_err(|_| cannot_decode(frame.payload))?;
                 check_size(header.body_bytes, message_bytes_max)?;
-                self.hold(frame.payload, now_us)?;
+                self.reserve(frame.payload, now_us)?;
                 self.left = header.body_bytes;
                 self.header = Some(frame.payload.to_vec());
             }
@@ -69,7 +69,7 @@ impl Content {
                         "content body frame exceeds remaining content size",
                     ));
                 }
-                self.hold(frame.payload, now_us)?;
+                self.reserve(frame.payload, now_us)?;
                 self.left -= bytes;
                 self.body.push(frame.payload);
             }
@@ -83,8 +83,8 @@ impl Content {
     }
 
     /// Reserves memory for received bytes only: the announced body size is just a claim.
-    fn hold(&mut self, bytes: &[u8], now_us: u64) -> Result<(), Exception> {
-        if self.held.grow(bytes.len(), now_us) {
+    fn reserve(&mut self, bytes: &[u8], now_us: u64) -> Result<(), Exception> {
+        if self.reservation.try_grow(bytes.len(), now_us) {
             return Ok(());
         }
         let text = "no room for contents whose frames are mixed with those of other channels";
@@ -93,16 +93,16 @@ impl Content {
 
     /// Releases the memory of a complete content: from here on the publish accounts for it.
     pub(super) fn release(&mut self) {
-        self.held.release();
+        self.reservation.release();
     }
 
     /// Whether it has occupied memory for too long.
     pub(super) fn is_overdue(&self, now_us: u64) -> bool {
-        self.held.is_overdue(now_us)
+        self.reservation.is_overdue(now_us)
     }
 
-    pub(super) fn target(&self) -> Target<'_> {
-        Target {
+    pub(super) fn target(&self) -> PublishTarget<'_> {
+        PublishTarget {
             exchange: &self.exchange,
             routing_key: &self.routing_key,
             mandatory: self.mandatory,

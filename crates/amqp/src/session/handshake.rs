@@ -17,8 +17,8 @@ use cloverleaf_access::{Accepted, Login, Mechanism, Refused, Step, Verification}
 use cloverleaf_log::Durability;
 use cloverleaf_telemetry::Identity;
 
-use super::channel_input::NONE;
-use super::connection::{Capabilities, Connection, Limits};
+use super::channel_input::NO_METHOD;
+use super::connection::{Capabilities, Connection, NegotiatedLimits};
 use super::lifecycle::{Lifecycle, Phase};
 use crate::exception::{Exception, ReplyCode};
 use crate::mechanisms::MECHANISMS;
@@ -228,7 +228,7 @@ impl Handshake {
                  the broker logfile."
             );
             let error = Exception::new(ReplyCode::AccessRefused, text);
-            connection.push_close(&error, NONE);
+            connection.push_close(&error, NO_METHOD);
         }
         fail_quietly(connection, lifecycle, failure);
     }
@@ -236,7 +236,7 @@ impl Handshake {
 
 /// `connection.tune-ok`: takes over the limits that the client has chosen, and returns the
 /// heartbeat interval in microseconds.
-pub(super) fn tuned(
+pub(super) fn apply_tune_ok(
     connection: &mut Connection,
     tune: &method::ConnectionTuneOk,
 ) -> Result<u64, Exception> {
@@ -245,7 +245,7 @@ pub(super) fn tuned(
     check_negotiated("frame_max", FRAME_MIN_BYTES, frames_max, tune.frame_max)?;
     let channels = u32::from(tune.channel_max);
     check_negotiated("channel_max", 1, channels_max.into(), channels)?;
-    connection.limits = Limits {
+    connection.limits = NegotiatedLimits {
         frame_bytes_max: match tune.frame_max {
             0 => u32::MAX,
             frame_max => frame_max,
@@ -269,7 +269,7 @@ fn refuse_header(connection: &mut Connection, lifecycle: &mut Lifecycle, header:
 /// Closes the connection once its pending replies are written.
 fn fail_quietly(connection: &mut Connection, lifecycle: &mut Lifecycle, failure: String) {
     connection.meter.probe.error();
-    lifecycle.blame(failure);
+    lifecycle.record_failure(failure);
     lifecycle.enter(Phase::Draining);
 }
 

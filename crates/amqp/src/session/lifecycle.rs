@@ -121,7 +121,7 @@ impl Lifecycle {
     }
 
     /// Either side has sent `connection.close-ok`.
-    pub(super) fn goodbye(&mut self) {
+    pub(super) fn close_ok(&mut self) {
         self.said_goodbye = true;
         self.phase = Phase::Draining;
     }
@@ -136,12 +136,12 @@ impl Lifecycle {
     }
 
     /// Records why the connection ends; the first reason is kept.
-    pub(super) fn blame(&mut self, failure: String) {
+    pub(super) fn record_failure(&mut self, failure: String) {
         self.failure.get_or_insert(failure);
     }
 
     /// Clears the failure: the client did not cause the close.
-    pub(super) fn excuse(&mut self) {
+    pub(super) fn clear_failure(&mut self) {
         self.failure = None;
     }
 
@@ -166,7 +166,7 @@ impl Lifecycle {
             return;
         }
         if self.phase != Phase::Closing {
-            self.blame("handshake_timeout".to_owned());
+            self.record_failure("handshake_timeout".to_owned());
         }
         self.phase = Phase::Ended;
     }

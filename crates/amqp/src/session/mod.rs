@@ -34,15 +34,15 @@ use cloverleaf_session::{Input, Meter, Now, Output, Received};
 use cloverleaf_telemetry::Probe;
 
 use self::channel::{Channel, Channels};
-use self::channel_input::{NONE, PUBLISH, cannot_decode, check_publish};
+use self::channel_input::{NO_METHOD, PUBLISH_METHOD, cannot_decode, check_publish};
 use self::connection::Connection;
 use self::deliveries::Deliveries;
 use self::frames::{Gathered, HEARTBEAT, gather};
 use self::handshake::Handshake;
 use self::heartbeats::Heartbeats;
 use self::lifecycle::{Lifecycle, Phase};
-use self::ordering::Ordering;
-use self::publishes::{Decision, Publisher, Target};
+use self::ordering::MethodOrdering;
+use self::publishes::{PublishTarget, Publisher, ReadyAnswer};
 use crate::body::Body;
 use crate::exception::{Exception, ReplyCode};
 use crate::host::VirtualHost;
@@ -70,7 +70,7 @@ pub struct Session {
     channels: Channels,
     deliveries: Deliveries,
     publisher: Publisher,
-    ordering: Ordering,
+    ordering: MethodOrdering,
     /// `release_all` has run: the virtual host keeps nothing for this connection anymore.
     is_released: bool,
 }
@@ -115,14 +115,14 @@ impl cloverleaf_session::Session for Session {
             if rest.is_empty() {
                 break;
             }
-            self.publisher.expect(rest.len());
+            self.publisher.set_input_bytes(rest.len());
             match self.frame(rest) {
-                Step::Done(bytes) => consumed += bytes,
-                Step::Needs(bytes) => {
+                FrameOutcome::Done(bytes) => consumed += bytes,
+                FrameOutcome::Needs(bytes) => {
                     needed = bytes;
                     break;
                 }
-                Step::Wait => break,
+                FrameOutcome::Wait => break,
             }
         }
         self.settle_acks();
@@ -166,15 +166,15 @@ impl cloverleaf_session::Session for Session {
         self.deliveries.poll(connection, cx);
         self.ordering.poll(cx);
         self.publisher.poll_alarm(connection);
-        self.look_at_contents();
+        self.check_contents();
         let connection = &mut self.connection;
         self.publisher.forget_old_routes(connection);
-        let decisions = self.publisher.poll_confirms(connection, cx);
+        let answers = self.publisher.poll_confirms(connection, cx);
         connection.take_replies(out);
-        for decision in &decisions {
-            self.answer(decision, &mut out.bytes);
+        for answer in &answers {
+            self.answer(answer, &mut out.bytes);
         }
-        self.publisher.answered(decisions);
+        self.publisher.answered(answers);
         if self.lifecycle.is_stopping() && self.lifecycle.is_open() && self.publisher.is_done() {
             self.stop();
         }
@@ -183,7 +183,7 @@ impl cloverleaf_session::Session for Session {
         if self.lifecycle.is_open() && !self.lifecycle.is_stopping() {
             self.deliveries.deliver(&self.connection, cx, out);
         }
-        self.look_at_time(&mut out.bytes);
+        self.check_timeouts(&mut out.bytes);
         let is_drained = self.lifecycle.phase() == Phase::Draining;
         if is_drained && self.publisher.is_confirmed() && out.len() == start {
             self.lifecycle.enter(Phase::Ended);
@@ -221,7 +221,7 @@ impl cloverleaf_session::Session for Session {
 }
 
 /// The outcome of handling the first frame of the input.
-enum Step {
+enum FrameOutcome {
     /// This many bytes were consumed.
     Done(usize),
     /// The frame is incomplete: it needs at least this many bytes.
@@ -242,7 +242,7 @@ impl Session {
             channels: Channels::default(),
             deliveries: Deliveries::default(),
             publisher: Publisher::new(contents),
-            ordering: Ordering::default(),
+            ordering: MethodOrdering::default(),
             is_released: false,
         }
     }
@@ -287,16 +287,16 @@ impl Session {
     }
 
     /// Handles the first frame, or a publish with all of its frames.
-    fn frame(&mut self, input: &[u8]) -> Step {
+    fn frame(&mut self, input: &[u8]) -> FrameOutcome {
         let frame = match peek_frame(input, self.connection.limits.frame_bytes_max) {
             Ok(Ok(frame)) => frame,
-            Ok(Err(needed)) => return Step::Needs(needed),
+            Ok(Err(needed)) => return FrameOutcome::Needs(needed),
             Err(error) => {
                 let error = Exception::new(ReplyCode::FrameError, error.to_string());
                 // After an invalid frame nothing further can be parsed.
-                self.fail(0, &error, NONE);
+                self.fail(0, &error, NO_METHOD);
                 self.lifecycle.enter(Phase::Draining);
-                return Step::Done(input.len());
+                return FrameOutcome::Done(input.len());
             }
         };
         let bytes = frame.len_bytes();
@@ -304,26 +304,26 @@ impl Session {
         let is_open = self.lifecycle.is_open();
         let channel = self.channels.get(frame.channel);
         if frame.kind == FrameType::Method
-            && id == PUBLISH
+            && id == PUBLISH_METHOD
             && is_open
             && channel.is_some_and(Channel::takes_publish)
         {
             if self.publisher.must_wait(&self.connection) {
-                return Step::Wait;
+                return FrameOutcome::Wait;
             }
             return self.publish_frames(&frame, &input[bytes..]);
         }
         let goes_on_with_content = channel.is_some_and(|channel| channel.content.is_some());
         if goes_on_with_content && self.publisher.must_wait(&self.connection) {
-            return Step::Wait;
+            return FrameOutcome::Wait;
         }
         if is_open && self.ordering.may_wait(&frame) {
             self.flush();
             if self
                 .ordering
-                .waits(&self.connection, &self.channels, &frame)
+                .must_wait_for_earlier(&self.connection, &self.channels, &frame)
             {
-                return Step::Wait;
+                return FrameOutcome::Wait;
             }
         }
         let result = match (self.lifecycle.phase(), frame.channel) {
@@ -335,25 +335,25 @@ impl Session {
         if let Err((error, id)) = result {
             self.fail(frame.channel, &error, id);
         }
-        Step::Done(bytes)
+        FrameOutcome::Done(bytes)
     }
 
     /// Handles `basic.publish` together with its content, if the content's frames directly follow
     /// it.
-    fn publish_frames(&mut self, frame: &Frame<'_>, rest: &[u8]) -> Step {
+    fn publish_frames(&mut self, frame: &Frame<'_>, rest: &[u8]) -> FrameOutcome {
         let bytes = frame.len_bytes();
         let number = frame.channel;
         let publish = match Method::read(frame.payload) {
             Ok(Some(Method::BasicPublish(publish))) => publish,
-            Ok(_) => return Step::Done(bytes),
+            Ok(_) => return FrameOutcome::Done(bytes),
             Err(_) => {
-                self.fail(number, &cannot_decode(frame.payload), PUBLISH);
-                return Step::Done(bytes);
+                self.fail(number, &cannot_decode(frame.payload), PUBLISH_METHOD);
+                return FrameOutcome::Done(bytes);
             }
         };
         if let Err(error) = check_publish(&publish) {
-            self.fail(number, &error, PUBLISH);
-            return Step::Done(bytes);
+            self.fail(number, &error, PUBLISH_METHOD);
+            return FrameOutcome::Done(bytes);
         }
         let frame_bytes_max = self.connection.limits.frame_bytes_max;
         let body_bytes_max = self.connection.options.message_bytes_max;
@@ -363,22 +363,22 @@ impl Session {
                 body,
                 bytes: content,
             } => {
-                let target = Target {
+                let target = PublishTarget {
                     exchange: publish.exchange,
                     routing_key: publish.routing_key,
                     mandatory: publish.mandatory,
                 };
                 if let Err(error) = self.publish(number, target, header, body) {
-                    self.fail(number, &error, PUBLISH);
+                    self.fail(number, &error, PUBLISH_METHOD);
                 }
-                Step::Done(bytes + content)
+                FrameOutcome::Done(bytes + content)
             }
-            Gathered::Needs(needed) => Step::Needs(bytes + needed),
+            Gathered::Needs(needed) => FrameOutcome::Needs(bytes + needed),
             Gathered::Mixed => {
                 if let Err(error) = self.begin_content(number, &publish) {
-                    self.fail(number, &error, PUBLISH);
+                    self.fail(number, &error, PUBLISH_METHOD);
                 }
-                Step::Done(bytes)
+                FrameOutcome::Done(bytes)
             }
         }
     }
@@ -387,7 +387,7 @@ impl Session {
     fn publish(
         &mut self,
         number: u16,
-        target: Target<'_>,
+        target: PublishTarget<'_>,
         header: &[u8],
         body: Body<'_>,
     ) -> Result<(), Exception> {
@@ -415,28 +415,28 @@ impl Session {
     }
 
     /// Confirms publishes, or answers a `tx.commit`.
-    fn answer(&mut self, decision: &Decision, out: &mut Vec<u8>) {
-        match decision {
-            Decision::Group(group, holds) => {
+    fn answer(&mut self, answer: &ReadyAnswer, out: &mut Vec<u8>) {
+        match answer {
+            ReadyAnswer::Confirm(group, is_stored) => {
                 self.connection.meter.answered(group.len());
                 if self.channels.is_open(group.channel, group.incarnation) {
-                    group.push_confirm(out, *holds);
+                    group.push_confirm(out, *is_stored);
                 }
             }
-            Decision::Commit(commit, holds) => {
+            ReadyAnswer::Commit(commit, is_stored) => {
                 if self.channels.is_open(commit.channel, commit.incarnation) {
-                    self.committed(commit.channel, *holds);
+                    self.committed(commit.channel, *is_stored);
                 }
             }
         }
     }
 
-    fn committed(&mut self, number: u16, holds: bool) {
+    fn committed(&mut self, number: u16, is_stored: bool) {
         if let Ok(transaction) = self.channels.transaction(number) {
             transaction.end_commit();
         }
         self.connection.meter.answered(1);
-        if holds {
+        if is_stored {
             let ok = Method::TxCommitOk(method::TxCommitOk {});
             return self.connection.reply(number, &ok);
         }
@@ -446,20 +446,20 @@ impl Session {
 
     /// Ends the connection if its unfinished content or transaction has occupied memory for too
     /// long while memory is short.
-    fn look_at_contents(&mut self) {
+    fn check_contents(&mut self) {
         let now_us = self.connection.now.us;
-        if !self.lifecycle.is_open() || !self.publisher.holds_much(now_us) {
+        if !self.lifecycle.is_open() || !self.publisher.must_check_contents(now_us) {
             return;
         }
         if let Some(number) = self.channels.overdue(now_us) {
             let text = "an unfinished message or transaction was held for too long";
             let error = Exception::new(ReplyCode::ResourceError, text);
-            self.fail(number, &error, NONE);
+            self.fail(number, &error, NO_METHOD);
         }
     }
 
     /// Sends a heartbeat if one is due, and ends a connection whose client has timed out.
-    fn look_at_time(&mut self, out: &mut Vec<u8>) {
+    fn check_timeouts(&mut self, out: &mut Vec<u8>) {
         let now_us = self.connection.now.us;
         self.lifecycle.end_if_overdue(now_us);
         if !self.lifecycle.is_open() {
@@ -472,7 +472,7 @@ impl Session {
         if self.heartbeats.is_silent(now_us) {
             let timeout_s = self.heartbeats.interval_s();
             let failure = format!("missed heartbeats from client, timeout: {timeout_s}s");
-            self.lifecycle.blame(failure);
+            self.lifecycle.record_failure(failure);
             self.release_all();
             self.lifecycle.enter(Phase::Ended);
         }
@@ -484,7 +484,7 @@ impl Session {
     fn release_channel(&mut self, number: u16) {
         self.flush();
         let connection = &mut self.connection;
-        self.deliveries.write_rests(connection, number);
+        self.deliveries.write_pending_of_channel(connection, number);
         self.deliveries.close_channel(connection, number);
         if let Some(channel) = self.channels.get_mut(number) {
             channel.close();

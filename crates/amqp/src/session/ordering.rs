@@ -16,7 +16,7 @@ use crate::host::{Queue, Routing};
 use crate::wire::{Frame, FrameType, Method, MethodId, method};
 
 /// Methods that reveal how many messages a queue has, or that remove messages.
-const TELLING: [MethodId; 4] = [
+const REVEALING_METHODS: [MethodId; 4] = [
     method::BasicGet::ID,
     method::QueueDeclare::ID,
     method::QueuePurge::ID,
@@ -25,7 +25,7 @@ const TELLING: [MethodId; 4] = [
 
 /// The conditions that the next method waits for.
 #[derive(Default)]
-pub(super) struct Ordering {
+pub(super) struct MethodOrdering {
     unwritten: Option<Unwritten>,
     /// Dead-lettering that is in progress.
     routing: Vec<Routing>,
@@ -33,7 +33,7 @@ pub(super) struct Ordering {
     has_waited: bool,
 }
 
-impl Ordering {
+impl MethodOrdering {
     /// Whether no method is waiting.
     #[inline]
     pub(super) fn is_free(&self) -> bool {
@@ -44,20 +44,20 @@ impl Ordering {
     /// other connections' publishes could delay it forever.
     #[inline]
     pub(super) fn may_wait(&mut self, frame: &Frame<'_>) -> bool {
-        let is_telling =
-            frame.kind == FrameType::Method && TELLING.contains(&MethodId::peek(frame.payload));
-        is_telling && !std::mem::take(&mut self.has_waited)
+        let is_revealing = frame.kind == FrameType::Method
+            && REVEALING_METHODS.contains(&MethodId::peek(frame.payload));
+        is_revealing && !std::mem::take(&mut self.has_waited)
     }
 
     /// Whether this frame has to wait for earlier publishes or dead-lettering. Then it must be
     /// passed in again.
-    pub(super) fn waits(
+    pub(super) fn must_wait_for_earlier(
         &mut self,
         connection: &Connection,
         channels: &Channels,
         frame: &Frame<'_>,
     ) -> bool {
-        let Some(queue) = told_queue(connection, channels, frame) else {
+        let Some(queue) = named_queue(connection, channels, frame) else {
             return false;
         };
         self.unwritten = queue.topic.unwritten();
@@ -88,8 +88,8 @@ impl Ordering {
     }
 }
 
-/// The queue that one of the [`TELLING`] methods names, if it exists.
-fn told_queue(
+/// The queue that one of the [`REVEALING_METHODS`] methods names, if it exists.
+fn named_queue(
     connection: &Connection,
     channels: &Channels,
     frame: &Frame<'_>,

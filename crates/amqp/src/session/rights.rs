@@ -10,7 +10,7 @@ use cloverleaf_broker::Realm;
 
 use super::channel::Channels;
 use crate::exception::{Exception, ReplyCode, Resource};
-use crate::host::{is_reply_queue, name_prefix, strip};
+use crate::host::{is_reply_queue, name_prefix, strip_newlines};
 use crate::wire::{Method, Table, Value, method};
 
 /// The default exchange's name in access rules.
@@ -29,7 +29,7 @@ pub(super) struct User<'a> {
 impl User<'_> {
     /// Checks the right to an operation on a queue.
     fn queue(&self, operation: Operation, name: &str) -> Result<(), Exception> {
-        let name = strip(name);
+        let name = strip_newlines(name);
         if is_reply_queue(&name) || self.realm.may(operation, Kind::Topic, "", &name) {
             Ok(())
         } else {
@@ -41,7 +41,7 @@ impl User<'_> {
     pub(super) fn exchange(&self, operation: Operation, name: &str) -> Result<(), Exception> {
         let name = match name {
             "" => Cow::Borrowed(DEFAULT_EXCHANGE),
-            name => strip(name),
+            name => strip_newlines(name),
         };
         if self.realm.may(operation, Kind::Exchange, "", &name) {
             Ok(())
@@ -73,7 +73,7 @@ impl User<'_> {
         match method {
             Method::QueueDeclare(declare) if declare.passive => Ok(()),
             Method::QueueDeclare(declare) => {
-                let name = match strip(declare.queue) {
+                let name = match strip_newlines(declare.queue) {
                     name if name.is_empty() => {
                         format!("{}-{SAMPLE_TOKEN}", name_prefix(declare.arguments))
                     }

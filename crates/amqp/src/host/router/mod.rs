@@ -25,7 +25,7 @@ use self::dead::{Dead, arrived};
 use self::outgoing::Outgoing;
 use self::under_way::{Letter, Origin, UnderWay};
 use super::VirtualHost;
-use crate::repeats::Repeats;
+use crate::log_throttle::LogThrottle;
 
 pub(super) use self::dead::Inbox;
 pub use self::dead::Routing;
@@ -47,7 +47,7 @@ const UNWRITTEN_MS: u64 = 2;
 const IDLE_MS: u64 = 3_600_000;
 
 /// Throttles the log's lines about publishes that are retried.
-static FAILURES: Repeats = Repeats::new();
+static FAILURES: LogThrottle = LogThrottle::new();
 
 /// A hidden topic from which the router takes messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

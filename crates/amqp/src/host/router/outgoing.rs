@@ -138,7 +138,9 @@ impl Outgoing {
             .builder
             .get_or_insert_with(|| builder(&stored.message, timestamp_ms));
         let marks = stored.past.marks();
-        stored.message.push_with(batch, stored.expires_at_ms, marks);
+        stored
+            .message
+            .push_with_headers(batch, stored.expires_at_ms, marks);
         open.letters.push(letter);
         if batch.len() >= BATCH_BYTES {
             open.publish(under_way, self.now_ms);
@@ -172,7 +174,7 @@ impl Outgoing {
         let marks = stored.past.marks();
         stored
             .message
-            .push_with(&mut batch, stored.expires_at_ms, marks);
+            .push_with_headers(&mut batch, stored.expires_at_ms, marks);
         let partition = queue.partition(stored.priority);
         let mut published = queue
             .topic

@@ -6,7 +6,7 @@ use cloverleaf_broker::{ConsumerOptions, MessageRange, SharedWindow};
 use uuid::Uuid;
 
 use super::Deliveries;
-use super::slots::{Consuming, Limits};
+use super::slots::{ConsumerLimits, ConsumerSlot};
 use super::unacked::range_of;
 use crate::exception::{Exception, ReplyCode};
 use crate::host::Queue;
@@ -45,11 +45,11 @@ impl Deliveries {
                 channel.window = Some(Arc::clone(&shared));
                 // Includes cancelled consumers that still have unacknowledged deliveries.
                 for slot in &channel.slots {
-                    if let Some(consuming) = self.consumers.get_mut(*slot)
-                        && !consuming.tag.is_empty()
+                    if let Some(entry) = self.consumers.get_mut(*slot)
+                        && !entry.tag.is_empty()
                     {
                         let shared = Some(Arc::clone(&shared));
-                        consuming.consumer.set_shared_window(shared);
+                        entry.consumer.set_shared_window(shared);
                     }
                 }
             }
@@ -125,7 +125,7 @@ impl Deliveries {
         } else {
             window(prefetch)
         };
-        let limits = Limits {
+        let limits = ConsumerLimits {
             no_ack: consume.no_ack,
             prefetch,
         };
@@ -134,12 +134,12 @@ impl Deliveries {
             .insert(number, tag.clone(), queue, consumer, limits);
         channel.consumers.insert(tag, slot);
         channel.slots.insert(slot);
-        if let Some(consuming) = self.consumers.get_mut(slot) {
-            consuming.consumer.set_window(window);
+        if let Some(entry) = self.consumers.get_mut(slot) {
+            entry.consumer.set_window(window);
             // Deliveries may be waiting already.
-            consuming.signal.wake();
+            entry.signal.wake();
         }
-        self.tell_credit(connection);
+        self.report_credit(connection);
         Ok(())
     }
 
@@ -180,7 +180,7 @@ impl Deliveries {
         self.settle_acks(connection);
         connection.meter.called(1);
         if self.consumers.get_mut(slot).is_some_and(|it| it.no_ack) {
-            self.write_rest(connection, slot);
+            self.write_pending(connection, slot);
         }
         let queue = self.retire(slot);
         if let Some(queue) = queue {
@@ -192,38 +192,39 @@ impl Deliveries {
             connection.host.consumer_left(&queue);
         }
         self.remove_if_done(slot);
-        self.tell_credit(connection);
+        self.report_credit(connection);
     }
 
     /// Stops the deliveries to a consumer. Messages not yet sent to the client are requeued as not
     /// delivered.
     pub(super) fn retire(&mut self, slot: u32) -> Option<Arc<Queue>> {
-        let consuming = self.consumers.retire(slot)?;
-        let unseen = consuming.runs.drain(consuming.runs_done..);
+        let entry = self.consumers.retire(slot)?;
+        let unseen = entry.deliveries.drain(entry.deliveries_written..);
         let unseen: Vec<MessageRange> = unseen.map(|run| range_of(&run)).collect();
-        consuming.runs.clear();
-        consuming.runs_done = 0;
-        consuming.consumer.retire_unseen(&unseen);
-        Some(Arc::clone(&consuming.queue))
+        entry.deliveries.clear();
+        entry.deliveries_written = 0;
+        entry.consumer.retire_unseen(&unseen);
+        Some(Arc::clone(&entry.queue))
     }
 
     /// Frees the slot of a cancelled consumer once it has no unacknowledged deliveries.
     pub(super) fn remove_if_done(&mut self, slot: u32) {
-        let is_done = self.consumers.get_mut(slot).is_some_and(|consuming| {
-            consuming.is_retired && consuming.unacked == 0 && consuming.acks.is_empty()
-        });
+        let is_done = self
+            .consumers
+            .get_mut(slot)
+            .is_some_and(|entry| entry.is_retired && entry.unacked == 0 && entry.acks.is_empty());
         if is_done {
             self.remove_slot(slot);
         }
     }
 
     /// Frees a slot.
-    pub(super) fn remove_slot(&mut self, slot: u32) -> Option<Consuming> {
-        let consuming = self.consumers.remove(slot)?;
-        if let Some(channel) = self.channels.get_mut(&consuming.channel) {
+    pub(super) fn remove_slot(&mut self, slot: u32) -> Option<ConsumerSlot> {
+        let entry = self.consumers.remove(slot)?;
+        if let Some(channel) = self.channels.get_mut(&entry.channel) {
             channel.slots.remove(&slot);
         }
-        Some(consuming)
+        Some(entry)
     }
 
     /// Ends all consumers of a channel. Their unacknowledged messages are requeued.
@@ -232,20 +233,20 @@ impl Deliveries {
         let channel = self.channels.get_mut(&number);
         let slots = channel.map(|channel| std::mem::take(&mut channel.slots));
         for slot in slots.unwrap_or_default() {
-            if let Some(consuming) = self.consumers.remove(slot) {
-                let (queue, counts) = (consuming.queue, !consuming.is_retired);
+            if let Some(entry) = self.consumers.remove(slot) {
+                let (queue, counts) = (entry.queue, !entry.is_retired);
                 connection.meter.called(1);
-                drop(consuming.consumer);
-                if counts && !consuming.tag.is_empty() {
+                drop(entry.consumer);
+                if counts && !entry.tag.is_empty() {
                     connection.host.consumer_left(&queue);
                 }
             }
         }
-        self.tell_credit(connection);
+        self.report_credit(connection);
     }
 
     /// Reports to the probe how many messages may be in flight to this client.
-    fn tell_credit(&self, connection: &Connection) {
+    fn report_credit(&self, connection: &Connection) {
         connection
             .meter
             .probe
@@ -258,13 +259,13 @@ impl Deliveries {
 
     /// Reports to the probe how many messages are in flight, after a change at the consumer in
     /// `slot`.
-    pub(super) fn tell_in_flight(&mut self, connection: &Connection, slot: u32) {
+    pub(super) fn report_in_flight(&mut self, connection: &Connection, slot: u32) {
         let now_us = connection.now.us;
         connection
             .meter
             .probe
             .credit_used(self.consumers.unacked(), now_us);
-        if self.consumers.is_short(slot, now_us) {
+        if self.consumers.is_out_of_credit(slot, now_us) {
             connection.meter.probe.no_credit_begins(now_us)
         } else {
             connection.meter.probe.no_credit_ends(now_us)

@@ -7,9 +7,9 @@ use cloverleaf_broker::ConsumerOptions;
 use cloverleaf_log::RecordCursor;
 
 use super::Deliveries;
-use super::slots::Limits;
-use super::unacked::{Run, range_of};
-use super::writer::properties_of;
+use super::slots::ConsumerLimits;
+use super::unacked::{UnackedRun, range_of};
+use super::writer::delivery_properties;
 use crate::exception::Exception;
 use crate::host::Queue;
 use crate::message::Message;
@@ -18,7 +18,7 @@ use crate::session::connection::Connection;
 use crate::wire::{Method, method};
 
 /// Maximum number of queues of a channel for which `basic.get` keeps its pull consumer.
-const GETTERS_MAX: usize = 16;
+const PULL_CONSUMERS_MAX: usize = 16;
 
 /// A `basic.get` that waits for a read from the disk.
 #[derive(Clone, Copy, Debug)]
@@ -45,15 +45,15 @@ impl Deliveries {
         let Some(channel) = self.channels.get_mut(&number) else {
             return Ok(());
         };
-        let known = channel.getters.get(&queue.name).copied();
+        let known = channel.pull_slots.get(&queue.name).copied();
         // The queue may have been deleted and declared again since.
         let is_same = |slot: &u32| {
-            let consuming = self.consumers.get_mut(*slot);
-            consuming.is_some_and(|consuming| Arc::ptr_eq(&consuming.queue, &queue))
+            let entry = self.consumers.get_mut(*slot);
+            entry.is_some_and(|entry| Arc::ptr_eq(&entry.queue, &queue))
         };
         let slot = match known.filter(is_same) {
             Some(slot) => slot,
-            None => self.add_getter(connection, number, &queue)?,
+            None => self.add_pull_consumer(connection, number, &queue)?,
         };
         let pending = PendingGet {
             channel: number,
@@ -65,7 +65,7 @@ impl Deliveries {
         Ok(())
     }
 
-    fn add_getter(
+    fn add_pull_consumer(
         &mut self,
         connection: &Connection,
         number: u16,
@@ -78,20 +78,23 @@ impl Deliveries {
         };
         let consumer = connection.host.consume(connection.owner, queue, options)?;
         let (tag, queue_name) = (String::new(), Arc::clone(&queue.name));
-        let (queue, limits) = (Arc::clone(queue), Limits::default());
+        let (queue, limits) = (Arc::clone(queue), ConsumerLimits::default());
         let slot = self.consumers.insert(number, tag, queue, consumer, limits);
         let Some(channel) = self.channels.get_mut(&number) else {
             return Ok(slot);
         };
         channel.slots.insert(slot);
-        let before = channel.getters.insert(queue_name, slot);
-        let mut others = channel.getters.iter().filter(|(_, other)| **other != slot);
-        let surplus = if channel.getters.len() > GETTERS_MAX {
+        let before = channel.pull_slots.insert(queue_name, slot);
+        let mut others = channel
+            .pull_slots
+            .iter()
+            .filter(|(_, other)| **other != slot);
+        let surplus = if channel.pull_slots.len() > PULL_CONSUMERS_MAX {
             others.next().map(|(name, _)| Arc::clone(name))
         } else {
             None
         };
-        let surplus = surplus.and_then(|name| channel.getters.remove(&name));
+        let surplus = surplus.and_then(|name| channel.pull_slots.remove(&name));
         for old in before.into_iter().chain(surplus) {
             self.retire(old);
             self.remove_if_done(old);
@@ -110,11 +113,11 @@ impl Deliveries {
         let Some(get) = self.pending_get else {
             return false;
         };
-        let Some(consuming) = self.consumers.get_mut(get.slot) else {
+        let Some(entry) = self.consumers.get_mut(get.slot) else {
             self.pending_get = None;
             return false;
         };
-        let Poll::Ready(taken) = consuming.consumer.poll_take(cx) else {
+        let Poll::Ready(taken) = entry.consumer.poll_take(cx) else {
             return false;
         };
         let Some(delivery) = taken else {
@@ -126,7 +129,7 @@ impl Deliveries {
         let mut records = RecordCursor::at(&delivery.batch, delivery.position);
         let Ok(Some((_, record))) = records.next_record() else {
             tracing::error!(offset = delivery.first, "a batch to be taken is malformed");
-            consuming.consumer.reject_ranges(&[range_of(&delivery)]);
+            entry.consumer.reject_ranges(&[range_of(&delivery)]);
             return true;
         };
         self.pending_get = None;
@@ -134,9 +137,9 @@ impl Deliveries {
             return false;
         };
         let tag = channel.take_tags(1);
-        let (ready, _) = consuming.queue.counts();
+        let (ready, _) = entry.queue.counts();
         let mut scratch = Vec::new();
-        let message = Message::read(&record, &consuming.queue.name, &mut scratch);
+        let message = Message::read(&record, &entry.queue.name, &mut scratch);
         let ok = Method::BasicGetOk(method::BasicGetOk {
             delivery_tag: tag,
             redelivered: delivery.redelivered,
@@ -145,7 +148,7 @@ impl Deliveries {
             message_count: ready,
         });
         let mut counted = Vec::new();
-        let properties = properties_of(&message, &delivery, &consuming.queue, &mut counted);
+        let properties = delivery_properties(&message, &delivery, &entry.queue, &mut counted);
         let batch = Some(delivery.batch.bytes());
         connection.reply_with_content(get.channel, &ok, properties, message.body, batch);
         connection
@@ -153,12 +156,10 @@ impl Deliveries {
             .probe
             .delivered(1, delivery.redelivered.into());
         if get.no_ack {
-            consuming
-                .consumer
-                .ack_ranges(&[range_of(&delivery)], |_, _| {})
+            entry.consumer.ack_ranges(&[range_of(&delivery)], |_, _| {})
         } else {
-            consuming.unacked += 1;
-            let run = Run::of(&delivery, tag, get.slot, consuming.incarnation);
+            entry.unacked += 1;
+            let run = UnackedRun::of(&delivery, tag, get.slot, entry.incarnation);
             channel.unacked.push(run);
             self.consumers.delivered(1);
         }

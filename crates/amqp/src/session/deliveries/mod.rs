@@ -19,10 +19,10 @@ use std::task::Context;
 use cloverleaf_broker::SharedWindow;
 
 use self::get::PendingGet;
-pub(super) use self::settlement::{Settle, Settled};
+pub(super) use self::settlement::{SettleAction, TransactionSettlements};
 use self::slots::Consumers;
-pub(super) use self::unacked::Run;
-use self::unacked::Unacked;
+use self::unacked::UnackedDeliveries;
+pub(super) use self::unacked::UnackedRun;
 use super::connection::Connection;
 use crate::host::Routing;
 
@@ -47,8 +47,8 @@ struct ChannelDeliveries {
     /// Slots of the active consumers, by consumer tag.
     consumers: BTreeMap<String, u32>,
     /// Slots of the pull consumers of `basic.get`, by queue.
-    getters: BTreeMap<Arc<str>, u32>,
-    unacked: Unacked,
+    pull_slots: BTreeMap<Arc<str>, u32>,
+    unacked: UnackedDeliveries,
     next_delivery_tag: u64,
     /// The prefetch of consumers started from now on (`basic.qos`); 0: no limit.
     prefetch: u16,
@@ -104,8 +104,8 @@ impl ChannelDeliveries {
         Self {
             slots: BTreeSet::new(),
             consumers: BTreeMap::new(),
-            getters: BTreeMap::new(),
-            unacked: Unacked::default(),
+            pull_slots: BTreeMap::new(),
+            unacked: UnackedDeliveries::default(),
             next_delivery_tag: 1,
             prefetch: 0,
             window: None,

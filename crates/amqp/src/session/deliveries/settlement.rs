@@ -5,20 +5,20 @@ use std::collections::BTreeMap;
 use cloverleaf_broker::MessageRange;
 
 use super::Deliveries;
-use super::unacked::Run;
+use super::unacked::UnackedRun;
 use crate::exception::Exception;
 use crate::session::connection::Connection;
 
 /// The way in which deliveries are settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::session) enum Settle {
+pub(in crate::session) enum SettleAction {
     Ack,
     Requeue,
-    Reject,
+    Discard,
 }
 
 /// Deliveries that were settled in a transaction, to be carried out by its commit.
-pub(in crate::session) type Settled = Vec<(Settle, Vec<Run>)>;
+pub(in crate::session) type TransactionSettlements = Vec<(SettleAction, Vec<UnackedRun>)>;
 
 impl Deliveries {
     /// Removes the delivery with this tag, or with `multiple` all up to it, from the unacknowledged
@@ -32,7 +32,7 @@ impl Deliveries {
         number: u16,
         tag: u64,
         multiple: bool,
-    ) -> Result<Vec<Run>, Exception> {
+    ) -> Result<Vec<UnackedRun>, Exception> {
         let Some(channel) = self.channels.get_mut(&number) else {
             return Ok(Vec::new());
         };
@@ -47,7 +47,7 @@ impl Deliveries {
     }
 
     /// Makes deliveries unacknowledged again that were settled in a transaction.
-    pub(in crate::session) fn restore(&mut self, number: u16, settled: Settled) {
+    pub(in crate::session) fn restore(&mut self, number: u16, settled: TransactionSettlements) {
         if let Some(channel) = self.channels.get_mut(&number) {
             for (_, runs) in settled {
                 channel.unacked.restore(runs);
@@ -61,10 +61,10 @@ impl Deliveries {
     pub(in crate::session) fn settle(
         &mut self,
         connection: &mut Connection,
-        settle: Settle,
-        runs: &[Run],
+        action: SettleAction,
+        runs: &[UnackedRun],
     ) {
-        if settle == Settle::Ack {
+        if action == SettleAction::Ack {
             runs.iter().for_each(|run| self.acknowledge(run));
             return;
         }
@@ -77,44 +77,46 @@ impl Deliveries {
             }
         }
         for (slot, ranges) in by_slot {
-            let Some(consuming) = self.consumers.get_mut(slot) else {
+            let Some(entry) = self.consumers.get_mut(slot) else {
                 continue;
             };
             let count: u64 = ranges.iter().map(|range| u64::from(range.count)).sum();
-            consuming.unacked = consuming.unacked.saturating_sub(count);
+            entry.unacked = entry.unacked.saturating_sub(count);
             connection.meter.probe.nacked(count);
             connection.meter.called(1);
-            let died = match settle {
-                Settle::Reject => consuming.consumer.reject_ranges_taking(&ranges),
-                Settle::Ack | Settle::Requeue => consuming.consumer.nack_ranges_taking(&ranges),
+            let died = match action {
+                SettleAction::Discard => entry.consumer.reject_ranges_taking(&ranges),
+                SettleAction::Ack | SettleAction::Requeue => {
+                    entry.consumer.nack_ranges_taking(&ranges)
+                }
             };
             if !died.is_empty() {
                 // Dead-letters the messages now, so that the client's next method finds them in
                 // their new queues.
-                let subscription = &consuming.queue.subscription;
+                let subscription = &entry.queue.subscription;
                 let (steps, routing) = connection.host.route_died(subscription, died);
                 connection.meter.called(steps);
                 self.routing.extend(routing);
             }
             self.consumers.settled(count);
-            self.tell_in_flight(connection, slot);
+            self.report_in_flight(connection, slot);
             self.remove_if_done(slot);
         }
     }
 
-    fn acknowledge(&mut self, run: &Run) {
+    fn acknowledge(&mut self, run: &UnackedRun) {
         // Without the consumer, its queue was deleted, and the message with it.
-        let Some(consuming) = self.consumers.of_run(run) else {
+        let Some(entry) = self.consumers.of_run(run) else {
             return;
         };
-        consuming.unacked = consuming.unacked.saturating_sub(run.count.into());
+        entry.unacked = entry.unacked.saturating_sub(run.count.into());
         let range = run.range();
-        if consuming.acks.is_empty() {
+        if entry.acks.is_empty() {
             self.slots_to_settle.push(run.slot);
         }
-        match consuming.acks.last_mut() {
+        match entry.acks.last_mut() {
             Some(last) if follows(last, &range) => last.count += range.count,
-            _ => consuming.acks.push(range),
+            _ => entry.acks.push(range),
         }
         self.consumers.settled(run.count.into());
     }
@@ -126,33 +128,31 @@ impl Deliveries {
         }
         let now_us = connection.now.us;
         for slot in std::mem::take(&mut self.slots_to_settle) {
-            let Some(consuming) = self.consumers.get_mut(slot) else {
+            let Some(entry) = self.consumers.get_mut(slot) else {
                 continue;
             };
             connection.meter.called(1);
             let (mut in_order, mut out_of_order) = (0, 0);
-            let (probe, last_ack) = (&connection.meter.probe, &mut consuming.last_ack);
-            consuming
-                .consumer
-                .ack_ranges(&consuming.acks, |range, settled| {
-                    let Some(settlement) = settled else {
-                        return probe.late_ack();
-                    };
-                    let count = u64::from(range.count);
-                    probe.acked_many(count, settlement.held_us);
-                    let place = (range.partition, range.first);
-                    match last_ack.is_some_and(|last| place < last) {
-                        true => out_of_order += count,
-                        false => in_order += count,
-                    }
-                    *last_ack = Some((range.partition, range.first + count - 1));
-                });
-            consuming.acks.clear();
-            if consuming.acks.capacity() > 256 {
-                consuming.acks = Vec::new();
+            let (probe, last_ack) = (&connection.meter.probe, &mut entry.last_ack);
+            entry.consumer.ack_ranges(&entry.acks, |range, settled| {
+                let Some(settlement) = settled else {
+                    return probe.late_ack();
+                };
+                let count = u64::from(range.count);
+                probe.acked_many(count, settlement.held_us);
+                let place = (range.partition, range.first);
+                match last_ack.is_some_and(|last| place < last) {
+                    true => out_of_order += count,
+                    false => in_order += count,
+                }
+                *last_ack = Some((range.partition, range.first + count - 1));
+            });
+            entry.acks.clear();
+            if entry.acks.capacity() > 256 {
+                entry.acks = Vec::new();
             }
             probe.acks(in_order, out_of_order, now_us);
-            self.tell_in_flight(connection, slot);
+            self.report_in_flight(connection, slot);
             self.remove_if_done(slot);
         }
     }
@@ -163,7 +163,7 @@ impl Deliveries {
             return;
         };
         let runs = channel.unacked.take_all();
-        self.settle(connection, Settle::Requeue, &runs);
+        self.settle(connection, SettleAction::Requeue, &runs);
     }
 }
 

@@ -6,15 +6,15 @@ use std::task::Context;
 use cloverleaf_broker::{Consumer, Delivery, MessageRange};
 use cloverleaf_log::Offset;
 
-use super::unacked::Run;
-use super::wakeups::{Ready, Signal};
+use super::unacked::UnackedRun;
+use super::wakeups::{ReadySlots, SlotSignal};
 use crate::host::Queue;
 
 /// How long the telemetry reuses what is known of a queue's backlog: asking takes the queue's lock.
-const BACKLOG_KNOWN_US: u64 = 10_000;
+const BACKLOG_CHECK_INTERVAL_US: u64 = 10_000;
 
 /// A consumer of a channel, or the pull consumer of its `basic.get`.
-pub(super) struct Consuming {
+pub(super) struct ConsumerSlot {
     /// Distinguishes this consumer from earlier ones in the same slot, of which deliveries may
     /// still be unacknowledged.
     pub(super) incarnation: u64,
@@ -23,14 +23,14 @@ pub(super) struct Consuming {
     pub(super) tag: String,
     pub(super) queue: Arc<Queue>,
     pub(super) consumer: Consumer,
-    pub(super) signal: Signal,
+    pub(super) signal: SlotSignal,
     pub(super) no_ack: bool,
     /// Cancelled: the slot is freed with the last unacknowledged delivery.
     pub(super) is_retired: bool,
     /// Deliveries from the broker that are not written yet; the first may be partly written.
-    pub(super) runs: Vec<Delivery>,
-    /// How many of `runs` are completely written.
-    pub(super) runs_done: usize,
+    pub(super) deliveries: Vec<Delivery>,
+    /// How many of `deliveries` are completely written.
+    pub(super) deliveries_written: usize,
     /// Number of messages that the client has not settled.
     pub(super) unacked: u64,
     /// Acknowledgements collected in this read.
@@ -44,7 +44,7 @@ pub(super) struct Consuming {
 
 /// The limits of a consumer.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Limits {
+pub(super) struct ConsumerLimits {
     /// Its deliveries need no acknowledgement, so their number is unlimited.
     pub(super) no_ack: bool,
     /// Maximum number of unacknowledged deliveries; 0: no limit.
@@ -54,17 +54,17 @@ pub(super) struct Limits {
 /// The slots. A freed slot is used again.
 #[derive(Default)]
 pub(super) struct Consumers {
-    slots: Vec<Option<Consuming>>,
+    slots: Vec<Option<ConsumerSlot>>,
     free: Vec<u32>,
     incarnations: u64,
     credit: u64,
     /// Number of unacknowledged deliveries of all consumers.
     unacked: u64,
     /// Whether ready messages were waiting at the last check.
-    backlog: bool,
+    has_backlog: bool,
     /// Time of the next check.
     backlog_check_us: u64,
-    ready: Arc<Ready>,
+    ready: Arc<ReadySlots>,
 }
 
 impl Consumers {
@@ -75,7 +75,7 @@ impl Consumers {
         tag: String,
         queue: Arc<Queue>,
         consumer: Consumer,
-        limits: Limits,
+        limits: ConsumerLimits,
     ) -> u32 {
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -87,7 +87,7 @@ impl Consumers {
             }
         };
         self.incarnations += 1;
-        let consuming = Consuming {
+        let entry = ConsumerSlot {
             incarnation: self.incarnations,
             channel,
             tag,
@@ -96,15 +96,15 @@ impl Consumers {
             signal: self.ready.signal(slot),
             no_ack: limits.no_ack,
             is_retired: false,
-            runs: Vec::new(),
-            runs_done: 0,
+            deliveries: Vec::new(),
+            deliveries_written: 0,
             unacked: 0,
             acks: Vec::new(),
             last_ack: None,
             prefetch: limits.prefetch,
         };
-        self.credit += consuming.credit();
-        self.slots[slot as usize] = Some(consuming);
+        self.credit += entry.credit();
+        self.slots[slot as usize] = Some(entry);
         slot
     }
 
@@ -113,30 +113,30 @@ impl Consumers {
         self.ready.take(cx, into);
     }
 
-    pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut Consuming> {
+    pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut ConsumerSlot> {
         self.slots.get_mut(slot as usize)?.as_mut()
     }
 
     /// The consumer to which a run was delivered, if it still exists.
-    pub(super) fn of_run(&mut self, run: &Run) -> Option<&mut Consuming> {
-        let consuming = self.get_mut(run.slot)?;
-        (consuming.incarnation == run.incarnation).then_some(consuming)
+    pub(super) fn of_run(&mut self, run: &UnackedRun) -> Option<&mut ConsumerSlot> {
+        let entry = self.get_mut(run.slot)?;
+        (entry.incarnation == run.incarnation).then_some(entry)
     }
 
-    pub(super) fn remove(&mut self, slot: u32) -> Option<Consuming> {
-        let consuming = self.slots.get_mut(slot as usize)?.take()?;
-        self.credit -= consuming.credit();
-        self.unacked = self.unacked.saturating_sub(consuming.unacked);
+    pub(super) fn remove(&mut self, slot: u32) -> Option<ConsumerSlot> {
+        let entry = self.slots.get_mut(slot as usize)?.take()?;
+        self.credit -= entry.credit();
+        self.unacked = self.unacked.saturating_sub(entry.unacked);
         self.free.push(slot);
-        Some(consuming)
+        Some(entry)
     }
 
     /// Marks the consumer of a slot as cancelled, so that it gets no further deliveries.
-    pub(super) fn retire(&mut self, slot: u32) -> Option<&mut Consuming> {
-        let consuming = self.slots.get_mut(slot as usize)?.as_mut()?;
-        self.credit -= consuming.credit();
-        consuming.is_retired = true;
-        Some(consuming)
+    pub(super) fn retire(&mut self, slot: u32) -> Option<&mut ConsumerSlot> {
+        let entry = self.slots.get_mut(slot as usize)?.as_mut()?;
+        self.credit -= entry.credit();
+        entry.is_retired = true;
+        Some(entry)
     }
 
     /// The number of slots in use.
@@ -166,21 +166,21 @@ impl Consumers {
 
     /// Whether the client has used up its credit while ready messages wait in the queue of this
     /// slot.
-    pub(super) fn is_short(&mut self, slot: u32, now_us: u64) -> bool {
+    pub(super) fn is_out_of_credit(&mut self, slot: u32, now_us: u64) -> bool {
         if self.credit == 0 || self.unacked < self.credit {
             return false;
         }
         if now_us >= self.backlog_check_us {
-            let consuming = self.get_mut(slot);
-            let waits = consuming.is_some_and(|consuming| consuming.queue.counts().0 > 0);
-            self.backlog = waits;
-            self.backlog_check_us = now_us + BACKLOG_KNOWN_US;
+            let entry = self.get_mut(slot);
+            let waits = entry.is_some_and(|entry| entry.queue.counts().0 > 0);
+            self.has_backlog = waits;
+            self.backlog_check_us = now_us + BACKLOG_CHECK_INTERVAL_US;
         }
-        self.backlog
+        self.has_backlog
     }
 }
 
-impl Consuming {
+impl ConsumerSlot {
     fn credit(&self) -> u64 {
         match self.prefetch {
             _ if self.is_retired || self.tag.is_empty() => 0,

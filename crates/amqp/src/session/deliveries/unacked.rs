@@ -7,7 +7,7 @@ use cloverleaf_log::Offset;
 
 /// Deliveries with consecutive tags, of messages with consecutive offsets, to one consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::session) struct Run {
+pub(in crate::session) struct UnackedRun {
     pub(super) first_tag: u64,
     pub(super) count: u32,
     /// The consumer's slot; `incarnation` distinguishes the consumers that use the slot in turn.
@@ -17,7 +17,7 @@ pub(in crate::session) struct Run {
     pub(super) first: Offset,
 }
 
-impl Run {
+impl UnackedRun {
     /// The deliveries of a broker's [`Delivery`], with the tag of its first message.
     pub(super) fn of(delivery: &Delivery, first_tag: u64, slot: u32, incarnation: u64) -> Self {
         Self {
@@ -47,9 +47,9 @@ impl Run {
     }
 
     /// Splits off the first `count` deliveries; returns them and the rest.
-    fn split(self, count: u32) -> (Run, Run) {
-        let head = Run { count, ..self };
-        let tail = Run {
+    fn split(self, count: u32) -> (UnackedRun, UnackedRun) {
+        let head = UnackedRun { count, ..self };
+        let tail = UnackedRun {
             first_tag: self.first_tag + u64::from(count),
             count: self.count - count,
             first: self.first + u64::from(count),
@@ -71,15 +71,15 @@ pub(super) fn range_of(delivery: &Delivery) -> MessageRange {
 /// A channel's unacknowledged deliveries, as runs, so that an unlimited prefetch costs no entry per
 /// message.
 #[derive(Debug, Default)]
-pub(super) struct Unacked {
+pub(super) struct UnackedDeliveries {
     /// Keyed by the run's first tag when it was inserted. If deliveries are then taken from its
     /// front, the run keeps its key, which is lower than its first tag. Runs never overlap.
-    runs: BTreeMap<u64, Run>,
+    runs: BTreeMap<u64, UnackedRun>,
 }
 
-impl Unacked {
+impl UnackedDeliveries {
     /// Adds deliveries, with tags higher than all others.
-    pub(super) fn push(&mut self, run: Run) {
+    pub(super) fn push(&mut self, run: UnackedRun) {
         if let Some(mut last) = self.runs.last_entry() {
             let last = last.get_mut();
             let follows = last.end_tag() == run.first_tag
@@ -95,7 +95,7 @@ impl Unacked {
     }
 
     /// Puts back deliveries that were taken.
-    pub(super) fn restore(&mut self, runs: Vec<Run>) {
+    pub(super) fn restore(&mut self, runs: Vec<UnackedRun>) {
         let kept = std::mem::take(&mut self.runs).into_values();
         // Rebuilds all keys: a restored run may lie between another run's key and its first tag.
         self.runs = kept.chain(runs).map(|run| (run.first_tag, run)).collect();
@@ -103,7 +103,7 @@ impl Unacked {
 
     /// Takes the delivery with this tag.
     #[inline]
-    pub(super) fn take(&mut self, tag: u64) -> Option<Run> {
+    pub(super) fn take(&mut self, tag: u64) -> Option<UnackedRun> {
         let (&key, run) = self.runs.range_mut(..=tag).next_back()?;
         if !run.has(tag) {
             return None;
@@ -127,9 +127,9 @@ impl Unacked {
     }
 
     /// Takes all deliveries up to this tag.
-    pub(super) fn take_up_to(&mut self, tag: u64) -> Vec<Run> {
+    pub(super) fn take_up_to(&mut self, tag: u64) -> Vec<UnackedRun> {
         let above = self.runs.split_off(&tag.saturating_add(1));
-        let mut taken: Vec<Run> = std::mem::replace(&mut self.runs, above)
+        let mut taken: Vec<UnackedRun> = std::mem::replace(&mut self.runs, above)
             .into_values()
             .collect();
         if let Some(last) = taken.last_mut()
@@ -146,7 +146,7 @@ impl Unacked {
     }
 
     /// Takes all deliveries.
-    pub(super) fn take_all(&mut self) -> Vec<Run> {
+    pub(super) fn take_all(&mut self) -> Vec<UnackedRun> {
         std::mem::take(&mut self.runs).into_values().collect()
     }
 
@@ -172,8 +172,8 @@ mod tests {
 
     use super::*;
 
-    fn run(first_tag: u64, count: u32, first: Offset) -> Run {
-        Run {
+    fn run(first_tag: u64, count: u32, first: Offset) -> UnackedRun {
+        UnackedRun {
             first_tag,
             count,
             slot: 0,
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn deliveries_in_a_row_are_one_run() {
-        let mut unacked = Unacked::default();
+        let mut unacked = UnackedDeliveries::default();
         unacked.push(run(1, 3, 100));
         unacked.push(run(4, 2, 103));
         unacked.push(run(6, 1, 200));
@@ -203,7 +203,7 @@ mod tests {
             counts in prop::collection::vec((1u32..20, any::<bool>()), 1..20),
             takes in prop::collection::vec((1u64..250, any::<bool>()), 0..60),
         ) {
-            let (mut unacked, mut model) = (Unacked::default(), BTreeSet::new());
+            let (mut unacked, mut model) = (UnackedDeliveries::default(), BTreeSet::new());
             let (mut tag, mut offset) = (1, 0);
             for (count, gap) in counts {
                 offset += u64::from(gap);
@@ -215,7 +215,7 @@ mod tests {
             let mut given = Vec::new();
             for (index, (tag, multiple)) in takes.into_iter().enumerate() {
                 if index % 7 == 6 {
-                    model.extend(given.iter().flat_map(|run: &Run| run.first_tag..run.end_tag()));
+                    model.extend(given.iter().flat_map(|run: &UnackedRun| run.first_tag..run.end_tag()));
                     unacked.restore(std::mem::take(&mut given));
                 }
                 if multiple {

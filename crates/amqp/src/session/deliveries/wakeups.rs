@@ -9,12 +9,12 @@ use parking_lot::Mutex;
 
 /// The slots that were woken, and the connection's waker.
 #[derive(Debug, Default)]
-pub(super) struct Ready {
-    state: Mutex<State>,
+pub(super) struct ReadySlots {
+    state: Mutex<WokenSlots>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct WokenSlots {
     slots: Vec<u32>,
     waker: Option<Waker>,
 }
@@ -25,12 +25,12 @@ struct SlotWaker {
     slot: u32,
     /// The slot is among the woken ones already.
     is_queued: AtomicBool,
-    ready: Arc<Ready>,
+    ready: Arc<ReadySlots>,
 }
 
 /// The handle of one consumer: its waker, and the means to wake itself.
 #[derive(Debug)]
-pub(super) struct Signal {
+pub(super) struct SlotSignal {
     inner: Arc<SlotWaker>,
     waker: Waker,
 }
@@ -55,16 +55,16 @@ impl Wake for SlotWaker {
     }
 }
 
-impl Ready {
+impl ReadySlots {
     /// The signal of a slot.
-    pub(super) fn signal(self: &Arc<Self>, slot: u32) -> Signal {
+    pub(super) fn signal(self: &Arc<Self>, slot: u32) -> SlotSignal {
         let inner = Arc::new(SlotWaker {
             slot,
             is_queued: AtomicBool::new(false),
             ready: Arc::clone(self),
         });
         let waker = Waker::from(Arc::clone(&inner));
-        Signal { inner, waker }
+        SlotSignal { inner, waker }
     }
 
     /// Appends the woken slots to `into`. The context is woken when a further slot is.
@@ -81,7 +81,7 @@ impl Ready {
     }
 }
 
-impl Signal {
+impl SlotSignal {
     /// The context for polling the consumer. From now on a wake-up queues the slot again.
     pub(super) fn context(&self) -> Context<'_> {
         self.inner.is_queued.store(false, Ordering::Release);
@@ -107,11 +107,11 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_told_once_until_it_is_looked_at() {
+    fn a_slot_is_queued_once_until_it_is_polled() {
         let count = Arc::new(Count(0.into()));
         let waker = Waker::from(Arc::clone(&count));
         let cx = Context::from_waker(&waker);
-        let ready = Arc::new(Ready::default());
+        let ready = Arc::new(ReadySlots::default());
         let (one, two) = (ready.signal(1), ready.signal(2));
         let mut slots = Vec::new();
         ready.take(&cx, &mut slots);

@@ -6,8 +6,8 @@ use cloverleaf_broker::Delivery;
 use cloverleaf_log::RecordCursor;
 use cloverleaf_session::Output;
 
-use super::slots::Consuming;
-use super::unacked::{Run, range_of};
+use super::slots::ConsumerSlot;
+use super::unacked::{UnackedRun, range_of};
 use super::{ChannelDeliveries, Deliveries};
 use crate::host::Queue;
 use crate::message::Message;
@@ -28,40 +28,40 @@ impl Deliveries {
     ) {
         let mut slots = std::mem::take(&mut self.ready_slots);
         self.consumers.take_ready(cx, &mut slots);
-        let (mut messages, mut again, mut done) = (0, 0, 0);
-        let (mut held, mut last_slot) = (0, None);
+        let (mut messages, mut redelivered, mut done) = (0, 0, 0);
+        let (mut unacked, mut last_slot) = (0, None);
         while let Some(slot) = slots.get(done) {
-            let Some(consuming) = self.consumers.get_mut(*slot) else {
+            let Some(entry) = self.consumers.get_mut(*slot) else {
                 done += 1;
                 continue;
             };
-            let Some(channel) = self.channels.get_mut(&consuming.channel) else {
+            let Some(channel) = self.channels.get_mut(&entry.channel) else {
                 done += 1;
                 continue;
             };
             let frame_bytes_max = connection.limits.frame_bytes_max;
             last_slot = Some(*slot);
-            let mut round = Round {
+            let mut turn = ConsumerTurn {
                 out: &mut *out,
                 slot: *slot,
                 frame_bytes_max,
                 bytes_max: OUTPUT_BYTES_MAX,
                 messages: &mut messages,
-                again: &mut again,
-                held: &mut held,
+                redelivered: &mut redelivered,
+                unacked: &mut unacked,
             };
-            match round.deliver(consuming, channel) {
-                Delivered::Full => break,
-                Delivered::Pending => done += 1,
-                Delivered::Ended => {
+            match turn.deliver(entry, channel) {
+                TurnOutcome::Full => break,
+                TurnOutcome::Pending => done += 1,
+                TurnOutcome::Ended => {
                     done += 1;
                     let slot = *slot;
-                    self.consumers.delivered(std::mem::take(&mut held));
-                    self.queue_gone(connection, slot, out);
+                    self.consumers.delivered(std::mem::take(&mut unacked));
+                    self.queue_deleted(connection, slot, out);
                 }
             }
         }
-        self.consumers.delivered(held);
+        self.consumers.delivered(unacked);
         slots.drain(..done);
         if !slots.is_empty() {
             // The next poll begins with another consumer, so that one with a backlog does not
@@ -73,74 +73,78 @@ impl Deliveries {
         }
         self.ready_slots = slots;
         if messages > 0 {
-            connection.meter.probe.delivered(messages, again);
+            connection.meter.probe.delivered(messages, redelivered);
         }
         if let Some(slot) = last_slot {
-            self.tell_in_flight(connection, slot);
+            self.report_in_flight(connection, slot);
         }
     }
 
     /// Writes the pending deliveries of a channel's consumers that use `no-ack`.
-    pub(in crate::session) fn write_rests(&mut self, connection: &mut Connection, number: u16) {
+    pub(in crate::session) fn write_pending_of_channel(
+        &mut self,
+        connection: &mut Connection,
+        number: u16,
+    ) {
         let slots = self.channels.get(&number).map(|it| &it.slots);
         let slots: Vec<u32> = slots.into_iter().flatten().copied().collect();
         for slot in slots {
             if self.consumers.get_mut(slot).is_some_and(|it| it.no_ack) {
-                self.write_rest(connection, slot);
+                self.write_pending(connection, slot);
             }
         }
     }
 
     /// Writes a `no-ack` consumer's pending deliveries: the broker counts them as acknowledged, so
     /// no other consumer would get them.
-    pub(super) fn write_rest(&mut self, connection: &mut Connection, slot: u32) {
-        let Some(consuming) = self.consumers.get_mut(slot) else {
+    pub(super) fn write_pending(&mut self, connection: &mut Connection, slot: u32) {
+        let Some(entry) = self.consumers.get_mut(slot) else {
             return;
         };
-        let Some(channel) = self.channels.get_mut(&consuming.channel) else {
+        let Some(channel) = self.channels.get_mut(&entry.channel) else {
             return;
         };
-        let (mut messages, mut again) = (0, 0);
-        let mut round = Round {
+        let (mut messages, mut redelivered) = (0, 0);
+        let mut turn = ConsumerTurn {
             out: &mut connection.replies,
             slot,
             frame_bytes_max: connection.limits.frame_bytes_max,
             // The outbox is bounded, so this is, too.
             bytes_max: usize::MAX,
             messages: &mut messages,
-            again: &mut again,
-            held: &mut 0,
+            redelivered: &mut redelivered,
+            unacked: &mut 0,
         };
-        while consuming.runs_done < consuming.runs.len() {
-            round.write_run(consuming, channel);
+        while entry.deliveries_written < entry.deliveries.len() {
+            turn.write_delivery(entry, channel);
         }
-        connection.meter.probe.delivered(messages, again);
+        connection.meter.probe.delivered(messages, redelivered);
     }
 
     /// Ends a consumer whose queue was deleted, and notifies the client if it understands
     /// `basic.cancel`.
-    fn queue_gone(&mut self, connection: &Connection, slot: u32, out: &mut Output) {
-        let Some(consuming) = self.remove_slot(slot) else {
+    fn queue_deleted(&mut self, connection: &Connection, slot: u32, out: &mut Output) {
+        let Some(entry) = self.remove_slot(slot) else {
             return;
         };
-        if consuming.is_retired || consuming.tag.is_empty() {
+        if entry.is_retired || entry.tag.is_empty() {
             return;
         }
-        if let Some(channel) = self.channels.get_mut(&consuming.channel) {
-            channel.consumers.remove(&consuming.tag);
+        if let Some(channel) = self.channels.get_mut(&entry.channel) {
+            channel.consumers.remove(&entry.tag);
         }
         if connection.capabilities.consumer_cancel_notify {
             let cancel = Method::BasicCancel(method::BasicCancel {
-                consumer_tag: &consuming.tag,
+                consumer_tag: &entry.tag,
                 no_wait: true,
             });
-            push_method(&mut out.bytes, consuming.channel, &cancel);
+            push_method(&mut out.bytes, entry.channel, &cancel);
         }
     }
 }
 
 /// The outcome of one consumer's turn.
-enum Delivered {
+enum TurnOutcome {
     /// The output is full.
     Full,
     /// Nothing more is ready; the slot is woken when there is.
@@ -150,57 +154,62 @@ enum Delivered {
 }
 
 /// One consumer's turn to write deliveries.
-struct Round<'r> {
+struct ConsumerTurn<'r> {
     out: &'r mut Output,
     slot: u32,
     frame_bytes_max: u32,
     /// The size from which on the output is full, in bytes.
     bytes_max: usize,
     messages: &'r mut u64,
-    again: &'r mut u64,
+    redelivered: &'r mut u64,
     /// Number of written messages that need an acknowledgement.
-    held: &'r mut u64,
+    unacked: &'r mut u64,
 }
 
-impl Round<'_> {
-    fn deliver(&mut self, consuming: &mut Consuming, channel: &mut ChannelDeliveries) -> Delivered {
+impl ConsumerTurn<'_> {
+    fn deliver(
+        &mut self,
+        entry: &mut ConsumerSlot,
+        channel: &mut ChannelDeliveries,
+    ) -> TurnOutcome {
         loop {
-            if consuming.runs_done == consuming.runs.len() {
-                consuming.runs.clear();
-                consuming.runs_done = 0;
+            if entry.deliveries_written == entry.deliveries.len() {
+                entry.deliveries.clear();
+                entry.deliveries_written = 0;
                 if self.out.len() >= self.bytes_max {
-                    return Delivered::Full;
+                    return TurnOutcome::Full;
                 }
-                let mut cx = consuming.signal.context();
-                let consumer = &consuming.consumer;
-                match consumer.poll_deliveries(&mut cx, &mut consuming.runs) {
+                let mut cx = entry.signal.context();
+                let consumer = &entry.consumer;
+                match consumer.poll_deliveries(&mut cx, &mut entry.deliveries) {
                     Poll::Ready(Some(())) => continue,
-                    Poll::Ready(None) => return Delivered::Ended,
+                    Poll::Ready(None) => return TurnOutcome::Ended,
                     Poll::Pending => {
-                        if consuming.runs.capacity() > 16 {
-                            consuming.runs = Vec::new();
+                        if entry.deliveries.capacity() > 16 {
+                            entry.deliveries = Vec::new();
                         }
-                        return Delivered::Pending;
+                        return TurnOutcome::Pending;
                     }
                 }
             }
-            self.write_run(consuming, channel);
-            if consuming.runs_done < consuming.runs.len() && self.out.len() >= self.bytes_max {
-                return Delivered::Full;
+            self.write_delivery(entry, channel);
+            if entry.deliveries_written < entry.deliveries.len() && self.out.len() >= self.bytes_max
+            {
+                return TurnOutcome::Full;
             }
         }
     }
 
     /// Writes messages of the first pending delivery until all are written or the output is full.
-    fn write_run(&mut self, consuming: &mut Consuming, channel: &mut ChannelDeliveries) {
-        let Consuming {
-            runs,
-            runs_done,
+    fn write_delivery(&mut self, entry: &mut ConsumerSlot, channel: &mut ChannelDeliveries) {
+        let ConsumerSlot {
+            deliveries,
+            deliveries_written,
             queue,
             tag,
             ..
-        } = consuming;
-        let delivery = &mut runs[*runs_done];
+        } = entry;
+        let delivery = &mut deliveries[*deliveries_written];
         let batch = delivery.batch.clone();
         let mut records = RecordCursor::at(&batch, delivery.position);
         let first_tag = channel.next_delivery_tag;
@@ -226,11 +235,11 @@ impl Round<'_> {
                 exchange: message.exchange,
                 routing_key: message.routing_key,
             });
-            push_method(&mut self.out.bytes, consuming.channel, &deliver);
-            let properties = properties_of(&message, delivery, queue, &mut counted);
+            push_method(&mut self.out.bytes, entry.channel, &deliver);
+            let properties = delivery_properties(&message, delivery, queue, &mut counted);
             push_content(
                 self.out,
-                consuming.channel,
+                entry.channel,
                 properties,
                 message.body,
                 self.frame_bytes_max,
@@ -241,13 +250,13 @@ impl Round<'_> {
         let is_broken = sent == 0 && self.out.len() < self.bytes_max;
         channel.take_tags(sent);
         *self.messages += u64::from(sent);
-        *self.again += u64::from(sent) * u64::from(delivery.redelivered);
-        if !consuming.no_ack && sent > 0 {
-            consuming.unacked += u64::from(sent);
-            *self.held += u64::from(sent);
-            channel.unacked.push(Run {
+        *self.redelivered += u64::from(sent) * u64::from(delivery.redelivered);
+        if !entry.no_ack && sent > 0 {
+            entry.unacked += u64::from(sent);
+            *self.unacked += u64::from(sent);
+            channel.unacked.push(UnackedRun {
                 count: sent,
-                ..Run::of(delivery, first_tag, self.slot, consuming.incarnation)
+                ..UnackedRun::of(delivery, first_tag, self.slot, entry.incarnation)
             });
         }
         delivery.position = records.position();
@@ -255,17 +264,17 @@ impl Round<'_> {
         delivery.count -= sent;
         if is_broken {
             // The record can never be parsed, so it is dead-lettered.
-            consuming.consumer.reject_ranges(&[range_of(delivery)]);
+            entry.consumer.reject_ranges(&[range_of(delivery)]);
         }
         if delivery.count == 0 || is_broken {
-            *runs_done += 1;
+            *deliveries_written += 1;
         }
     }
 }
 
 /// The properties of a delivered message. A quorum queue adds `x-delivery-count`, the number of
 /// earlier deliveries.
-pub(super) fn properties_of<'m>(
+pub(super) fn delivery_properties<'m>(
     message: &Message<'m>,
     delivery: &Delivery,
     queue: &Queue,

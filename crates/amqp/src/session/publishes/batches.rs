@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cloverleaf_broker::{PublishError, Published};
 use cloverleaf_log::{BatchBuilder, Durability};
 
-use super::confirms::{Flush, Group, Waiting};
+use super::confirms::{ConfirmGroup, Flush, OwedAnswer};
 use super::properties::StorageProperties;
 use super::storage_alarm::StorageAlarm;
 use crate::host::Queue;
@@ -28,8 +28,8 @@ pub(super) struct Batches {
     /// Batches published since the last flush, for which a confirm is owed.
     published: Vec<Published>,
     /// A message since the last flush was not stored, although a confirm is owed for it.
-    failed: bool,
-    groups: Vec<Group>,
+    has_failed: bool,
+    groups: Vec<ConfirmGroup>,
     /// Bytes of the current read that are not parsed yet.
     input_bytes: usize,
 }
@@ -42,7 +42,7 @@ pub(super) struct OpenBatch {
     builder: BatchBuilder,
     bytes: usize,
     /// A confirm is owed for one of its messages.
-    wants_promise: bool,
+    wants_confirm: bool,
 }
 
 impl OpenBatch {
@@ -53,7 +53,7 @@ impl OpenBatch {
             durability: storage.durability(queue.durable),
             builder,
             bytes: 0,
-            wants_promise: storage.wants_promise,
+            wants_confirm: storage.wants_confirm,
         }
     }
 
@@ -86,7 +86,7 @@ impl OpenBatch {
 impl Batches {
     /// Sets the number of unparsed bytes of the current read: a hint for the size of the next
     /// batch.
-    pub(super) fn expect(&mut self, input_bytes: usize) {
+    pub(super) fn set_input_bytes(&mut self, input_bytes: usize) {
         self.input_bytes = input_bytes;
     }
 
@@ -96,7 +96,7 @@ impl Batches {
         self.open.is_empty()
             && self.groups.is_empty()
             && self.published.is_empty()
-            && !self.failed
+            && !self.has_failed
             && self.bytes == 0
     }
 
@@ -119,7 +119,7 @@ impl Batches {
             BatchBuilder::with_capacity(bytes.max(capacity), timestamp_ms)
         });
         message.push(&mut batch.builder, storage.expires_at_ms);
-        batch.wants_promise |= storage.wants_promise;
+        batch.wants_confirm |= storage.wants_confirm;
         batch.bytes += bytes;
         let is_full = batch.bytes >= BATCH_BYTES_MAX;
         self.bytes += bytes;
@@ -131,9 +131,9 @@ impl Batches {
         let mut open = std::mem::take(&mut self.open);
         connection.meter.called(open.len());
         for batch in open.drain(..) {
-            let wants_promise = batch.wants_promise;
+            let wants_confirm = batch.wants_confirm;
             let published = batch.publish(connection);
-            self.keep(connection, alarm, published, wants_promise);
+            self.record_outcome(connection, alarm, published, wants_confirm);
         }
         // Keeps the allocation.
         self.open = open;
@@ -141,51 +141,52 @@ impl Batches {
 
     /// Records the outcome of a publish for the next flush, if a confirm is owed for it.
     #[inline]
-    pub(super) fn keep(
+    pub(super) fn record_outcome(
         &mut self,
         connection: &mut Connection,
         alarm: &mut StorageAlarm,
         published: Result<Published, PublishError>,
-        wants_promise: bool,
+        wants_confirm: bool,
     ) {
         match published {
-            Ok(published) if wants_promise => self.published.push(published),
+            Ok(published) if wants_confirm => self.published.push(published),
             Ok(_) => {}
             // The queue was deleted meanwhile, and the message with it: it counts as stored.
             Err(PublishError::TopicDeleted { .. }) => {}
             Err(error) => {
-                self.failed |= wants_promise;
+                self.has_failed |= wants_confirm;
                 alarm.not_stored(connection, &error);
             }
         }
     }
 
     /// Takes the confirms that are owed since the last flush.
-    pub(super) fn take_groups(&mut self) -> Option<Waiting> {
+    pub(super) fn take_groups(&mut self) -> Option<OwedAnswer> {
         let groups = std::mem::take(&mut self.groups);
-        (!groups.is_empty()).then_some(Waiting::Confirms(groups))
+        (!groups.is_empty()).then_some(OwedAnswer::Confirms(groups))
     }
 
     /// Ends a flush; `None`: no confirm or commit waits for it.
     #[inline]
-    pub(super) fn end_flush(&mut self, waiting: Option<Waiting>) -> Option<Flush> {
+    pub(super) fn end_flush(&mut self, owed: Option<OwedAnswer>) -> Option<Flush> {
         let published = std::mem::take(&mut self.published);
-        let failed = std::mem::take(&mut self.failed);
+        let has_failed = std::mem::take(&mut self.has_failed);
         let bytes = std::mem::take(&mut self.bytes);
-        waiting.map(|waiting| Flush {
+        owed.map(|owed| Flush {
             published,
-            failed,
+            has_failed,
             bytes,
-            waiting,
+            owed,
         })
     }
 
     /// Adds a publish to be confirmed.
     #[inline]
-    pub(super) fn add_group(&mut self, group: Group) {
+    pub(super) fn add_group(&mut self, group: ConfirmGroup) {
         let mut groups = self.groups.iter_mut().rev();
-        let same =
-            |it: &&mut Group| it.channel == group.channel && it.incarnation == group.incarnation;
+        let same = |it: &&mut ConfirmGroup| {
+            it.channel == group.channel && it.incarnation == group.incarnation
+        };
         match groups.find(same) {
             Some(before) => before.last = group.last,
             None => self.groups.push(group),

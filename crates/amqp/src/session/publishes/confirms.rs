@@ -22,23 +22,23 @@ const BYTES_MAX: usize = 8 << 20;
 
 /// Publishes of one channel with consecutive delivery tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::session) struct Group {
+pub(in crate::session) struct ConfirmGroup {
     pub(in crate::session) channel: u16,
     pub(in crate::session) incarnation: u64,
     pub(super) first: u64,
     pub(super) last: u64,
 }
 
-impl Group {
+impl ConfirmGroup {
     /// The number of publishes.
     pub(in crate::session) fn len(&self) -> u64 {
         self.last - self.first + 1
     }
 
     /// Appends `basic.ack` if the publishes are stored, or else `basic.nack`.
-    pub(in crate::session) fn push_confirm(&self, out: &mut Vec<u8>, holds: bool) {
+    pub(in crate::session) fn push_confirm(&self, out: &mut Vec<u8>, is_stored: bool) {
         let (delivery_tag, multiple) = (self.last, self.last > self.first);
-        let confirm = if holds {
+        let confirm = if is_stored {
             Method::BasicAck(method::BasicAck {
                 delivery_tag,
                 multiple,
@@ -56,16 +56,16 @@ impl Group {
 
 /// A `tx.commit` that is not answered yet.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::session) struct Commit {
+pub(in crate::session) struct PendingCommit {
     pub(in crate::session) channel: u16,
     pub(in crate::session) incarnation: u64,
 }
 
 /// The answer that a flush owes the client.
 #[derive(Debug)]
-pub(super) enum Waiting {
-    Confirms(Vec<Group>),
-    Commit(Commit),
+pub(super) enum OwedAnswer {
+    Confirms(Vec<ConfirmGroup>),
+    Commit(PendingCommit),
 }
 
 /// Batches that were published together, and the answer that waits for them.
@@ -73,18 +73,18 @@ pub(super) enum Waiting {
 pub(super) struct Flush {
     pub(super) published: Vec<Published>,
     /// One of the batches was not stored.
-    pub(super) failed: bool,
+    pub(super) has_failed: bool,
     pub(super) bytes: usize,
-    pub(super) waiting: Waiting,
+    pub(super) owed: OwedAnswer,
 }
 
 /// An answer that can be sent now.
 #[derive(Debug)]
-pub(in crate::session) enum Decision {
+pub(in crate::session) enum ReadyAnswer {
     /// `true`: `basic.ack` for these publishes; `false`: `basic.nack`.
-    Group(Group, bool),
+    Confirm(ConfirmGroup, bool),
     /// `true`: `tx.commit-ok`; `false`: the commit failed, and the channel is closed.
-    Commit(Commit, bool),
+    Commit(PendingCommit, bool),
 }
 
 /// The pending flushes, oldest first.
@@ -93,7 +93,7 @@ pub(super) struct Confirms {
     flushes: VecDeque<Flush>,
     bytes: usize,
     /// Empty between two polls; kept for its allocation.
-    decisions: Vec<Decision>,
+    answers: Vec<ReadyAnswer>,
 }
 
 impl Confirms {
@@ -110,31 +110,31 @@ impl Confirms {
         self.flushes.len() >= FLUSHES_MAX || self.bytes >= BYTES_MAX
     }
 
-    /// Collects the answers that can be sent now, in order. Calls `failed` for each error of the
+    /// Collects the answers that can be sent now, in order. Calls `report` for each error of the
     /// log.
     #[inline]
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        failed: impl FnMut(&PublishError),
-    ) -> Vec<Decision> {
-        let mut decisions = std::mem::take(&mut self.decisions);
-        self.collect(cx, &mut decisions, failed);
-        decisions
+        report: impl FnMut(&PublishError),
+    ) -> Vec<ReadyAnswer> {
+        let mut answers = std::mem::take(&mut self.answers);
+        self.collect(cx, &mut answers, report);
+        answers
     }
 
     /// Takes back the vector that [`Self::poll`] has returned, to reuse its allocation.
     #[inline]
-    pub(super) fn reuse(&mut self, mut decisions: Vec<Decision>) {
-        decisions.clear();
-        self.decisions = decisions;
+    pub(super) fn reuse(&mut self, mut answers: Vec<ReadyAnswer>) {
+        answers.clear();
+        self.answers = answers;
     }
 
     fn collect(
         &mut self,
         cx: &mut Context<'_>,
-        done: &mut Vec<Decision>,
-        mut failed: impl FnMut(&PublishError),
+        answers: &mut Vec<ReadyAnswer>,
+        mut report: impl FnMut(&PublishError),
     ) {
         while let Some(flush) = self.flushes.front_mut() {
             while let Some(published) = flush.published.last_mut() {
@@ -144,8 +144,8 @@ impl Confirms {
                     // The topic was deleted, and the message with it: it counts as stored.
                     Poll::Ready(Err(PublishError::TopicDeleted { .. })) => {}
                     Poll::Ready(Err(error)) => {
-                        failed(&error);
-                        flush.failed = true;
+                        report(&error);
+                        flush.has_failed = true;
                     }
                 }
                 flush.published.pop();
@@ -154,12 +154,12 @@ impl Confirms {
                 return;
             };
             self.bytes -= flush.bytes;
-            let holds = !flush.failed;
-            match flush.waiting {
-                Waiting::Commit(commit) => done.push(Decision::Commit(commit, holds)),
-                Waiting::Confirms(groups) => {
+            let is_stored = !flush.has_failed;
+            match flush.owed {
+                OwedAnswer::Commit(commit) => answers.push(ReadyAnswer::Commit(commit, is_stored)),
+                OwedAnswer::Confirms(groups) => {
                     for group in groups {
-                        add(done, group, holds);
+                        add(answers, group, is_stored);
                     }
                 }
             }
@@ -172,17 +172,21 @@ impl Confirms {
 }
 
 /// Adds a group: merged into the channel's last one, if both are confirmed in the same way.
-fn add(done: &mut Vec<Decision>, group: Group, holds: bool) {
-    let mut before = done.iter_mut().rev();
+fn add(answers: &mut Vec<ReadyAnswer>, group: ConfirmGroup, is_stored: bool) {
+    let mut before = answers.iter_mut().rev();
     let last = before.find_map(|entry| match entry {
-        Decision::Group(last, held) if last.channel == group.channel => Some((last, *held)),
+        ReadyAnswer::Confirm(last, was_stored) if last.channel == group.channel => {
+            Some((last, *was_stored))
+        }
         _ => None,
     });
     match last {
-        Some((last, held)) if held == holds && last.incarnation == group.incarnation => {
+        Some((last, was_stored))
+            if was_stored == is_stored && last.incarnation == group.incarnation =>
+        {
             last.last = group.last;
         }
-        _ => done.push(Decision::Group(group, holds)),
+        _ => answers.push(ReadyAnswer::Confirm(group, is_stored)),
     }
 }
 
@@ -193,12 +197,12 @@ mod tests {
 
     use super::*;
 
-    fn flush(channel: u16, first: u64, last: u64, failed: bool) -> Flush {
+    fn flush(channel: u16, first: u64, last: u64, has_failed: bool) -> Flush {
         Flush {
             published: Vec::new(),
-            failed,
+            has_failed,
             bytes: 10,
-            waiting: Waiting::Confirms(vec![Group {
+            owed: OwedAnswer::Confirms(vec![ConfirmGroup {
                 channel,
                 incarnation: 1,
                 first,
@@ -210,22 +214,24 @@ mod tests {
     #[test]
     fn what_comes_together_is_confirmed_together() {
         let mut confirms = Confirms::default();
-        for (channel, first, last, failed) in [
+        for (channel, first, last, has_failed) in [
             (1, 1, 3, false),
             (2, 1, 1, false),
             (1, 4, 4, false),
             (1, 5, 6, true),
             (1, 7, 7, false),
         ] {
-            confirms.push(flush(channel, first, last, failed));
+            confirms.push(flush(channel, first, last, has_failed));
         }
         let mut cx = Context::from_waker(Waker::noop());
-        let done = confirms.poll(&mut cx, |error| panic!("{error}"));
-        let found: Vec<_> = done
+        let answers = confirms.poll(&mut cx, |error| panic!("{error}"));
+        let found: Vec<_> = answers
             .iter()
-            .map(|done| match done {
-                Decision::Group(group, holds) => (group.channel, group.first, group.last, *holds),
-                Decision::Commit(commit, _) => panic!("{commit:?}"),
+            .map(|answers| match answers {
+                ReadyAnswer::Confirm(group, is_stored) => {
+                    (group.channel, group.first, group.last, *is_stored)
+                }
+                ReadyAnswer::Commit(commit, _) => panic!("{commit:?}"),
             })
             .collect();
         let expected = [

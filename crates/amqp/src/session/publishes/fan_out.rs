@@ -7,14 +7,14 @@
 use std::collections::VecDeque;
 
 use super::Publisher;
-use super::confirms::{Commit, Waiting};
+use super::confirms::{OwedAnswer, PendingCommit};
 use super::properties::StorageProperties;
-use super::transaction::Publish;
-use crate::content_memory::Held;
+use super::transaction::RoutedPublish;
+use crate::content_memory::ContentReservation;
 use crate::host::Route;
 use crate::message::Message;
 use crate::session::connection::Connection;
-use crate::session::deliveries::Settled;
+use crate::session::deliveries::TransactionSettlements;
 
 /// Maximum number of copies in one turn: about a millisecond of work.
 const COPIES_MAX: usize = 128;
@@ -22,19 +22,19 @@ const COPIES_MAX: usize = 128;
 /// Messages with copies yet to be made.
 #[derive(Default)]
 pub(super) struct FanOut {
-    messages: VecDeque<Unmade>,
+    messages: VecDeque<PendingCopies>,
     /// The `tx.commit` that follows these messages, and the deliveries settled in its transaction.
-    commit: Option<(Commit, Settled)>,
+    commit: Option<(PendingCommit, TransactionSettlements)>,
 }
 
 /// A message, and the index of its next copy.
-struct Unmade {
+struct PendingCopies {
     channel: u16,
-    publish: Publish,
+    publish: RoutedPublish,
     storage: StorageProperties,
     next: usize,
     /// The memory that the message takes out of the connection's share.
-    _held: Option<Held>,
+    _reservation: Option<ContentReservation>,
 }
 
 impl FanOut {
@@ -57,22 +57,22 @@ impl Publisher {
     ) {
         let count = route.queues.len();
         if count <= COPIES_MAX {
-            return self.copy(connection, route, message, storage, 0..count);
+            return self.copy_to_queues(connection, route, message, storage, 0..count);
         }
-        let publish = Publish::of(route, message, false);
-        let mut held = self.hold();
-        if !held.grow(publish.bytes(), connection.now.us) {
+        let publish = RoutedPublish::of(route, message, false);
+        let mut reservation = self.new_reservation();
+        if !reservation.try_grow(publish.bytes(), connection.now.us) {
             // Over the memory budget, the message cannot be kept for another turn: makes all copies
             // now.
-            return self.copy(connection, route, message, storage, 0..count);
+            return self.copy_to_queues(connection, route, message, storage, 0..count);
         }
-        self.copy(connection, route, message, storage, 0..COPIES_MAX);
-        self.fan_out.messages.push_back(Unmade {
+        self.copy_to_queues(connection, route, message, storage, 0..COPIES_MAX);
+        self.fan_out.messages.push_back(PendingCopies {
             channel,
             publish,
             storage: *storage,
             next: COPIES_MAX,
-            _held: Some(held),
+            _reservation: Some(reservation),
         });
     }
 
@@ -81,16 +81,16 @@ impl Publisher {
     pub(in crate::session) fn commit(
         &mut self,
         connection: &mut Connection,
-        publishes: Vec<Publish>,
-        commit: Commit,
-        settled: Settled,
-    ) -> Option<Settled> {
-        let messages = publishes.into_iter().map(|publish| Unmade {
+        publishes: Vec<RoutedPublish>,
+        commit: PendingCommit,
+        settled: TransactionSettlements,
+    ) -> Option<TransactionSettlements> {
+        let messages = publishes.into_iter().map(|publish| PendingCopies {
             channel: commit.channel,
-            storage: StorageProperties::of_stored(&publish.message(), connection.broker_ms, true),
+            storage: StorageProperties::of_checked(&publish.message(), connection.broker_ms, true),
             publish,
             next: 0,
-            _held: None,
+            _reservation: None,
         });
         self.fan_out.messages = messages.collect();
         self.fan_out.commit = Some((commit, settled));
@@ -102,35 +102,40 @@ impl Publisher {
     pub(in crate::session) fn make_copies(
         &mut self,
         connection: &mut Connection,
-    ) -> Option<Settled> {
+    ) -> Option<TransactionSettlements> {
         let mut left = COPIES_MAX;
         while left > 0 {
             if self.must_wait(connection) {
                 return None;
             }
-            let Some(unmade) = self.fan_out.messages.pop_front() else {
+            let Some(pending) = self.fan_out.messages.pop_front() else {
                 break;
             };
-            left = self.make_some(connection, unmade, left);
+            left = self.make_up_to(connection, pending, left);
         }
         if self.fan_out.messages.is_empty() {
-            self.copies_made(connection)
+            self.end_copies(connection)
         } else {
             None
         }
     }
 
     /// Makes up to `left` copies of a message. Returns how many more this turn allows.
-    fn make_some(&mut self, connection: &mut Connection, mut unmade: Unmade, left: usize) -> usize {
-        let Unmade {
+    fn make_up_to(
+        &mut self,
+        connection: &mut Connection,
+        mut pending: PendingCopies,
+        left: usize,
+    ) -> usize {
+        let PendingCopies {
             channel,
             publish,
             storage,
             next,
             ..
-        } = &mut unmade;
+        } = &mut pending;
         let message = publish.message();
-        if self.is_stored_elsewhere(
+        if self.delay_or_return(
             connection,
             *channel,
             &publish.route,
@@ -143,10 +148,10 @@ impl Publisher {
         let count = publish.route.queues.len();
         let end = count.min(next.saturating_add(left));
         let made = end - *next;
-        self.copy(connection, &publish.route, &message, storage, *next..end);
+        self.copy_to_queues(connection, &publish.route, &message, storage, *next..end);
         if end < count {
             *next = end;
-            self.fan_out.messages.push_front(unmade);
+            self.fan_out.messages.push_front(pending);
         }
         left - made
     }
@@ -155,19 +160,19 @@ impl Publisher {
     pub(in crate::session) fn make_all_copies(
         &mut self,
         connection: &mut Connection,
-    ) -> Option<Settled> {
-        while let Some(unmade) = self.fan_out.messages.pop_front() {
-            self.make_some(connection, unmade, usize::MAX);
+    ) -> Option<TransactionSettlements> {
+        while let Some(pending) = self.fan_out.messages.pop_front() {
+            self.make_up_to(connection, pending, usize::MAX);
         }
-        self.copies_made(connection)
+        self.end_copies(connection)
     }
 
-    fn copies_made(&mut self, connection: &mut Connection) -> Option<Settled> {
+    fn end_copies(&mut self, connection: &mut Connection) -> Option<TransactionSettlements> {
         let Some((commit, settled)) = self.fan_out.commit.take() else {
             self.flush(connection);
             return None;
         };
-        self.flush_for(connection, Some(Waiting::Commit(commit)));
+        self.flush_for(connection, Some(OwedAnswer::Commit(commit)));
         Some(settled)
     }
 }

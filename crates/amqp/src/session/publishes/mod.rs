@@ -20,19 +20,19 @@ use std::task::Context;
 use cloverleaf_broker::PublishError;
 
 use self::batches::{Batches, OpenBatch};
-pub(super) use self::confirms::{Commit, Decision};
-use self::confirms::{Confirms, Group, Waiting};
+use self::confirms::{ConfirmGroup, Confirms, OwedAnswer};
+pub(super) use self::confirms::{PendingCommit, ReadyAnswer};
 use self::fan_out::FanOut;
 use self::properties::StorageProperties;
-use self::route_cache::{Found, RouteCache};
+use self::route_cache::{FoundRoute, RouteCache};
 use self::storage_alarm::StorageAlarm;
-use self::transaction::Publish;
-use super::channel::{Channel, Mode};
+use self::transaction::RoutedPublish;
+use super::channel::{Channel, ChannelMode};
 use super::channel_input::cannot_decode;
 use super::connection::Connection;
 use super::deliveries::Deliveries;
 use crate::body::Body;
-use crate::content_memory::{ContentShare, Held};
+use crate::content_memory::{ContentReservation, ContentShare};
 use crate::exception::{Exception, ReplyCode};
 use crate::host::{Queue, Route};
 use crate::message::Message;
@@ -59,7 +59,7 @@ pub(super) struct Publisher {
 
 /// The arguments of `basic.publish` that routing needs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Target<'a> {
+pub(super) struct PublishTarget<'a> {
     pub(super) exchange: &'a str,
     pub(super) routing_key: &'a str,
     pub(super) mandatory: bool,
@@ -109,26 +109,27 @@ impl Publisher {
         self.waits_for_room
     }
 
-    /// The time by which [`Publisher::poll_alarm`] and [`Publisher::holds_much`] have to be called.
+    /// The time by which [`Publisher::poll_alarm`] and [`Publisher::must_check_contents`] have to
+    /// be called.
     pub(super) fn due_us(&self) -> u64 {
         self.alarm.due_us().min(self.contents.due_us())
     }
 
     /// Sets the number of unparsed bytes of the current read: a hint for the size of the batches.
     #[inline]
-    pub(super) fn expect(&mut self, input_bytes: usize) {
-        self.batches.expect(input_bytes);
+    pub(super) fn set_input_bytes(&mut self, input_bytes: usize) {
+        self.batches.set_input_bytes(input_bytes);
     }
 
     /// An empty reservation for the memory of a content or a transaction.
-    pub(super) fn hold(&self) -> Held {
-        Held::none(&self.contents)
+    pub(super) fn new_reservation(&self) -> ContentReservation {
+        ContentReservation::empty(&self.contents)
     }
 
     /// Whether memory is tight and it is time to look for contents and transactions that this
     /// connection has held for too long.
     #[inline]
-    pub(super) fn holds_much(&self, now_us: u64) -> bool {
+    pub(super) fn must_check_contents(&self, now_us: u64) -> bool {
         self.contents.is_due(now_us)
     }
 
@@ -160,15 +161,15 @@ impl Publisher {
         &mut self,
         connection: &mut Connection,
         cx: &mut Context<'_>,
-    ) -> Vec<Decision> {
+    ) -> Vec<ReadyAnswer> {
         let alarm = &mut self.alarm;
         self.confirms
             .poll(cx, |error| alarm.not_stored(connection, error))
     }
 
     /// Takes back the vector of [`Publisher::poll_confirms`], to reuse its allocation.
-    pub(super) fn answered(&mut self, decisions: Vec<Decision>) {
-        self.confirms.reuse(decisions);
+    pub(super) fn answered(&mut self, answers: Vec<ReadyAnswer>) {
+        self.confirms.reuse(answers);
     }
 
     /// Publishes a complete message on a channel.
@@ -177,18 +178,18 @@ impl Publisher {
         connection: &mut Connection,
         channel: &mut Channel,
         deliveries: &Deliveries,
-        target: Target<'_>,
+        target: PublishTarget<'_>,
         header: &[u8],
         body: Body<'_>,
     ) -> Result<(), Exception> {
         let read = ContentHeader::read(header);
         let (header, mut properties) = read.map_err(|_| cannot_decode(header))?;
-        properties::check_copies(properties.headers.unwrap_or_default())?;
+        properties::check_cc(properties.headers.unwrap_or_default())?;
         let routed = Routed {
             key: target.routing_key,
             headers: properties.headers.unwrap_or_default(),
         };
-        let Found { route, may_refuse } = self.routes.find(
+        let FoundRoute { route, may_refuse } = self.routes.find(
             &connection.host,
             &connection.user(),
             target.exchange,
@@ -221,22 +222,22 @@ impl Publisher {
             body,
         };
         let group = match &mut channel.mode {
-            Mode::Transaction(transaction) => {
+            ChannelMode::Transaction(transaction) => {
                 published.silent += 1;
                 return transaction.publish(
-                    Publish::of(&route, &message, target.mandatory),
+                    RoutedPublish::of(&route, &message, target.mandatory),
                     connection.options.transaction_bytes_max,
                     connection.now.us,
                 );
             }
-            Mode::Plain => {
+            ChannelMode::Plain => {
                 published.silent += 1;
                 None
             }
-            Mode::Confirm(next) => {
+            ChannelMode::Confirm(next) => {
                 let number_of_publish = *next;
                 *next += 1;
-                Some(Group {
+                Some(ConfirmGroup {
                     channel: channel.number,
                     incarnation: channel.incarnation,
                     first: number_of_publish,
@@ -249,13 +250,13 @@ impl Publisher {
             // for others.
             self.flush(connection);
         }
-        let wants_promise = group.is_some();
+        let wants_confirm = group.is_some();
         if let Some(group) = group {
             self.batches.add_group(group);
         }
-        let storage = StorageProperties::of(&properties, expires_at_ms, wants_promise);
+        let storage = StorageProperties::of(&properties, expires_at_ms, wants_confirm);
         let (number, mandatory) = (channel.number, target.mandatory);
-        if !self.is_stored_elsewhere(connection, number, &route, &message, mandatory, &storage) {
+        if !self.delay_or_return(connection, number, &route, &message, mandatory, &storage) {
             self.begin_copies(connection, number, &route, &message, &storage);
         }
         if may_refuse {
@@ -267,7 +268,7 @@ impl Publisher {
     /// Delays the message if its exchange and its `x-delay` say so, or returns it if it is
     /// mandatory and has no queue. `true`: nothing remains to be stored in queues.
     #[inline]
-    fn is_stored_elsewhere(
+    fn delay_or_return(
         &mut self,
         connection: &mut Connection,
         number: u16,
@@ -290,7 +291,7 @@ impl Publisher {
             );
             let alarm = &mut self.alarm;
             self.batches
-                .keep(connection, alarm, delayed, storage.wants_promise);
+                .record_outcome(connection, alarm, delayed, storage.wants_confirm);
             return true;
         }
         let is_nowhere = route.queues.is_empty();
@@ -301,7 +302,7 @@ impl Publisher {
     }
 
     /// Stores a message in the given part of the queues of its route.
-    fn copy(
+    fn copy_to_queues(
         &mut self,
         connection: &mut Connection,
         route: &Route,
@@ -331,7 +332,7 @@ impl Publisher {
         let timestamp_ms = connection.timestamp_ms();
         let batch = OpenBatch::of_one(queue, message, storage, timestamp_ms);
         let published = batch.publish(connection);
-        let (alarm, wants_promise) = (&mut self.alarm, storage.wants_promise);
+        let (alarm, wants_confirm) = (&mut self.alarm, storage.wants_confirm);
         if let Err(PublishError::QueueFull { .. }) = &published {
             let durability = storage.durability(queue.durable);
             let letter =
@@ -339,11 +340,12 @@ impl Publisher {
                     .host
                     .dead_letter(queue, "maxlen", message, timestamp_ms, durability);
             if let Some(letter) = letter.transpose() {
-                self.batches.keep(connection, alarm, letter, wants_promise);
+                self.batches
+                    .record_outcome(connection, alarm, letter, wants_confirm);
             }
         }
         self.batches
-            .keep(connection, alarm, published, wants_promise);
+            .record_outcome(connection, alarm, published, wants_confirm);
     }
 
     /// Publishes all open batches: at the end of a read, and before anything that must come after
@@ -354,14 +356,14 @@ impl Publisher {
         if self.batches.is_idle() || !self.fan_out.is_empty() {
             return;
         }
-        let waiting = self.batches.take_groups();
-        self.flush_for(connection, waiting);
+        let owed = self.batches.take_groups();
+        self.flush_for(connection, owed);
     }
 
-    /// Publishes all open batches; `waiting` is answered once they are stored.
-    fn flush_for(&mut self, connection: &mut Connection, waiting: Option<Waiting>) {
+    /// Publishes all open batches; `owed` is answered once they are stored.
+    fn flush_for(&mut self, connection: &mut Connection, owed: Option<OwedAnswer>) {
         self.batches.publish(connection, &mut self.alarm);
-        if let Some(flush) = self.batches.end_flush(waiting) {
+        if let Some(flush) = self.batches.end_flush(owed) {
             self.confirms.push(flush);
         }
     }

@@ -17,7 +17,7 @@ const EXPIRATION_MAX_MS: u64 = 0xffff_ffff;
 pub(super) struct StorageProperties {
     is_persistent: bool,
     /// A confirm or `tx.commit-ok` is owed for it.
-    pub(super) wants_promise: bool,
+    pub(super) wants_confirm: bool,
     pub(super) priority: Option<u8>,
     pub(super) expires_at_ms: Option<u64>,
     pub(super) delay_ms: Option<u64>,
@@ -25,20 +25,20 @@ pub(super) struct StorageProperties {
 
 impl StorageProperties {
     /// For a message whose properties were checked before.
-    pub(super) fn of_stored(message: &Message<'_>, now_ms: u64, wants_promise: bool) -> Self {
+    pub(super) fn of_checked(message: &Message<'_>, now_ms: u64, wants_confirm: bool) -> Self {
         let properties = Properties::read(message.properties).unwrap_or_default();
         let expires_at_ms = expires_at_ms(&properties, now_ms).unwrap_or_default();
-        Self::of(&properties, expires_at_ms, wants_promise)
+        Self::of(&properties, expires_at_ms, wants_confirm)
     }
 
     pub(super) fn of(
         properties: &Properties<'_>,
         expires_at_ms: Option<u64>,
-        wants_promise: bool,
+        wants_confirm: bool,
     ) -> Self {
         Self {
             is_persistent: properties.delivery_mode == Some(2),
-            wants_promise,
+            wants_confirm,
             priority: properties.priority,
             expires_at_ms,
             delay_ms: properties.headers.and_then(delay_ms),
@@ -47,7 +47,7 @@ impl StorageProperties {
 
     /// Only a confirm of a persistent message in a durable queue waits for the disk.
     pub(super) fn durability(&self, is_durable: bool) -> Durability {
-        if self.is_persistent && self.wants_promise && is_durable {
+        if self.is_persistent && self.wants_confirm && is_durable {
             Durability::Disk
         } else {
             Durability::Kernel
@@ -78,7 +78,7 @@ pub(super) fn without_bcc<'t>(
 
 /// Checks that `CC` and `BCC` are arrays.
 #[inline]
-pub(super) fn check_copies(headers: Table<'_>) -> Result<(), Exception> {
+pub(super) fn check_cc(headers: Table<'_>) -> Result<(), Exception> {
     for (name, value) in headers.fields() {
         let is_array = matches!(value, Value::Array(_));
         if (name == "CC" || name == "BCC") && !is_array {

@@ -16,7 +16,7 @@ const ROUTES_MAX: usize = 4096;
 
 /// A route, with a summary of its queues.
 #[derive(Clone)]
-pub(super) struct Found {
+pub(super) struct FoundRoute {
     pub(super) route: Route,
     /// One of the queues may refuse a message when it is full, so each message needs a flush of its
     /// own.
@@ -26,15 +26,15 @@ pub(super) struct Found {
 /// The cached routes, dropped when the virtual host's generation changes.
 #[derive(Default)]
 pub(super) struct RouteCache {
-    routes: Cached<Routes>,
+    routes: Cached<RoutesByKey>,
 }
 
 /// Routes by exchange and routing key.
 #[derive(Default)]
-struct Routes {
-    last: Option<(String, String, Found)>,
+struct RoutesByKey {
+    last: Option<(String, String, FoundRoute)>,
     /// Routes by exchange and then key. An exchange is in it if the user may publish to it.
-    found: HashMap<String, HashMap<String, Found>>,
+    found: HashMap<String, HashMap<String, FoundRoute>>,
     count: usize,
 }
 
@@ -49,11 +49,11 @@ impl RouteCache {
         user: &User<'_>,
         exchange: &str,
         message: &Routed<'_>,
-    ) -> Result<Found, Exception> {
+    ) -> Result<FoundRoute, Exception> {
         let routes = self.routes.at(host.generation());
-        if has_copies(message) {
+        if has_cc(message) {
             routes.check(user, exchange)?;
-            let found = ask(host, exchange, message)?;
+            let found = look_up(host, exchange, message)?;
             routes.found.entry(exchange.to_owned()).or_default();
             return Ok(found);
         }
@@ -68,7 +68,7 @@ impl RouteCache {
             Some(found) => found.clone(),
             None => {
                 routes.check(user, exchange)?;
-                let found = ask(host, exchange, message)?;
+                let found = look_up(host, exchange, message)?;
                 if !found.route.is_cacheable {
                     // Caches only that the user may publish to this exchange.
                     routes.found.entry(exchange.to_owned()).or_default();
@@ -88,8 +88,8 @@ impl RouteCache {
     }
 }
 
-impl Routes {
-    fn remember(&mut self, exchange: &str, key: &str, found: &Found) {
+impl RoutesByKey {
+    fn remember(&mut self, exchange: &str, key: &str, found: &FoundRoute) {
         if self.count >= ROUTES_MAX {
             self.found.clear();
             self.count = 0;
@@ -110,15 +110,19 @@ impl Routes {
 }
 
 /// Whether the message has further routing keys, in `CC` or `BCC`.
-fn has_copies(message: &Routed<'_>) -> bool {
+fn has_cc(message: &Routed<'_>) -> bool {
     let is_copy = |name: &str| name == "CC" || name == "BCC";
     message.headers.fields().any(|(name, _)| is_copy(name))
 }
 
-fn ask(host: &VirtualHost, exchange: &str, message: &Routed<'_>) -> Result<Found, Exception> {
+fn look_up(
+    host: &VirtualHost,
+    exchange: &str,
+    message: &Routed<'_>,
+) -> Result<FoundRoute, Exception> {
     let route = host.route(exchange, message)?;
     let may_refuse = route.queues.iter().any(|queue| may_refuse(queue));
-    Ok(Found { route, may_refuse })
+    Ok(FoundRoute { route, may_refuse })
 }
 
 fn may_refuse(queue: &Queue) -> bool {

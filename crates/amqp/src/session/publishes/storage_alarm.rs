@@ -3,7 +3,7 @@
 use cloverleaf_broker::PublishError;
 use cloverleaf_log::AppendError;
 
-use crate::repeats::Repeats;
+use crate::log_throttle::LogThrottle;
 use crate::session::connection::Connection;
 use crate::wire::{Method, method};
 
@@ -13,7 +13,7 @@ const CHECK_US: u64 = 500_000;
 const REASON: &str = "low on disk";
 
 /// Throttles the log's lines about failed publishes of all connections: they share one log.
-static FAILURES: Repeats = Repeats::new();
+static FAILED_PUBLISHES: LogThrottle = LogThrottle::new();
 
 /// Whether the disk was full at this connection's last publish.
 #[derive(Default)]
@@ -21,7 +21,7 @@ pub(super) struct StorageAlarm {
     /// The time of the next check, while the disk is full.
     check_us: Option<u64>,
     /// The client has been sent `connection.blocked`.
-    is_told: bool,
+    is_blocked: bool,
 }
 
 impl StorageAlarm {
@@ -37,7 +37,7 @@ impl StorageAlarm {
             PublishError::QueueFull { .. } => {}
             PublishError::Log(AppendError::StorageFull { .. }) => self.raise(connection),
             error => {
-                let (peer, due) = (connection.peer, FAILURES.count(connection.now.us));
+                let (peer, due) = (connection.peer, FAILED_PUBLISHES.count(connection.now.us));
                 if let Some(times) = due {
                     tracing::warn!(%peer, %error, times, "messages were not stored");
                 }
@@ -49,8 +49,8 @@ impl StorageAlarm {
     /// space.
     fn raise(&mut self, connection: &mut Connection) {
         self.check_us = Some(connection.now.us + CHECK_US);
-        if connection.capabilities.connection_blocked && !self.is_told {
-            self.is_told = true;
+        if connection.capabilities.connection_blocked && !self.is_blocked {
+            self.is_blocked = true;
             let blocked = method::ConnectionBlocked { reason: REASON };
             connection.reply(0, &Method::ConnectionBlocked(blocked));
         }
@@ -68,7 +68,7 @@ impl StorageAlarm {
             return;
         }
         self.check_us = None;
-        if std::mem::take(&mut self.is_told) {
+        if std::mem::take(&mut self.is_blocked) {
             let unblocked = method::ConnectionUnblocked {};
             connection.reply(0, &Method::ConnectionUnblocked(unblocked));
         }

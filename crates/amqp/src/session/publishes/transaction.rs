@@ -1,23 +1,23 @@
 //! `tx`: publishes and acknowledgements that take effect together, with the commit.
 
-use crate::content_memory::Held;
+use crate::content_memory::ContentReservation;
 use crate::exception::{Exception, ReplyCode};
 use crate::host::Route;
 use crate::message::Message;
-use crate::session::deliveries::{Run, Settle, Settled};
+use crate::session::deliveries::{SettleAction, TransactionSettlements, UnackedRun};
 
 /// The publishes and acknowledgements of a channel since its last commit.
 pub(in crate::session) struct Transaction {
-    publishes: Vec<Publish>,
+    publishes: Vec<RoutedPublish>,
     /// The memory of the publishes, out of the connection's share.
-    held: Held,
-    settled: Settled,
+    reservation: ContentReservation,
+    settled: TransactionSettlements,
     /// `tx.commit` was received and is not answered yet.
     is_committing: bool,
 }
 
 /// A message that is routed but not stored yet.
-pub(in crate::session) struct Publish {
+pub(in crate::session) struct RoutedPublish {
     pub(in crate::session) route: Route,
     exchange: String,
     routing_key: String,
@@ -30,7 +30,7 @@ pub(in crate::session) struct Publish {
 /// Memory of a kept publish besides its strings and bytes, in bytes.
 const PUBLISH_BYTES: usize = 256;
 
-impl Publish {
+impl RoutedPublish {
     /// Copies a message.
     pub(in crate::session) fn of(route: &Route, message: &Message<'_>, mandatory: bool) -> Self {
         Self {
@@ -62,10 +62,10 @@ impl Publish {
 }
 
 impl Transaction {
-    pub(in crate::session) fn new(held: Held) -> Self {
+    pub(in crate::session) fn new(reservation: ContentReservation) -> Self {
         Self {
             publishes: Vec::new(),
-            held,
+            reservation,
             settled: Vec::new(),
             is_committing: false,
         }
@@ -77,13 +77,13 @@ impl Transaction {
     /// The transaction, or the memory of all transactions and contents, would exceed its limit.
     pub(in crate::session) fn publish(
         &mut self,
-        publish: Publish,
+        publish: RoutedPublish,
         bytes_max: usize,
         now_us: u64,
     ) -> Result<(), Exception> {
         let bytes = publish.bytes();
-        let fits = self.held.bytes() + bytes as u64 <= bytes_max as u64;
-        if !fits || !self.held.grow(bytes, now_us) {
+        let fits = self.reservation.bytes() + bytes as u64 <= bytes_max as u64;
+        if !fits || !self.reservation.try_grow(bytes, now_us) {
             return Err(Exception::new(
                 ReplyCode::ResourceError,
                 "no room for the messages of transactions that are not committed",
@@ -94,13 +94,15 @@ impl Transaction {
     }
 
     /// Keeps a settlement until the commit.
-    pub(in crate::session) fn settle(&mut self, settle: Settle, runs: Vec<Run>) {
-        self.settled.push((settle, runs));
+    pub(in crate::session) fn settle(&mut self, action: SettleAction, runs: Vec<UnackedRun>) {
+        self.settled.push((action, runs));
     }
 
     /// `tx.commit`: takes the content of the transaction; the client may send nothing until the
     /// answer.
-    pub(in crate::session) fn begin_commit(&mut self) -> (Vec<Publish>, Settled) {
+    pub(in crate::session) fn begin_commit(
+        &mut self,
+    ) -> (Vec<RoutedPublish>, TransactionSettlements) {
         self.is_committing = true;
         self.take()
     }
@@ -115,14 +117,14 @@ impl Transaction {
     }
 
     /// `tx.commit` or `tx.rollback`: takes the content of the transaction and releases its memory.
-    pub(in crate::session) fn take(&mut self) -> (Vec<Publish>, Settled) {
-        self.held.release();
+    pub(in crate::session) fn take(&mut self) -> (Vec<RoutedPublish>, TransactionSettlements) {
+        self.reservation.release();
         let settled = std::mem::take(&mut self.settled);
         (std::mem::take(&mut self.publishes), settled)
     }
 
     /// Whether it has occupied memory for too long.
     pub(in crate::session) fn is_overdue(&self, now_us: u64) -> bool {
-        self.held.is_overdue(now_us)
+        self.reservation.is_overdue(now_us)
     }
 }

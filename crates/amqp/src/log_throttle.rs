@@ -7,25 +7,25 @@ const INTERVAL_US: u64 = 10_000_000;
 
 /// Counts an event and says when a line about it is due.
 #[derive(Debug)]
-pub(crate) struct Repeats {
-    untold: AtomicU64,
+pub(crate) struct LogThrottle {
+    unreported: AtomicU64,
     due_us: AtomicU64,
 }
 
-impl Repeats {
+impl LogThrottle {
     pub(crate) const fn new() -> Self {
         Self {
-            untold: AtomicU64::new(0),
+            unreported: AtomicU64::new(0),
             due_us: AtomicU64::new(0),
         }
     }
 
     /// Counts one event. `Some(n)`: a line is due, and `n` events happened since the last one.
     pub(crate) fn count(&self, now_us: u64) -> Option<u64> {
-        self.untold.fetch_add(1, Relaxed);
+        self.unreported.fetch_add(1, Relaxed);
         let take_turn = |due_us| (now_us >= due_us).then_some(now_us + INTERVAL_US);
         let turn = self.due_us.fetch_update(Relaxed, Relaxed, take_turn);
-        turn.ok().map(|_| self.untold.swap(0, Relaxed))
+        turn.ok().map(|_| self.unreported.swap(0, Relaxed))
     }
 }
 
@@ -35,11 +35,11 @@ mod tests {
 
     #[test]
     fn a_flood_is_one_line_per_interval() {
-        let repeats = Repeats::new();
-        assert_eq!(repeats.count(7), Some(1));
+        let throttle = LogThrottle::new();
+        assert_eq!(throttle.count(7), Some(1));
         for _ in 0..1000 {
-            assert_eq!(repeats.count(INTERVAL_US), None);
+            assert_eq!(throttle.count(INTERVAL_US), None);
         }
-        assert_eq!(repeats.count(7 + INTERVAL_US), Some(1001));
+        assert_eq!(throttle.count(7 + INTERVAL_US), Some(1001));
     }
 }
