@@ -166,7 +166,7 @@ fn who_deletes_a_queue_waits_for_dead_that_come_from_the_disk() {
     world.faults.set(|faults| faults.uncached = true);
     consumer.reject(got[0].id).unwrap();
     world.host.router_tick();
-    let routing = world.host.route_dead_of(&work).expect("one is dead");
+    let routing = world.host.route_all_dead(&work).expect("one is dead");
     world.host.router_tick();
     let context = Context::from_waker(Waker::noop());
     assert!(routing.poll(&context).is_pending(), "it is not read yet");

@@ -180,7 +180,7 @@ impl VirtualHost {
         let removed = self.state.write().topology.unbind(&source, binding);
         self.changed();
         if let Ok(removed) = removed {
-            self.forget(&mut definitions, &removed);
+            self.forget_definitions(&mut definitions, &removed);
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::names::{check_not_default, check_reserved, in_use, strip_newlines};
-use super::{Definitions, Note, VirtualHost, refused, stored};
+use super::{Definitions, ExchangeEntry, VirtualHost, refused, stored};
 use crate::exception::{Exception, ReplyCode, Resource};
 use crate::queue_arguments::{check_same, type_name};
 use crate::routing::{Destination, ExchangeOptions, Kind, Removed, TopologyError};
@@ -81,8 +81,8 @@ impl VirtualHost {
                 return Err(refused(&resource, &error));
             }
         }
-        let note = Note { id, bytes };
-        definitions.exchanges.insert(name.as_ref().into(), note);
+        let entry = ExchangeEntry { id, bytes };
+        definitions.exchanges.insert(name.as_ref().into(), entry);
         self.state.write().topology.declare(&name, options);
         self.changed();
         Ok(())
@@ -147,15 +147,15 @@ impl VirtualHost {
         }
         // Removes the exchange's entry first: without it the entries of its bindings have no
         // effect.
-        let note = definitions.exchanges.get(name.as_ref());
-        if note.is_some_and(|note| note.id.is_some()) {
+        let entry = definitions.exchanges.get(name.as_ref());
+        if entry.is_some_and(|entry| entry.id.is_some()) {
             let gone = self.realm.keep(&stored::exchange_key(&name), None);
             gone.map_err(|error| refused(&resource, &error))?;
         }
         let removed = self.state.write().topology.delete(&name, if_unused);
         self.changed();
         match removed {
-            Ok(removed) => self.forget(&mut definitions, &removed),
+            Ok(removed) => self.forget_definitions(&mut definitions, &removed),
             // Cannot happen: the exchange existed above, and `definitions` has been locked since.
             Err(TopologyError::NoExchange | TopologyError::InUse) => {}
         }
@@ -166,12 +166,12 @@ impl VirtualHost {
     /// next start drops them: a binding because one of its ends is missing, and an auto-delete
     /// exchange because its last binding's entry is kept with it, and dropping that one deletes the
     /// exchange.
-    pub(super) fn forget(&self, definitions: &mut Definitions, removed: &Removed) {
+    pub(super) fn forget_definitions(&self, definitions: &mut Definitions, removed: &Removed) {
         let mut left: Vec<&Arc<str>> = Vec::new();
         for name in &removed.exchanges {
-            if let Some(note) = definitions.exchanges.remove(name) {
-                definitions.discharge(note.bytes);
-                if note.id.is_some() && !self.unkeep(&stored::exchange_key(name)) {
+            if let Some(entry) = definitions.exchanges.remove(name) {
+                definitions.discharge(entry.bytes);
+                if entry.id.is_some() && !self.remove_kept(&stored::exchange_key(name)) {
                     left.push(name);
                 }
             }
@@ -181,13 +181,13 @@ impl VirtualHost {
             let key = stored::binding_key(source, binding);
             // For a binding that was not persisted this costs one look-up.
             if !left.contains(&source) && self.realm.kept(&key).is_some() {
-                self.unkeep(&key);
+                self.remove_kept(&key);
             }
         }
     }
 
     /// Removes an entry from the journal; returns whether it succeeded.
-    pub(super) fn unkeep(&self, key: &str) -> bool {
+    pub(super) fn remove_kept(&self, key: &str) -> bool {
         match self.realm.keep(key, None) {
             Ok(()) => true,
             Err(error) => {
@@ -200,7 +200,7 @@ impl VirtualHost {
     /// The identity of an exchange, if it is durable.
     pub(super) fn exchange_id(&self, definitions: &Definitions, name: &str) -> Option<Uuid> {
         match definitions.exchanges.get(name) {
-            Some(note) => note.id,
+            Some(entry) => entry.id,
             None => STANDARD.iter().any(|(own, _)| *own == name).then(Uuid::nil),
         }
     }

@@ -13,7 +13,6 @@
 mod bindings;
 mod deaths;
 mod exchanges;
-mod letters;
 mod names;
 mod queue;
 mod queue_declaration;
@@ -21,6 +20,7 @@ mod queue_deletion;
 mod queue_use;
 mod recovery;
 mod router;
+mod router_input;
 mod routes;
 mod signal;
 mod snapshots;
@@ -34,20 +34,20 @@ use cloverleaf_broker::{CatalogError, Realm, Subscription, Topic};
 use parking_lot::{Mutex, RwLock};
 use uuid::Uuid;
 
-use self::names::DEAD;
-use self::queue_deletion::Departed;
-use self::queue_use::Expiries;
+use self::names::DEAD_TOPIC;
+use self::queue_deletion::DeletedQueues;
+use self::queue_use::DeletionSchedule;
 use self::router::Router;
-use self::signal::Signal;
+use self::signal::RouterSignal;
 use crate::exception::{Exception, ReplyCode, Resource};
 use crate::routing::Topology;
 
-pub use self::letters::delay_ms;
 pub use self::names::DIRECT_REPLY_TO;
 pub(crate) use self::names::{is_reply_queue, strip_newlines};
 pub use self::queue::Queue;
 pub(crate) use self::queue_declaration::name_prefix;
-pub use self::router::Routing;
+pub use self::router::DeadLetterWait;
+pub use self::router_input::delay_ms;
 pub use self::routes::Route;
 pub use self::snapshots::{BindingFacts, ExchangeFacts};
 
@@ -90,16 +90,16 @@ pub struct VirtualHost {
     options: HostOptions,
     /// Locked during each change.
     definitions: Mutex<Definitions>,
-    state: RwLock<State>,
+    state: RwLock<RoutingState>,
     generation: AtomicU64,
     last_owner: AtomicU64,
     /// The last number given to the topic of a queue that other protocols must not see.
     last_hidden: AtomicU64,
-    expiries: Mutex<Expiries>,
-    signal: Arc<Signal>,
+    deletions: Mutex<DeletionSchedule>,
+    signal: Arc<RouterSignal>,
     router: Mutex<Router>,
     /// Queues whose dead-letter cycle was logged already: one line for each.
-    cycles_told: Mutex<HashSet<Arc<str>>>,
+    cycles_logged: Mutex<HashSet<Arc<str>>>,
 }
 
 /// The definitions that only changes need.
@@ -108,14 +108,14 @@ struct Definitions {
     /// The exclusive queues of each connection.
     owned: HashMap<Owner, BTreeSet<Arc<str>>>,
     /// The declared exchanges.
-    exchanges: HashMap<Arc<str>, Note>,
+    exchanges: HashMap<Arc<str>, ExchangeEntry>,
     /// Approximate memory of all definitions, in bytes.
     bytes: usize,
 }
 
 /// What is known of an exchange besides its options.
 #[derive(Debug, Clone, Copy)]
-struct Note {
+struct ExchangeEntry {
     /// `Some` for a durable exchange. Persisted bindings carry this id. So a binding that a failed
     /// write left behind never attaches to a later exchange of the same name.
     id: Option<Uuid>,
@@ -125,19 +125,19 @@ struct Note {
 
 /// The state that routing needs.
 #[derive(Default)]
-struct State {
+struct RoutingState {
     topology: Topology,
-    queues: HashMap<Arc<str>, Slot>,
+    queues: HashMap<Arc<str>, QueueSlot>,
     /// The queue's name by its topic's name, for queues whose topic has another name.
     by_topic: HashMap<Arc<str>, Arc<str>>,
-    departed: Departed,
+    deleted_queues: DeletedQueues,
 }
 
 /// A queue in the table.
-struct Slot {
+struct QueueSlot {
     queue: Arc<Queue>,
     /// The route to this queue only, ready for use.
-    alone: Arc<[Arc<Queue>]>,
+    single_route: Arc<[Arc<Queue>]>,
 }
 
 impl std::fmt::Debug for VirtualHost {
@@ -163,7 +163,7 @@ impl VirtualHost {
     /// # Errors
     /// The same.
     pub fn open_with(realm: Realm, options: HostOptions) -> Result<Arc<Self>, CatalogError> {
-        let signal = Arc::new(Signal::default());
+        let signal = Arc::new(RouterSignal::default());
         let (dead, delayed) = (recovery::dead(&realm)?, recovery::delayed(&realm)?);
         let host = Self {
             realm,
@@ -175,15 +175,17 @@ impl VirtualHost {
             generation: AtomicU64::new(1),
             last_owner: AtomicU64::new(0),
             last_hidden: AtomicU64::new(0),
-            expiries: Mutex::default(),
+            deletions: Mutex::default(),
             signal: signal.clone(),
             router: Mutex::default(),
-            cycles_told: Mutex::default(),
+            cycles_logged: Mutex::default(),
         };
         host.restore()?;
-        let told = signal.clone();
-        let died = move |subscription: &Arc<Subscription>| told.hand(|it| it.died(subscription));
-        host.realm.route_dead(DEAD, died);
+        let router_signal = signal.clone();
+        let died = move |subscription: &Arc<Subscription>| {
+            router_signal.give_work(|it| it.died(subscription))
+        };
+        host.realm.route_dead(DEAD_TOPIC, died);
         // Other protocols can delete a queue's topic. A listener must not call the broker, so it
         // only wakes the router, which finds such queues.
         host.realm.on_change(move || signal.catalog_changed());

@@ -12,15 +12,15 @@ pub const DIRECT_REPLY_TO: &str = "amq.rabbitmq.reply-to";
 
 /// Prefix of the broker's own topics, and of the topics of queues that other protocols must not
 /// see.
-pub(super) const PRIVATE: &str = "$amqp/";
+pub(super) const PRIVATE_PREFIX: &str = "$amqp/";
 /// The hidden topic of dead-lettered messages that were never stored in a queue. It is also the
 /// dead-letter topic in the options of queues' subscriptions, whose dead messages are routed from
 /// the queue itself.
-pub(super) const DEAD: &str = "$amqp/dead";
+pub(super) const DEAD_TOPIC: &str = "$amqp/dead";
 /// The hidden topic in which delayed messages appear once their delay is over.
-pub(super) const DELAYED: &str = "$amqp/delayed";
+pub(super) const DELAYED_TOPIC: &str = "$amqp/delayed";
 /// The broker's own topic of delayed messages.
-const SCHEDULE: &str = "$schedule";
+const SCHEDULE_TOPIC: &str = "$schedule";
 
 /// Removes carriage returns and line feeds from a name, as RabbitMQ does.
 pub(crate) fn strip_newlines(name: &str) -> Cow<'_, str> {
@@ -41,7 +41,7 @@ pub(super) fn check_reserved(kind: &str, name: &str) -> Result<(), Exception> {
 
 /// Refuses names of the broker's own topics.
 pub(super) fn check_private(name: &str) -> Result<(), Exception> {
-    if name.starts_with(PRIVATE) || name == SCHEDULE {
+    if name.starts_with(PRIVATE_PREFIX) || name == SCHEDULE_TOPIC {
         return Err(reserved("queue", name, "$"));
     }
     Ok(())

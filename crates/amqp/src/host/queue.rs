@@ -9,7 +9,7 @@ use cloverleaf_broker::{
 use parking_lot::Mutex;
 
 use super::Owner;
-use super::names::DEAD;
+use super::names::DEAD_TOPIC;
 use crate::exception::{Exception, Resource};
 use crate::queue_arguments::{DispatchArgument, Overflow, QueueArguments, QueueKind};
 use crate::wire::Table;
@@ -39,7 +39,7 @@ pub struct Queue {
     /// The arguments as they were declared, an encoded field table: for checking a later
     /// declaration.
     pub(super) raw: Box<[u8]>,
-    pub(super) life: Mutex<Life>,
+    pub(super) life: Mutex<QueueLife>,
     deleted: AtomicBool,
     /// Time of the last use, in milliseconds since 1970, for `x-expires`.
     used_ms: AtomicU64,
@@ -47,18 +47,18 @@ pub struct Queue {
 
 /// The facts that decide whether and when a queue is deleted.
 #[derive(Debug, Default)]
-pub(super) struct Life {
+pub(super) struct QueueLife {
     /// The queue is being deleted: no consumer may attach anymore.
-    pub(super) over: bool,
+    pub(super) is_ending: bool,
     /// A queue that never had a consumer is not auto-deleted.
     pub(super) had_consumers: bool,
     /// `Some` while a deletion is postponed: the router retries it. Until this time, in
     /// milliseconds since 1970, it waits for the queue's dead letters to be routed.
-    pub(super) leaves_by_ms: Option<u64>,
+    pub(super) wait_until_ms: Option<u64>,
 }
 
 /// The properties with which a queue is created or restored.
-pub(super) struct Declared {
+pub(super) struct QueueDeclaration {
     pub(super) arguments: QueueArguments,
     pub(super) raw: Box<[u8]>,
     pub(super) durable: bool,
@@ -78,10 +78,10 @@ impl Queue {
         name: Arc<str>,
         topic: Arc<Topic>,
         subscription: Arc<Subscription>,
-        declared: Declared,
+        declared: QueueDeclaration,
         now_ms: u64,
     ) -> Self {
-        let Declared {
+        let QueueDeclaration {
             arguments,
             raw,
             durable,
@@ -147,7 +147,7 @@ impl Queue {
     }
 
     /// Restarts the queue's expiry (`x-expires`).
-    pub(super) fn used(&self, now_ms: u64) {
+    pub(super) fn touch(&self, now_ms: u64) {
         self.used_ms.store(now_ms, Ordering::Relaxed);
     }
 
@@ -172,7 +172,10 @@ pub(super) fn subscription_options(arguments: &QueueArguments) -> SubscriptionOp
     SubscriptionOptions {
         start: StartAt::Earliest,
         attempts_max: arguments.attempts_max,
-        dead_letter: arguments.dead_letter.as_ref().map(|_| DEAD.to_owned()),
+        dead_letter: arguments
+            .dead_letter
+            .as_ref()
+            .map(|_| DEAD_TOPIC.to_owned()),
         length_max: arguments.length_max,
         length_bytes_max: arguments.length_bytes_max,
         overflow: match arguments.overflow {

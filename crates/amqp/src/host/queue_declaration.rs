@@ -9,10 +9,10 @@ use cloverleaf_broker::{CatalogError, Subscription};
 use cloverleaf_broker::{SubscriptionOptions, Topic, TopicOptions};
 
 use super::exchanges::{check_flag, check_text};
-use super::names::{self, PRIVATE, check_private, check_reserved, strip_newlines};
-use super::queue::{Declared, Queue, levels, subscription_options};
+use super::names::{self, PRIVATE_PREFIX, check_private, check_reserved, strip_newlines};
+use super::queue::{Queue, QueueDeclaration, levels, subscription_options};
 use super::stored::{self, StoredQueue};
-use super::{Definitions, Owner, SUBSCRIPTION, Slot, VirtualHost, refused};
+use super::{Definitions, Owner, QueueSlot, SUBSCRIPTION, VirtualHost, refused};
 use crate::exception::{Exception, ReplyCode, Resource};
 use crate::queue_arguments::{QueueArguments, QueueKind, check_equivalence};
 use crate::wire::{Table, Value, method, table_bytes};
@@ -24,7 +24,7 @@ const NAME_PREFIX_BYTES_MAX: usize = 64;
 const QUEUE_TYPE: &str = "x-queue-type";
 
 /// A queue to be created.
-struct Wanted<'a> {
+struct NewQueue<'a> {
     name: Cow<'a, str>,
     /// Other protocols must not see it.
     hidden: bool,
@@ -58,10 +58,10 @@ impl VirtualHost {
             self.touch(&queue);
             return Ok(queue);
         }
-        let stripped = without(declare.arguments, NAME_PREFIX);
+        let stripped = without_argument(declare.arguments, NAME_PREFIX);
         let arguments = Table::check(&stripped).unwrap_or_default();
         let name = if name.is_empty() {
-            Cow::Owned(generated(declare.arguments)?)
+            Cow::Owned(generate_name(declare.arguments)?)
         } else {
             check_reserved("queue", &name)?;
             name
@@ -78,7 +78,7 @@ impl VirtualHost {
         check_text(dead_letter, &resource, arguments.get(dead_letter))?;
         let read = QueueArguments::read(&name, arguments)?;
         check_quorum(&resource, &read, durable, declare)?;
-        self.make_queue(&Wanted {
+        self.create_queue(&NewQueue {
             hidden: declare.exclusive || declare.queue.is_empty(),
             durable,
             auto_delete: declare.auto_delete,
@@ -95,7 +95,7 @@ impl VirtualHost {
     /// # Errors
     /// The catalog refuses it.
     pub fn reply_queue(&self, owner: Owner) -> Result<Arc<Queue>, Exception> {
-        self.make_queue(&Wanted {
+        self.create_queue(&NewQueue {
             name: Cow::Owned(names::reply_queue()),
             hidden: true,
             durable: false,
@@ -106,31 +106,31 @@ impl VirtualHost {
         })
     }
 
-    fn make_queue(&self, wanted: &Wanted<'_>) -> Result<Arc<Queue>, Exception> {
-        let resource = Resource::queue(&wanted.name);
+    fn create_queue(&self, new: &NewQueue<'_>) -> Result<Arc<Queue>, Exception> {
+        let resource = Resource::queue(&new.name);
         let mut definitions = self.definitions.lock();
-        if let Ok(queue) = self.find(&wanted.name) {
-            let arguments = Table::check(wanted.raw).unwrap_or_default();
-            let (exclusive, durable) = (wanted.exclusive, wanted.durable);
-            check_same_queue(&queue, exclusive, durable, wanted.auto_delete, arguments)?;
+        if let Ok(queue) = self.find(&new.name) {
+            let arguments = Table::check(new.raw).unwrap_or_default();
+            let (exclusive, durable) = (new.exclusive, new.durable);
+            check_same_queue(&queue, exclusive, durable, new.auto_delete, arguments)?;
             return Ok(queue);
         }
         // The table may still have a queue whose topic was deleted through another protocol.
-        self.drop_remains(&mut definitions, &wanted.name);
-        check_private(&wanted.name)?;
-        let bytes = stored::queue_bytes(&wanted.name, wanted.raw, levels(&wanted.arguments));
+        self.remove_if_lost(&mut definitions, &new.name);
+        check_private(&new.name)?;
+        let bytes = stored::queue_bytes(&new.name, new.raw, levels(&new.arguments));
         self.charge(&mut definitions, &resource, bytes)?;
-        match self.open_topic(wanted, &resource) {
+        match self.open_topic(new, &resource) {
             Ok((topic, subscription, adopted)) => {
-                let declared = Declared {
-                    arguments: wanted.arguments.clone(),
-                    raw: wanted.raw.into(),
-                    durable: wanted.durable,
-                    auto_delete: wanted.auto_delete,
-                    exclusive: wanted.exclusive,
+                let declared = QueueDeclaration {
+                    arguments: new.arguments.clone(),
+                    raw: new.raw.into(),
+                    durable: new.durable,
+                    auto_delete: new.auto_delete,
+                    exclusive: new.exclusive,
                     adopted,
                 };
-                let name: Arc<str> = wanted.name.as_ref().into();
+                let name: Arc<str> = new.name.as_ref().into();
                 let now_ms = self.realm.now_ms();
                 let queue = Arc::new(Queue::new(name, topic, subscription, declared, now_ms));
                 self.add_queue(&mut definitions, &queue);
@@ -153,9 +153,9 @@ impl VirtualHost {
                 .or_default()
                 .insert(name.clone());
         }
-        let slot = Slot {
+        let slot = QueueSlot {
             queue: queue.clone(),
-            alone: Arc::new([queue.clone()]),
+            single_route: Arc::new([queue.clone()]),
         };
         let mut state = self.state.write();
         if queue.topic.name() != name.as_ref() {
@@ -166,54 +166,54 @@ impl VirtualHost {
         state.queues.insert(name, slot);
         drop(state);
         self.changed();
-        self.arm(queue);
+        self.schedule_expiry(queue);
     }
 
     /// Opens the topic of a new queue, created or adopted, and its subscription. The last value
     /// tells whether the topic was adopted.
     fn open_topic(
         &self,
-        wanted: &Wanted<'_>,
+        new: &NewQueue<'_>,
         resource: &Resource<'_>,
     ) -> Result<(Arc<Topic>, Arc<Subscription>, bool), Exception> {
         let refused = |error: CatalogError| refused(resource, &error);
-        let partitions = levels(&wanted.arguments);
+        let partitions = levels(&new.arguments);
         let hidden_name;
-        let topic_name = if wanted.hidden && !wanted.durable {
+        let topic_name = if new.hidden && !new.durable {
             // Checked here, because the broker does not count partitions of hidden topics.
             self.realm.check_partitions(partitions).map_err(refused)?;
             // A number is never used again, not even after a restart: dead letters refer to the
             // topic.
             let number = self.last_hidden.fetch_add(1, Ordering::Relaxed) + 1;
-            hidden_name = format!("{PRIVATE}q/{}-{number}", self.realm.starts());
+            hidden_name = format!("{PRIVATE_PREFIX}q/{}-{number}", self.realm.starts());
             hidden_name.as_str()
         } else {
-            wanted.name.as_ref()
+            new.name.as_ref()
         };
         let stored = |adopted| StoredQueue {
-            durable: wanted.durable,
-            auto_delete: wanted.auto_delete,
+            durable: new.durable,
+            auto_delete: new.auto_delete,
             adopted,
-            arguments: wanted.raw.to_vec(),
+            arguments: new.raw.to_vec(),
         };
-        let mut made = false;
+        let mut is_new = false;
         let topic = self
             .realm
             .topic_or_create(Operation::Declare, topic_name, || {
-                made = true;
+                is_new = true;
                 let setting = (stored::QUEUE.to_owned(), stored(false).encode());
                 TopicOptions {
                     partitions,
-                    ephemeral: !wanted.durable,
-                    hidden: wanted.hidden,
+                    ephemeral: !new.durable,
+                    hidden: new.hidden,
                     settings: [setting].into(),
                     ..TopicOptions::default()
                 }
             });
         let topic = topic.map_err(refused)?;
-        let options = subscription_options(&wanted.arguments);
-        if !made {
-            self.adopt(&topic, wanted, resource, &options)?;
+        let options = subscription_options(&new.arguments);
+        if !is_new {
+            self.check_adoption(&topic, new, resource, &options)?;
             if topic.partition_count() < partitions {
                 topic.add_partitions(partitions).map_err(refused)?;
             }
@@ -224,19 +224,19 @@ impl VirtualHost {
             changed.map_err(refused)?;
         }
         match topic.subscription_or_create(SUBSCRIPTION, || options) {
-            Ok(subscription) => Ok((topic, subscription, !made)),
+            Ok(subscription) => Ok((topic, subscription, !is_new)),
             Err(error) => {
-                self.undo(&topic, made);
+                self.undo_creation(&topic, is_new);
                 Err(refused(error))
             }
         }
     }
 
     /// Checks that a topic created through another protocol can become the declared queue.
-    fn adopt(
+    fn check_adoption(
         &self,
         topic: &Arc<Topic>,
-        wanted: &Wanted<'_>,
+        new: &NewQueue<'_>,
         resource: &Resource<'_>,
         options: &SubscriptionOptions,
     ) -> Result<(), Exception> {
@@ -244,7 +244,7 @@ impl VirtualHost {
             let text = format!("{resource} is the broker's own");
             return Err(Exception::new(ReplyCode::AccessRefused, text));
         }
-        if topic.is_ephemeral() && wanted.durable {
+        if topic.is_ephemeral() && new.durable {
             return Err(Exception::precondition(format!(
                 "cannot declare durable {resource}: its topic ends with this process"
             )));
@@ -268,8 +268,8 @@ impl VirtualHost {
     }
 
     /// Undoes a partly created queue.
-    fn undo(&self, topic: &Arc<Topic>, made: bool) {
-        let is_unused = || made && topic.subscriptions().is_empty();
+    fn undo_creation(&self, topic: &Arc<Topic>, is_new: bool) {
+        let is_unused = || is_new && topic.subscriptions().is_empty();
         let undone = self.realm.delete_topic_if(topic, is_unused);
         let undone = undone.and_then(|is_gone| {
             if is_gone || topic.is_deleted() {
@@ -319,7 +319,7 @@ fn check_same_queue(
     let resource = queue.resource();
     check_flag("durable", &resource, durable, queue.durable)?;
     check_flag("auto_delete", &resource, auto_delete, queue.auto_delete)?;
-    let (received, current) = (with_kind(arguments), with_kind(queue.table()));
+    let (received, current) = (with_queue_type(arguments), with_queue_type(queue.table()));
     check_equivalence(
         &resource,
         Table::check(&received).unwrap_or_default(),
@@ -346,7 +346,7 @@ fn check_quorum(
 }
 
 /// The arguments with the queue type, which is classic by default.
-fn with_kind(arguments: Table<'_>) -> Cow<'_, [u8]> {
+fn with_queue_type(arguments: Table<'_>) -> Cow<'_, [u8]> {
     if arguments.get(QUEUE_TYPE).is_some() {
         return Cow::Borrowed(arguments.bytes());
     }
@@ -356,7 +356,7 @@ fn with_kind(arguments: Table<'_>) -> Cow<'_, [u8]> {
 }
 
 /// The arguments without the one with this name.
-fn without<'a>(arguments: Table<'a>, name: &str) -> Cow<'a, [u8]> {
+fn without_argument<'a>(arguments: Table<'a>, name: &str) -> Cow<'a, [u8]> {
     if arguments.get(name).is_none() {
         return Cow::Borrowed(arguments.bytes());
     }
@@ -375,7 +375,7 @@ pub(crate) fn name_prefix(arguments: Table<'_>) -> Cow<'_, str> {
 }
 
 /// Generates the name of a server-named queue.
-fn generated(arguments: Table<'_>) -> Result<String, Exception> {
+fn generate_name(arguments: Table<'_>) -> Result<String, Exception> {
     let prefix = name_prefix(arguments);
     if prefix.len() > NAME_PREFIX_BYTES_MAX {
         return Err(Exception::precondition(format!(

@@ -8,17 +8,17 @@ use cloverleaf_broker::{CatalogError, Subscription, Topic};
 
 use super::names::{in_use, strip_newlines};
 use super::queue::Queue;
-use super::queue_use::Why;
+use super::queue_use::DeletionCause;
 use super::{Definitions, Owner, SUBSCRIPTION, VirtualHost, refused, stored};
 use crate::exception::{Exception, Resource};
 use crate::queue_arguments::DeadLetter;
 
 /// How many deleted queues are remembered, to dead-letter messages that died just before.
-const DEPARTED_MAX: usize = 4096;
+const DELETED_QUEUES_MAX: usize = 4096;
 
 /// The dead-lettering of a queue.
 #[derive(Debug, Clone)]
-pub(super) struct Grave {
+pub(super) struct DeadLetterRule {
     /// The queue's name, for `x-death`.
     pub(super) queue: Arc<str>,
     pub(super) dead_letter: DeadLetter,
@@ -26,25 +26,25 @@ pub(super) struct Grave {
 
 /// Recently deleted queues, by the names of their topics.
 #[derive(Debug, Default)]
-pub(super) struct Departed {
-    graves: HashMap<Box<str>, Grave>,
+pub(super) struct DeletedQueues {
+    rules: HashMap<Box<str>, DeadLetterRule>,
     order: VecDeque<Box<str>>,
 }
 
-impl Departed {
-    fn add(&mut self, topic: &str, grave: Grave) {
-        if self.graves.insert(topic.into(), grave).is_none() {
+impl DeletedQueues {
+    fn add(&mut self, topic: &str, rule: DeadLetterRule) {
+        if self.rules.insert(topic.into(), rule).is_none() {
             self.order.push_back(topic.into());
         }
-        if self.order.len() > DEPARTED_MAX
+        if self.order.len() > DELETED_QUEUES_MAX
             && let Some(oldest) = self.order.pop_front()
         {
-            self.graves.remove(&oldest);
+            self.rules.remove(&oldest);
         }
     }
 
-    pub(super) fn get(&self, topic: &str) -> Option<&Grave> {
-        self.graves.get(topic)
+    pub(super) fn get(&self, topic: &str) -> Option<&DeadLetterRule> {
+        self.rules.get(topic)
     }
 }
 
@@ -77,7 +77,7 @@ impl VirtualHost {
         if if_unused && consumers > 0 {
             return Err(in_use(&queue.resource()));
         }
-        life.over = true;
+        life.is_ending = true;
         drop(life);
         self.remove_queue(&mut definitions, &queue)
             .map_err(|error| refused(&queue.resource(), &error))?;
@@ -99,18 +99,18 @@ impl VirtualHost {
         let owned = definitions.owned.remove(&owner).unwrap_or_default();
         for name in owned {
             if let Ok(queue) = self.find(&name) {
-                self.end_soon(&mut definitions, &queue, Why::Ownerless);
+                self.delete_soon(&mut definitions, &queue, DeletionCause::Ownerless);
             }
         }
     }
 
     /// Deletes a queue without a client's request. If the catalog refuses, the queue lives on.
-    pub(super) fn end_queue(
+    pub(super) fn delete_now(
         &self,
         definitions: &mut Definitions,
         queue: &Arc<Queue>,
     ) -> Result<(), CatalogError> {
-        queue.life.lock().over = true;
+        queue.life.lock().is_ending = true;
         self.remove_queue(definitions, queue)
     }
 
@@ -127,7 +127,7 @@ impl VirtualHost {
             self.route_died(&queue.subscription, died);
         }
         if let Err(error) = self.remove_topic(queue) {
-            queue.life.lock().over = false;
+            queue.life.lock().is_ending = false;
             queue.set_deleted(false);
             return Err(error);
         }
@@ -139,18 +139,18 @@ impl VirtualHost {
     /// released before.
     fn forget_queue(&self, definitions: &mut Definitions, queue: &Arc<Queue>) {
         let removed = {
-            if !self.has(queue) {
+            if !self.is_in_table(queue) {
                 return;
             }
             let mut state = self.state.write();
             state.queues.remove(&queue.name);
             state.by_topic.remove(queue.topic.name());
             if let Some(dead_letter) = &queue.arguments.dead_letter {
-                let grave = Grave {
+                let rule = DeadLetterRule {
                     queue: queue.name.clone(),
                     dead_letter: dead_letter.clone(),
                 };
-                state.departed.add(queue.topic.name(), grave);
+                state.deleted_queues.add(queue.topic.name(), rule);
             }
             state.topology.forget_queue(&queue.name)
         };
@@ -164,12 +164,12 @@ impl VirtualHost {
                 definitions.owned.remove(&owner);
             }
         }
-        self.forget(definitions, &removed);
+        self.forget_definitions(definitions, &removed);
     }
 
     /// Whether the table has this queue, and not a later one with its name. The caller has locked
     /// `definitions`.
-    fn has(&self, queue: &Arc<Queue>) -> bool {
+    fn is_in_table(&self, queue: &Arc<Queue>) -> bool {
         let state = self.state.read();
         let slot = state.queues.get(&queue.name);
         slot.is_some_and(|slot| Arc::ptr_eq(&slot.queue, queue))
@@ -192,18 +192,18 @@ impl VirtualHost {
 
     /// Removes a queue from the table if its topic or subscription was deleted through another
     /// protocol.
-    pub(super) fn drop_remains(&self, definitions: &mut Definitions, name: &str) {
+    pub(super) fn remove_if_lost(&self, definitions: &mut Definitions, name: &str) {
         let queue = match self.state.read().queues.get(name) {
             Some(slot) => slot.queue.clone(),
             None => return,
         };
         if is_lost(&queue) && !self.realm.is_closed() {
-            self.bury(definitions, &queue);
+            self.remove_lost(definitions, &queue);
         }
     }
 
     /// Removes all queues whose topics or subscriptions were deleted through other protocols.
-    pub(super) fn sweep(&self) {
+    pub(super) fn remove_lost_queues(&self) {
         // Checks a copy, because there may be very many queues, and routing would wait for the
         // lock.
         let mut lost: Vec<Arc<Queue>> = {
@@ -219,16 +219,16 @@ impl VirtualHost {
         }
         let mut definitions = self.definitions.lock();
         for queue in lost {
-            self.bury(&mut definitions, &queue);
+            self.remove_lost(&mut definitions, &queue);
         }
     }
 
-    fn bury(&self, definitions: &mut Definitions, queue: &Arc<Queue>) {
+    fn remove_lost(&self, definitions: &mut Definitions, queue: &Arc<Queue>) {
         // The queue may have been removed meanwhile, and another declared on the same topic.
-        if !self.has(queue) {
+        if !self.is_in_table(queue) {
             return;
         }
-        queue.life.lock().over = true;
+        queue.life.lock().is_ending = true;
         queue.set_deleted(true);
         if let Err(error) = release_topic(&queue.topic, Some(&queue.subscription)) {
             tracing::warn!(queue = %queue.name, %error, "a topic cannot be told what it is");
@@ -238,16 +238,16 @@ impl VirtualHost {
 
     /// The dead-lettering of the queue with this topic, or `None` if it has no dead-letter
     /// exchange.
-    pub(super) fn grave(&self, topic: &str) -> Option<Grave> {
+    pub(super) fn dead_letter_rule(&self, topic: &str) -> Option<DeadLetterRule> {
         let state = self.state.read();
         let name = state.by_topic.get(topic).map_or(topic, |name| name);
         let queue = state.queues.get(name).map(|slot| &slot.queue);
         match queue.filter(|queue| queue.topic.name() == topic) {
-            Some(queue) => Some(Grave {
+            Some(queue) => Some(DeadLetterRule {
                 queue: queue.name.clone(),
                 dead_letter: queue.arguments.dead_letter.clone()?,
             }),
-            None => state.departed.get(topic).cloned(),
+            None => state.deleted_queues.get(topic).cloned(),
         }
     }
 }
@@ -278,7 +278,7 @@ fn release(
     subscription: Option<&Arc<Subscription>>,
 ) -> Result<(), CatalogError> {
     topic.set_options(|options| {
-        let going = stored::GOING.to_owned();
+        let going = stored::DELETING.to_owned();
         options.settings.insert(stored::QUEUE.to_owned(), going);
     })?;
     if let Some(subscription) = subscription {
@@ -290,6 +290,6 @@ fn release(
 }
 
 /// 404 for a queue that was deleted.
-pub(super) fn gone(queue: &Queue) -> Exception {
+pub(super) fn not_found(queue: &Queue) -> Exception {
     Exception::no(&Resource::queue(&queue.name))
 }

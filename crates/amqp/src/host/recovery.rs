@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::exchanges::STANDARD;
-use super::names::{DEAD, DELAYED};
-use super::queue::{Declared, Queue, subscription_options};
+use super::names::{DEAD_TOPIC, DELAYED_TOPIC};
+use super::queue::{Queue, QueueDeclaration, subscription_options};
 use super::queue_deletion::release_topic;
 use super::router::ROUTER;
-use super::stored::{self, BINDINGS, EXCHANGES, GOING, StoredQueue};
-use super::{DEFINITION_BYTES, Definitions, Note, SUBSCRIPTION, VirtualHost};
+use super::stored::{self, BINDINGS, DELETING, EXCHANGES, StoredQueue};
+use super::{DEFINITION_BYTES, Definitions, ExchangeEntry, SUBSCRIPTION, VirtualHost};
 use crate::queue_arguments::QueueArguments;
 use crate::routing::ExchangeOptions;
 use crate::wire::Table;
@@ -17,15 +17,15 @@ use cloverleaf_broker::{CatalogError, Realm, SubscriptionOptions, Topic, TopicOp
 
 /// Opens the hidden topic of dead-lettered messages that were never stored in a queue.
 pub(super) fn dead(realm: &Realm) -> Result<Arc<Topic>, CatalogError> {
-    hidden(realm, DEAD)
+    open_hidden_topic(realm, DEAD_TOPIC)
 }
 
 /// Opens the hidden topic in which delayed messages appear.
 pub(super) fn delayed(realm: &Realm) -> Result<Arc<Topic>, CatalogError> {
-    hidden(realm, DELAYED)
+    open_hidden_topic(realm, DELAYED_TOPIC)
 }
 
-fn hidden(realm: &Realm, name: &str) -> Result<Arc<Topic>, CatalogError> {
+fn open_hidden_topic(realm: &Realm, name: &str) -> Result<Arc<Topic>, CatalogError> {
     let topic = realm.topic_or_create(Operation::Declare, name, || TopicOptions {
         hidden: true,
         ..TopicOptions::default()
@@ -69,12 +69,12 @@ impl VirtualHost {
                 continue;
             };
             let bytes = stored::exchange_bytes(name, &options);
-            let note = Note {
+            let entry = ExchangeEntry {
                 id: Some(id),
                 bytes,
             };
             definitions.bytes += DEFINITION_BYTES + bytes;
-            definitions.exchanges.insert(name.into(), note);
+            definitions.exchanges.insert(name.into(), entry);
             state.topology.declare(name, options);
         }
     }
@@ -85,7 +85,7 @@ impl VirtualHost {
         topic: &Arc<Topic>,
         setting: &str,
     ) -> Result<(), CatalogError> {
-        if setting == GOING {
+        if setting == DELETING {
             return release_topic(topic, topic.subscription(SUBSCRIPTION).as_ref());
         }
         let unknown = || {
@@ -108,7 +108,7 @@ impl VirtualHost {
         // Missing if a crash came right after the topic was created.
         let options = || subscription_options(&arguments);
         let subscription = topic.subscription_or_create(SUBSCRIPTION, options)?;
-        let declared = Declared {
+        let declared = QueueDeclaration {
             arguments,
             raw: stored.arguments.into(),
             durable: true,
@@ -142,7 +142,7 @@ impl VirtualHost {
             let mut state = self.state.write();
             if !is_source || state.topology.bind(&source, binding.clone()).is_err() {
                 drop(state);
-                self.unkeep(&key);
+                self.remove_kept(&key);
                 continue;
             }
             drop(state);
@@ -155,7 +155,7 @@ impl VirtualHost {
         // binding.
         for (source, binding) in left_over {
             let removed = self.state.write().topology.unbind(&source, &binding);
-            self.forget(definitions, &removed.unwrap_or_default());
+            self.forget_definitions(definitions, &removed.unwrap_or_default());
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::queue::Queue;
-use super::{State, VirtualHost};
+use super::{RoutingState, VirtualHost};
 use crate::exception::{Exception, ReplyCode, Resource};
 use crate::routing::Routed;
 
@@ -55,16 +55,16 @@ impl VirtualHost {
     }
 }
 
-impl State {
+impl RoutingState {
     /// The default exchange: each routing key is the name of a queue.
     fn route_to_names(&self, message: &Routed<'_>) -> Route {
         let has_more = message.has_more_keys();
         let mut keys = message.keys();
-        let alone = keys.next().and_then(|key| self.queues.get(key));
-        let alone = alone.filter(|slot| !slot.queue.is_deleted());
-        let queues = match (alone, has_more) {
+        let only_slot = keys.next().and_then(|key| self.queues.get(key));
+        let only_slot = only_slot.filter(|slot| !slot.queue.is_deleted());
+        let queues = match (only_slot, has_more) {
             (None, false) => Arc::new([]),
-            (Some(slot), false) => slot.alone.clone(),
+            (Some(slot), false) => slot.single_route.clone(),
             (first, true) => {
                 let mut queues: Vec<Arc<Queue>> = Vec::new();
                 queues.extend(first.map(|slot| slot.queue.clone()));
@@ -88,7 +88,7 @@ impl State {
         let is_cacheable = !routing.by_headers && !message.has_more_keys();
         let queues = match routing.queues.as_slice() {
             [name] => match self.queues.get(name) {
-                Some(slot) if !slot.queue.is_deleted() => slot.alone.clone(),
+                Some(slot) if !slot.queue.is_deleted() => slot.single_route.clone(),
                 _ => Arc::new([]),
             },
             names => {

@@ -28,7 +28,7 @@ use crate::wire::Table;
 /// The topic setting that makes a topic a queue.
 pub(super) const QUEUE: &str = "amqp.queue";
 /// Its value while a queue is being deleted and its topic stays.
-pub(super) const GOING: &str = "going";
+pub(super) const DELETING: &str = "going";
 /// Prefix of the keys of exchanges.
 pub(super) const EXCHANGES: &str = "amqp/exchange/";
 /// Prefix of the keys of bindings.
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_not_read() {
-        assert_eq!(StoredQueue::decode(GOING), None);
+        assert_eq!(StoredQueue::decode(DELETING), None);
         assert_eq!(StoredQueue::decode("2 d "), None);
         assert_eq!(StoredQueue::decode("1 d 0"), None);
         assert_eq!(decode_binding_key("99:aq1:b1:c"), None);

@@ -12,7 +12,7 @@ use cloverleaf_broker::Unwritten;
 
 use super::channel::Channels;
 use super::connection::Connection;
-use crate::host::{Queue, Routing};
+use crate::host::{DeadLetterWait, Queue};
 use crate::wire::{Frame, FrameType, Method, MethodId, method};
 
 /// Methods that reveal how many messages a queue has, or that remove messages.
@@ -28,7 +28,7 @@ const REVEALING_METHODS: [MethodId; 4] = [
 pub(super) struct MethodOrdering {
     unwritten: Option<Unwritten>,
     /// Dead-lettering that is in progress.
-    routing: Vec<Routing>,
+    dead_letter_waits: Vec<DeadLetterWait>,
     /// The next method is waiting, or has waited, for the conditions above.
     has_waited: bool,
 }
@@ -37,7 +37,7 @@ impl MethodOrdering {
     /// Whether no method is waiting.
     #[inline]
     pub(super) fn is_free(&self) -> bool {
-        self.unwritten.is_none() && self.routing.is_empty()
+        self.unwritten.is_none() && self.dead_letter_waits.is_empty()
     }
 
     /// Whether this frame may have to wait. A method that has waited once does not wait again, or
@@ -62,7 +62,8 @@ impl MethodOrdering {
         };
         self.unwritten = queue.topic.unwritten();
         if MethodId::peek(frame.payload) == method::QueueDelete::ID {
-            self.routing.extend(connection.host.route_dead_of(&queue));
+            self.dead_letter_waits
+                .extend(connection.host.route_all_dead(&queue));
         }
         self.has_waited = !self.is_free();
         self.has_waited
@@ -71,8 +72,9 @@ impl MethodOrdering {
     /// Drops the conditions that are met.
     #[inline]
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) {
-        if !self.routing.is_empty() {
-            self.routing.retain(|routing| routing.poll(cx).is_pending());
+        if !self.dead_letter_waits.is_empty() {
+            self.dead_letter_waits
+                .retain(|wait| wait.poll(cx).is_pending());
         }
         if let Some(unwritten) = &mut self.unwritten
             && unwritten.poll_written(cx).is_ready()
@@ -83,7 +85,7 @@ impl MethodOrdering {
 
     /// Drops all conditions, because the connection ends.
     pub(super) fn clear(&mut self) {
-        self.routing.clear();
+        self.dead_letter_waits.clear();
         self.unwritten = None;
     }
 }

@@ -7,15 +7,15 @@
 use crate::wire::{Array, Properties, Table, Value, Writer, array_bytes, table_bytes};
 
 /// The history.
-const DEATH: &str = "x-death";
+const X_DEATH: &str = "x-death";
 /// Reason, queue and exchange of the first death.
-const FIRST: [&str; 3] = [
+const FIRST_DEATH: [&str; 3] = [
     "x-first-death-reason",
     "x-first-death-queue",
     "x-first-death-exchange",
 ];
 /// Reason, queue and exchange of the latest death.
-const LAST: [&str; 3] = [
+const LAST_DEATH: [&str; 3] = [
     "x-last-death-reason",
     "x-last-death-queue",
     "x-last-death-exchange",
@@ -73,8 +73,14 @@ impl<'a> Deaths<'a> {
     /// Reads the history from a message that this broker has dead-lettered.
     pub(super) fn read(headers: Table<'a>) -> Self {
         let text = |name| headers.get(name).and_then(|value| value.as_text());
-        let first = || Some([text(FIRST[0])?, text(FIRST[1])?, text(FIRST[2])?]);
-        let all = match headers.get(DEATH) {
+        let first = || {
+            Some([
+                text(FIRST_DEATH[0])?,
+                text(FIRST_DEATH[1])?,
+                text(FIRST_DEATH[2])?,
+            ])
+        };
+        let all = match headers.get(X_DEATH) {
             Some(Value::Array(deaths)) => deaths.values().filter_map(read_death).collect(),
             _ => Vec::new(),
         };
@@ -106,13 +112,13 @@ impl<'a> Deaths<'a> {
     pub(super) fn is_cycle(&self, queue: &str) -> bool {
         match self.all.iter().position(|death| death.queue == queue) {
             // The queue may be in an entry that was left out.
-            None => self.is_cut() && self.all.iter().all(|death| death.reason != REJECTED),
+            None => self.is_truncated() && self.all.iter().all(|death| death.reason != REJECTED),
             Some(at) => self.all[..=at].iter().all(|death| death.reason != REJECTED),
         }
     }
 
     /// Whether old entries were left out: then the entry of the first death is missing.
-    fn is_cut(&self) -> bool {
+    fn is_truncated(&self) -> bool {
         let is_first = |first: &[&str; 3]| {
             let mut all = self.all.iter();
             !all.any(|death| death.reason == first[0] && death.queue == first[1])
@@ -124,7 +130,7 @@ impl<'a> Deaths<'a> {
     /// reached, old entries lose their routing keys, and the oldest are left out.
     pub(super) fn write(&self, properties: &Properties<'_>) -> Vec<u8> {
         let kept = properties.headers.unwrap_or_default();
-        let own = kept.fields().filter(|(name, _)| !is_ours(name));
+        let own = kept.fields().filter(|(name, _)| !is_death_header(name));
         let own = table_bytes(&own.collect::<Vec<_>>()).len();
         let mut left = DEATHS_BYTES_MAX.min(HEADERS_BYTES_MAX.saturating_sub(own));
         let mut tables: Vec<Vec<u8>> = Vec::new();
@@ -143,17 +149,17 @@ impl<'a> Deaths<'a> {
         }
         let tables: Vec<Value<'_>> = tables.iter().map(|bytes| table(bytes)).collect();
         let deaths = array_bytes(&tables);
-        let mut fields: Vec<(&str, Value<'_>)> = vec![(DEATH, array(&deaths))];
+        let mut fields: Vec<(&str, Value<'_>)> = vec![(X_DEATH, array(&deaths))];
         let latest = self.all.first();
         let last = latest.map(|death| [death.reason, death.queue, death.exchange]);
-        for (names, texts) in [(FIRST, self.first), (LAST, last)] {
+        for (names, texts) in [(FIRST_DEATH, self.first), (LAST_DEATH, last)] {
             let texts = texts
                 .iter()
                 .flatten()
                 .map(|text| Value::String(text.as_bytes()));
             fields.extend(names.into_iter().zip(texts));
         }
-        fields.extend(kept.fields().filter(|(name, _)| !is_ours(name)));
+        fields.extend(kept.fields().filter(|(name, _)| !is_death_header(name)));
         fields.sort_by_key(|(name, _)| *name);
         let headers = table_bytes(&fields);
         let mut bytes = Vec::new();
@@ -168,8 +174,8 @@ impl<'a> Deaths<'a> {
 }
 
 /// Whether this module writes the header.
-fn is_ours(name: &str) -> bool {
-    name == DEATH || FIRST.contains(&name) || LAST.contains(&name)
+fn is_death_header(name: &str) -> bool {
+    name == X_DEATH || FIRST_DEATH.contains(&name) || LAST_DEATH.contains(&name)
 }
 
 /// Encodes an entry; without `whole`, its routing keys and expiration are left out.
@@ -218,7 +224,7 @@ fn read_death(value: Value<'_>) -> Option<Death<'_>> {
 
 /// The routing keys for an `x-death` entry: the message's own and `CC`, but not `BCC`, which
 /// consumers must not see.
-pub(super) fn keys<'a>(routing_key: &'a str, headers: Table<'a>) -> Vec<&'a str> {
+pub(super) fn death_keys<'a>(routing_key: &'a str, headers: Table<'a>) -> Vec<&'a str> {
     let more = match headers.get("CC") {
         Some(Value::Array(keys)) => Some(keys),
         _ => None,

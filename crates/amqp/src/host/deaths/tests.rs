@@ -18,7 +18,7 @@ fn death<'a>(queue: &'a str, reason: &'a str, time_s: u64) -> Death<'a> {
 }
 
 /// Encodes a history into properties, and passes the decoded properties to `check`.
-fn round_trip(deaths: &Deaths<'_>, headers: &[u8], check: impl FnOnce(Properties<'_>)) {
+fn write_and_read(deaths: &Deaths<'_>, headers: &[u8], check: impl FnOnce(Properties<'_>)) {
     let properties = Properties {
         headers: Some(Table::check(headers).unwrap()),
         expiration: Some("5000"),
@@ -41,7 +41,7 @@ fn headers_are_those_that_programs_look_at() {
         ("x-first-death-queue", Value::String(b"forged")),
         ("mine", Value::I32(1)),
     ]);
-    round_trip(&deaths, &own, |properties| {
+    write_and_read(&deaths, &own, |properties| {
         assert_eq!(properties.expiration, None);
         assert_eq!(properties.message_id, Some("id"));
         let headers = properties.headers.unwrap();
@@ -77,10 +77,10 @@ fn the_keys_of_a_death_are_those_that_a_consumer_may_see() {
     let more = array_bytes(&[Value::String(b"other")]);
     let own = table_bytes(&[("CC", array(&more)), ("BCC", array(&more))]);
     assert_eq!(
-        keys("first", Table::check(&own).unwrap()),
+        death_keys("first", Table::check(&own).unwrap()),
         ["first", "other"]
     );
-    assert_eq!(keys("first", Table::default()), ["first"]);
+    assert_eq!(death_keys("first", Table::default()), ["first"]);
 }
 
 #[test]
@@ -189,7 +189,7 @@ proptest! {
             });
             prop_assert_eq!(deaths.is_cycle(name), is_cycle);
         }
-        round_trip(&deaths, &[], |properties| {
+        write_and_read(&deaths, &[], |properties| {
             assert_eq!(Deaths::read(properties.headers.unwrap()), deaths);
         });
     }

@@ -15,10 +15,10 @@ use uuid::Uuid;
 
 use super::super::VirtualHost;
 use super::super::queue::Queue;
-use super::outgoing::Outgoing;
-use super::routing::Death;
-use super::under_way::{Letter, Origin, UnderWay, tell};
-use super::{MOVING_MAX, RETRY_MS, Router};
+use super::outgoing::OutgoingBatches;
+use super::pending::{MessageOrigin, PendingMessage, PendingMessages, for_each_subscription};
+use super::routing::DeathFacts;
+use super::{PENDING_MAX, RETRY_MS, Router};
 
 /// With this many messages and copies a connection's thread routes no further message: the router,
 /// which delays no other connection, does the rest.
@@ -27,7 +27,7 @@ const STEPS_MAX: usize = 256;
 const ROUND_MAX: usize = 1024;
 
 /// A dead message that the router has to route.
-pub(in super::super) struct Dead {
+pub(in super::super) struct DeadMessage {
     subscription: Arc<Subscription>,
     died: Died,
     /// The topics of the queues that have a copy already.
@@ -35,64 +35,64 @@ pub(in super::super) struct Dead {
     /// The router does not try before this time, in milliseconds since 1970.
     due_ms: u64,
     /// Keeps connections waiting until the message is routed.
-    owed: Vec<Arc<Owed>>,
+    guards: Vec<Arc<DeadLetterWaitGuard>>,
     fetched: Fetched,
 }
 
 /// Work handed to the router.
 #[derive(Default)]
-pub(in super::super) struct Inbox {
+pub(in super::super) struct RouterInbox {
     /// Subscriptions that reported dead messages, by id.
     died: BTreeMap<u64, Arc<Subscription>>,
-    dead: Vec<Dead>,
+    dead: Vec<DeadMessage>,
     /// Subscriptions for whose dead messages a connection waits.
-    asked: Vec<(Arc<Subscription>, Arc<Owed>)>,
+    awaited: Vec<(Arc<Subscription>, Arc<DeadLetterWaitGuard>)>,
     /// Messages that connections' threads have published, but whose publishes are pending.
-    under_way: Vec<UnderWay>,
+    pending: Vec<PendingMessages>,
 }
 
 /// A connection's wait for the routing of dead messages.
 #[derive(Debug)]
-pub struct Routing(Arc<Mutex<Waited>>);
+pub struct DeadLetterWait(Arc<Mutex<DeadLetterWaitState>>);
 
 #[derive(Debug, Default)]
-struct Waited {
+struct DeadLetterWaitState {
     is_over: bool,
     waker: Option<Waker>,
 }
 
 /// Ends the wait when its last clone is dropped, for whatever reason.
-pub(super) struct Owed(Arc<Mutex<Waited>>);
+pub(super) struct DeadLetterWaitGuard(Arc<Mutex<DeadLetterWaitState>>);
 
-impl Drop for Owed {
+impl Drop for DeadLetterWaitGuard {
     fn drop(&mut self) {
-        let mut waited = self.0.lock();
-        waited.is_over = true;
-        if let Some(waker) = waited.waker.take() {
+        let mut state = self.0.lock();
+        state.is_over = true;
+        if let Some(waker) = state.waker.take() {
             waker.wake();
         }
     }
 }
 
-impl Routing {
+impl DeadLetterWait {
     /// A wait, and the guard that ends it.
-    fn new() -> (Self, Arc<Owed>) {
-        let waited = Arc::new(Mutex::new(Waited::default()));
-        (Self(waited.clone()), Arc::new(Owed(waited)))
+    fn new() -> (Self, Arc<DeadLetterWaitGuard>) {
+        let state = Arc::new(Mutex::new(DeadLetterWaitState::default()));
+        (Self(state.clone()), Arc::new(DeadLetterWaitGuard(state)))
     }
 
     /// Ready once the messages are routed, or it is known that they cannot be routed now.
     pub fn poll(&self, context: &Context<'_>) -> Poll<()> {
-        let mut waited = self.0.lock();
-        if waited.is_over {
+        let mut state = self.0.lock();
+        if state.is_over {
             return Poll::Ready(());
         }
-        waited.waker = Some(context.waker().clone());
+        state.waker = Some(context.waker().clone());
         Poll::Pending
     }
 }
 
-impl Inbox {
+impl RouterInbox {
     /// Notes that a subscription has dead messages.
     pub(in super::super) fn died(&mut self, subscription: &Arc<Subscription>) {
         // Each change reports it again, until the router has taken the messages.
@@ -108,79 +108,79 @@ impl VirtualHost {
         &self,
         subscription: &Arc<Subscription>,
         died: Vec<Died>,
-    ) -> (usize, Option<Routing>) {
+    ) -> (usize, Option<DeadLetterWait>) {
         let now_ms = self.realm.now_ms();
-        let mut outgoing = Outgoing::new(now_ms, STEPS_MAX);
-        let (mut under_way, mut lookup) = (UnderWay::default(), Lookup::at_hand());
+        let mut outgoing = OutgoingBatches::new(now_ms, STEPS_MAX);
+        let (mut pending, mut lookup) = (PendingMessages::default(), Lookup::at_hand());
         let mut rest = died.into_iter();
         let mut left = Vec::new();
         while outgoing.steps() < STEPS_MAX && self.realm.room().is_free() {
             let Some(died) = rest.next() else { break };
-            let mut dead = Dead::new(subscription, died);
-            let routed = under_way.route_died(self, &mut dead, &mut lookup, &mut outgoing);
+            let mut dead = DeadMessage::new(subscription, died);
+            let routed = pending.route_died(self, &mut dead, &mut lookup, &mut outgoing);
             if routed.is_err() {
                 left.push(dead);
                 break;
             }
         }
-        left.extend(rest.map(|died| Dead::new(subscription, died)));
-        outgoing.flush(&mut under_way);
-        under_way.end_round();
-        let mut routing = None;
+        left.extend(rest.map(|died| DeadMessage::new(subscription, died)));
+        outgoing.flush(&mut pending);
+        pending.end_round();
+        let mut wait_for_router = None;
         if !left.is_empty() {
-            let (waiting, owed) = Routing::new();
+            let (wait, guard) = DeadLetterWait::new();
             for dead in &mut left {
-                dead.owed.push(owed.clone());
+                dead.guards.push(guard.clone());
             }
-            routing = Some(waiting);
+            wait_for_router = Some(wait);
         }
-        let done = under_way.finish(&mut Context::from_waker(Waker::noop()), now_ms);
-        left.extend(arrived(done, now_ms));
-        if !left.is_empty() || under_way.len() > 0 {
-            self.signal.hand(|inbox| {
+        let done = pending.finish(&mut Context::from_waker(Waker::noop()), now_ms);
+        left.extend(settle_dead(done, now_ms));
+        if !left.is_empty() || pending.len() > 0 {
+            self.signal.give_work(|inbox| {
                 inbox.dead.extend(left);
-                inbox.under_way.push(under_way);
+                inbox.pending.push(pending);
             });
         }
-        (outgoing.steps(), routing)
+        (outgoing.steps(), wait_for_router)
     }
 
     /// Has the router route the dead messages of a queue, so that the queue's deletion can wait for
     /// them. `None`: there are none.
-    pub fn route_dead_of(&self, queue: &Queue) -> Option<Routing> {
+    pub fn route_all_dead(&self, queue: &Queue) -> Option<DeadLetterWait> {
         let subscription = &queue.subscription;
         subscription.has_dead().then(|| {
-            let (routing, owed) = Routing::new();
+            let (wait, guard) = DeadLetterWait::new();
             self.signal
-                .hand(|inbox| inbox.asked.push((subscription.clone(), owed)));
-            routing
+                .give_work(|inbox| inbox.awaited.push((subscription.clone(), guard)));
+            wait
         })
     }
 }
 
-impl Dead {
+impl DeadMessage {
     fn new(subscription: &Arc<Subscription>, died: Died) -> Self {
         Self {
             subscription: subscription.clone(),
             died,
             reached: Vec::new(),
             due_ms: 0,
-            owed: Vec::new(),
+            guards: Vec::new(),
             fetched: Fetched::default(),
         }
     }
 }
 
-impl UnderWay {
+impl PendingMessages {
     /// Routes a dead message.
     fn route_died(
         &mut self,
         host: &VirtualHost,
-        dead: &mut Dead,
+        dead: &mut DeadMessage,
         lookup: &mut Lookup,
-        outgoing: &mut Outgoing,
+        outgoing: &mut OutgoingBatches,
     ) -> Result<(), LookupError> {
-        let Dead {
+        let DeadMessage {
             subscription,
             died,
             reached,
@@ -189,30 +189,30 @@ impl UnderWay {
         } = dead;
         let topic = subscription.topic().filter(|topic| !topic.is_deleted());
         // Without its topic the message is gone; without a dead-letter exchange it is dropped.
-        let grave = topic.and_then(|topic| Some((host.grave(topic.name())?, topic)));
-        let Some((grave, topic)) = grave else {
+        let rule = topic.and_then(|topic| Some((host.dead_letter_rule(topic.name())?, topic)));
+        let Some((rule, topic)) = rule else {
             subscription.letters_written(&[died.id]);
             return Ok(());
         };
-        let death = Death::of(&grave, died.reason.as_str().as_bytes(), outgoing.now_ms());
-        let (origin, reached) = (Origin::Queue(*died), reached.clone());
-        let letter = self.add(subscription, died.id, origin, reached);
+        let death = DeathFacts::of(&rule, died.reason.as_str().as_bytes(), outgoing.now_ms());
+        let (origin, reached) = (MessageOrigin::Queue(*died), reached.clone());
+        let number = self.add(subscription, died.id, origin, reached);
         let found = lookup.with_message(&topic, died.id, fetched, |record| {
-            self.route_dead(host, letter, record, &death, outgoing);
+            self.route_dead(host, number, record, &death, outgoing);
         });
         match found {
-            Ok(_) if outgoing.take_was_too_many() => {
-                self.forget(letter);
+            Ok(_) if outgoing.take_had_too_many_copies() => {
+                self.remove(number);
                 Err(LookupError::Slow)
             }
             Ok(_) => Ok(()),
             Err(LookupError::Batch(error)) => {
-                tracing::error!(queue = %grave.queue, id = ?died.id, %error,
+                tracing::error!(queue = %rule.queue, id = ?died.id, %error,
                     "a dead message can never be routed: it is dropped");
                 Ok(())
             }
             Err(error) => {
-                self.forget(letter);
+                self.remove(number);
                 Err(error)
             }
         }
@@ -221,37 +221,42 @@ impl UnderWay {
 
 impl Router {
     /// Takes the work that other threads have handed to the router.
-    pub(super) fn take_up(&mut self, host: &VirtualHost) {
+    pub(super) fn take_work(&mut self, host: &VirtualHost) {
         let inbox = host.signal.take_inbox();
         for subscription in inbox.died.into_values() {
             let died = subscription.take_died().into_iter();
             self.dead
-                .extend(died.map(|died| Dead::new(&subscription, died)));
+                .extend(died.map(|died| DeadMessage::new(&subscription, died)));
         }
         self.dead.extend(inbox.dead);
-        for (subscription, owed) in inbox.asked {
+        for (subscription, guard) in inbox.awaited {
             // A message that failed and is to be retried keeps no connection waiting.
-            let is_asked = |dead: &&mut Dead| {
+            let is_awaited = |dead: &&mut DeadMessage| {
                 dead.due_ms == 0 && Arc::ptr_eq(&dead.subscription, &subscription)
             };
-            let all = self.dead.iter_mut().chain(&mut self.coming);
-            let asked = all.filter(is_asked);
-            asked.for_each(|dead| dead.owed.push(owed.clone()));
+            let all = self.dead.iter_mut().chain(&mut self.awaiting_disk);
+            let awaited = all.filter(is_awaited);
+            awaited.for_each(|dead| dead.guards.push(guard.clone()));
         }
-        self.handed.extend(inbox.under_way);
+        self.handed_over.extend(inbox.pending);
     }
 
     /// Routes dead messages. `false`: none could be routed now.
-    pub(super) fn route_some(&mut self, host: &VirtualHost, waker: &Waker, now_ms: u64) -> bool {
+    pub(super) fn route_dead_messages(
+        &mut self,
+        host: &VirtualHost,
+        waker: &Waker,
+        now_ms: u64,
+    ) -> bool {
         if self.reads.take_arrived() {
-            self.coming.append(&mut self.dead);
-            std::mem::swap(&mut self.coming, &mut self.dead);
-            self.coming_of.clear();
+            self.awaiting_disk.append(&mut self.dead);
+            std::mem::swap(&mut self.awaiting_disk, &mut self.dead);
+            self.subscriptions_awaiting_disk.clear();
         }
-        let room = (MOVING_MAX as usize).saturating_sub(self.under_way.len());
-        let mut outgoing = Outgoing::new(now_ms, usize::MAX);
+        let room = (PENDING_MAX as usize).saturating_sub(self.pending.len());
+        let mut outgoing = OutgoingBatches::new(now_ms, usize::MAX);
         let mut lookup = self.reads.lookup(waker);
-        let (mut any, mut owed) = (false, Vec::new());
+        let (mut any, mut guards) = (false, Vec::new());
         let mut left = room.min(ROUND_MAX);
         for _ in 0..self.dead.len() {
             if left == 0 {
@@ -265,20 +270,20 @@ impl Router {
                 continue;
             }
             let queue = dead.subscription.id();
-            if self.coming_of.contains(&queue) {
-                self.coming.push_back(dead);
+            if self.subscriptions_awaiting_disk.contains(&queue) {
+                self.awaiting_disk.push_back(dead);
                 continue;
             }
-            let under_way = &mut self.under_way;
-            let routed = under_way.route_died(host, &mut dead, &mut lookup, &mut outgoing);
+            let pending = &mut self.pending;
+            let routed = pending.route_died(host, &mut dead, &mut lookup, &mut outgoing);
             if let Err(LookupError::Slow) = routed {
-                self.coming_of.insert(queue);
-                self.coming.push_back(dead);
+                self.subscriptions_awaiting_disk.insert(queue);
+                self.awaiting_disk.push_back(dead);
                 continue;
             }
             (any, left) = (true, left - 1);
             // Connections stop waiting once the publishes are made, or have failed for now.
-            owed.append(&mut dead.owed);
+            guards.append(&mut dead.guards);
             if let Err(error) = routed {
                 tracing::warn!(subscription = ?dead.subscription, %error,
                     "cannot route a dead message yet");
@@ -286,8 +291,8 @@ impl Router {
                 self.dead.push_back(dead);
             }
         }
-        outgoing.flush(&mut self.under_way);
-        self.under_way.end_round();
+        outgoing.flush(&mut self.pending);
+        self.pending.end_round();
         any
     }
 
@@ -301,24 +306,26 @@ impl Router {
 
 /// Settles the dead messages that are routed in their subscriptions. Returns those that failed and
 /// have to be routed again.
-pub(super) fn arrived(done: Vec<Letter>, now_ms: u64) -> VecDeque<Dead> {
+pub(super) fn settle_dead(done: Vec<PendingMessage>, now_ms: u64) -> VecDeque<DeadMessage> {
     let mut again = VecDeque::new();
-    let mut well: Vec<(Arc<Subscription>, MessageId)> = Vec::new();
-    for letter in done {
-        let Origin::Queue(died) = letter.origin else {
+    let mut routed_ids: Vec<(Arc<Subscription>, MessageId)> = Vec::new();
+    for message in done {
+        let MessageOrigin::Queue(died) = message.origin else {
             continue;
         };
-        if !letter.failed {
-            well.push((letter.subscription, died.id));
+        if !message.has_failed {
+            routed_ids.push((message.subscription, died.id));
             continue;
         }
-        letter.subscription.note_moved(&[died.id], false);
-        again.push_back(Dead {
-            reached: letter.reached,
+        message.subscription.note_moved(&[died.id], false);
+        again.push_back(DeadMessage {
+            reached: message.reached,
             due_ms: now_ms + RETRY_MS,
-            ..Dead::new(&letter.subscription, died)
+            ..DeadMessage::new(&message.subscription, died)
         });
     }
-    tell(&well, |subscription, ids| subscription.letters_written(ids));
+    for_each_subscription(&routed_ids, |subscription, ids| {
+        subscription.letters_written(ids)
+    });
     again
 }

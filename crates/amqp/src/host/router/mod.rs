@@ -8,8 +8,8 @@
 
 mod dead;
 mod outgoing;
+mod pending;
 mod routing;
-mod under_way;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -21,23 +21,23 @@ use cloverleaf_broker::{
 use cloverleaf_log::{AppendError, RecordCursor};
 use uuid::Uuid;
 
-use self::dead::{Dead, arrived};
-use self::outgoing::Outgoing;
-use self::under_way::{Letter, Origin, UnderWay};
+use self::dead::{DeadMessage, settle_dead};
+use self::outgoing::OutgoingBatches;
+use self::pending::{MessageOrigin, PendingMessage, PendingMessages};
 use super::VirtualHost;
 use crate::log_throttle::LogThrottle;
 
-pub(super) use self::dead::Inbox;
-pub use self::dead::Routing;
+pub use self::dead::DeadLetterWait;
+pub(super) use self::dead::RouterInbox;
 
 /// The name of the router's subscription in the hidden topics.
 pub(super) const ROUTER: &str = "router";
 /// Maximum number of messages of a topic that are being routed at once.
-const MOVING_MAX: u32 = 4096;
+const PENDING_MAX: u32 = 4096;
 /// A failed publish is retried after this time.
 const RETRY_MS: u64 = 1_000;
 /// Minimum time between two scans for queues whose topics were deleted.
-const SWEEP_INTERVAL_MS: u64 = 200;
+const SCAN_INTERVAL_MS: u64 = 200;
 /// For at most this many messages the router remembers which of their queues have a copy. When it
 /// retries others, all their queues get a second copy.
 const REACHED_MAX: usize = 100_000;
@@ -47,39 +47,39 @@ const UNWRITTEN_MS: u64 = 2;
 const IDLE_MS: u64 = 3_600_000;
 
 /// Throttles the log's lines about publishes that are retried.
-static FAILURES: LogThrottle = LogThrottle::new();
+static FAILED_PUBLISHES: LogThrottle = LogThrottle::new();
 
 /// A hidden topic from which the router takes messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Lane {
+enum HiddenTopic {
     /// Dead-lettered messages that were never stored in a queue, and those stored by an older
     /// version.
     Dead,
     Delayed,
 }
 
-const LANES: [Lane; 2] = [Lane::Dead, Lane::Delayed];
+const HIDDEN_TOPICS: [HiddenTopic; 2] = [HiddenTopic::Dead, HiddenTopic::Delayed];
 
 /// The state of the router.
 #[derive(Default)]
 pub(super) struct Router {
     consumers: [Option<Consumer>; 2],
-    under_way: UnderWay,
+    pending: PendingMessages,
     /// Messages whose publishes were made on connections' threads, which handed them over until
     /// they are durable.
-    handed: Vec<UnderWay>,
+    handed_over: Vec<PendingMessages>,
     /// Messages that died in their queues, to be routed.
-    dead: VecDeque<Dead>,
+    dead: VecDeque<DeadMessage>,
     /// Dead messages that are being read from the disk, and later ones of the same queues: the end
     /// of a read wakes them, not a timer.
-    coming: VecDeque<Dead>,
-    /// The ids of the subscriptions with messages in `coming`. Later messages of these join them
-    /// unread, which keeps the order.
-    coming_of: HashSet<u64>,
+    awaiting_disk: VecDeque<DeadMessage>,
+    /// The ids of the subscriptions with messages in `awaiting_disk`. Later messages of these join
+    /// them unread, which keeps the order.
+    subscriptions_awaiting_disk: HashSet<u64>,
     reads: LookupReads,
     /// For each message to be retried: the topics of the queues that have a copy already.
-    reached: HashMap<(Lane, MessageId), Vec<Uuid>>,
-    next_sweep_ms: u64,
+    reached: HashMap<(HiddenTopic, MessageId), Vec<Uuid>>,
+    next_scan_ms: u64,
 }
 
 struct AbortOnPanic;
@@ -122,15 +122,15 @@ impl VirtualHost {
         }
         let now_ms = self.realm.now_ms();
         let mut until_ms = now_ms.saturating_add(IDLE_MS);
-        if self.signal.has_catalog_changed() && now_ms >= router.next_sweep_ms {
-            router.next_sweep_ms = now_ms + SWEEP_INTERVAL_MS;
-            self.signal.look_at_catalog();
-            self.sweep();
+        if self.signal.has_catalog_changed() && now_ms >= router.next_scan_ms {
+            router.next_scan_ms = now_ms + SCAN_INTERVAL_MS;
+            self.signal.begin_catalog_check();
+            self.remove_lost_queues();
         }
         if self.signal.has_catalog_changed() {
-            until_ms = until_ms.min(router.next_sweep_ms);
+            until_ms = until_ms.min(router.next_scan_ms);
         }
-        if let Some(due_ms) = self.expire_queues(now_ms) {
+        if let Some(due_ms) = self.delete_due_queues(now_ms) {
             until_ms = until_ms.min(due_ms);
         }
         router.advance(self, &Waker::from(self.signal.clone()), now_ms);
@@ -157,10 +157,10 @@ impl Router {
             if host.realm.room().poll_free(&mut context).is_pending() {
                 return;
             }
-            self.take_up(host);
-            let mut any = self.route_some(host, waker, now_ms);
-            for lane in LANES {
-                any |= self.take(host, lane, &mut context, now_ms);
+            self.take_work(host);
+            let mut any = self.route_dead_messages(host, waker, now_ms);
+            for hidden in HIDDEN_TOPICS {
+                any |= self.take(host, hidden, &mut context, now_ms);
             }
             if !any {
                 return;
@@ -172,13 +172,13 @@ impl Router {
     fn take(
         &mut self,
         host: &VirtualHost,
-        lane: Lane,
+        hidden: HiddenTopic,
         context: &mut Context<'_>,
         now_ms: u64,
     ) -> bool {
-        let slot = &mut self.consumers[lane as usize];
+        let slot = &mut self.consumers[hidden as usize];
         if slot.is_none() {
-            *slot = attach(lane.topic(host));
+            *slot = attach(hidden.topic(host));
         }
         let Some(consumer) = slot else {
             return false;
@@ -193,7 +193,7 @@ impl Router {
             Poll::Ready(Some(())) => {}
         }
         let subscription = consumer.subscription().clone();
-        let mut outgoing = Outgoing::new(now_ms, usize::MAX);
+        let mut outgoing = OutgoingBatches::new(now_ms, usize::MAX);
         for delivery in &deliveries {
             let mut records = RecordCursor::at(&delivery.batch, delivery.position);
             for _ in 0..delivery.count {
@@ -205,81 +205,81 @@ impl Router {
                     partition: delivery.partition,
                     offset,
                 };
-                let reached = self.reached.remove(&(lane, id)).unwrap_or_default();
-                let origin = Origin::Lane(lane);
-                let letter = self.under_way.add(&subscription, id, origin, reached);
-                self.under_way
-                    .route(host, lane, letter, &record, &mut outgoing);
+                let reached = self.reached.remove(&(hidden, id)).unwrap_or_default();
+                let origin = MessageOrigin::HiddenTopic(hidden);
+                let number = self.pending.add(&subscription, id, origin, reached);
+                self.pending
+                    .route(host, hidden, number, &record, &mut outgoing);
             }
         }
-        outgoing.flush(&mut self.under_way);
-        self.under_way.end_round();
+        outgoing.flush(&mut self.pending);
+        self.pending.end_round();
         true
     }
 
     /// Whether a publish is not written yet. There is no wake-up for that, so the router polls.
     fn has_unwritten(&self) -> bool {
-        let mut all = std::iter::once(&self.under_way).chain(&self.handed);
-        all.any(UnderWay::has_unwritten)
+        let mut all = std::iter::once(&self.pending).chain(&self.handed_over);
+        all.any(PendingMessages::has_unwritten)
     }
 
     /// Settles the messages whose publishes are decided.
     fn finish(&mut self, context: &mut Context<'_>, now_ms: u64) {
-        let mut done = self.under_way.finish(context, now_ms);
-        for handed in &mut self.handed {
-            done.extend(handed.finish(context, now_ms));
+        let mut done = self.pending.finish(context, now_ms);
+        for handed_over in &mut self.handed_over {
+            done.extend(handed_over.finish(context, now_ms));
         }
-        self.handed.retain(|handed| handed.len() > 0);
+        self.handed_over.retain(|handed_over| handed_over.len() > 0);
         self.settle(done, now_ms);
     }
 
     /// Acknowledges routed messages, and requeues failed ones.
-    fn settle(&mut self, done: Vec<Letter>, now_ms: u64) {
-        for lane in LANES {
-            let Some(consumer) = &self.consumers[lane as usize] else {
+    fn settle(&mut self, done: Vec<PendingMessage>, now_ms: u64) {
+        for hidden in HIDDEN_TOPICS {
+            let Some(consumer) = &self.consumers[hidden as usize] else {
                 continue;
             };
-            let of_lane = |failed: bool| {
-                done.iter().filter_map(move |letter| match letter.origin {
-                    Origin::Lane(of) => {
-                        (of == lane && letter.failed == failed).then_some(letter.id)
+            let of_topic = |has_failed: bool| {
+                done.iter().filter_map(move |message| match message.origin {
+                    MessageOrigin::HiddenTopic(of) => {
+                        (of == hidden && message.has_failed == has_failed).then_some(message.id)
                     }
-                    Origin::Queue(_) => None,
+                    MessageOrigin::Queue(_) => None,
                 })
             };
-            let well: Vec<MessageId> = of_lane(false).collect();
-            if !well.is_empty() {
+            let routed_ids: Vec<MessageId> = of_topic(false).collect();
+            if !routed_ids.is_empty() {
                 // A message that is no longer in flight needs no acknowledgement.
-                consumer.ack_many(&well, |_, _, _| {});
+                consumer.ack_many(&routed_ids, |_, _, _| {});
             }
-            for id in of_lane(true) {
+            for id in of_topic(true) {
                 consumer.subscription().note_moved(&[id], false);
                 if consumer.nack(id, RETRY_MS).is_err() {
                     tracing::debug!(?id, now_ms, "a letter was settled by others");
                 }
             }
         }
-        for letter in done.iter().filter(|letter| letter.failed) {
-            if let Origin::Lane(lane) = letter.origin
-                && !letter.reached.is_empty()
+        for message in done.iter().filter(|message| message.has_failed) {
+            if let MessageOrigin::HiddenTopic(hidden) = message.origin
+                && !message.reached.is_empty()
                 && self.reached.len() < REACHED_MAX
             {
-                let reached = letter.reached.clone();
-                self.reached.insert((lane, letter.id), reached);
+                let reached = message.reached.clone();
+                self.reached.insert((hidden, message.id), reached);
             }
         }
-        self.dead.extend(arrived(done, now_ms));
+        self.dead.extend(settle_dead(done, now_ms));
     }
 }
 
 /// Logs an error after which the publish is retried.
-fn warn(error: &PublishError, now_ms: u64) {
-    if let Some(times) = FAILURES.count(now_ms * 1000) {
+fn log_retry(error: &PublishError, now_ms: u64) {
+    if let Some(times) = FAILED_PUBLISHES.count(now_ms * 1000) {
         tracing::warn!(%error, times, "cannot route dead or delayed messages yet");
     }
 }
 
-impl Lane {
+impl HiddenTopic {
     fn topic(self, host: &VirtualHost) -> &Arc<Topic> {
         match self {
             Self::Dead => &host.dead,
@@ -294,12 +294,12 @@ fn attach(topic: &Arc<Topic>) -> Option<Consumer> {
         ..ConsumerOptions::default()
     };
     let consumer = topic.subscription(ROUTER)?.attach(options).ok()?;
-    consumer.set_window(MOVING_MAX);
+    consumer.set_window(PENDING_MAX);
     Some(consumer)
 }
 
 /// Whether a failed publish is worth a retry.
-fn is_passing(error: &PublishError) -> bool {
+fn is_worth_retry(error: &PublishError) -> bool {
     match error {
         PublishError::Log(AppendError::TooLarge { .. }) => false,
         PublishError::Log(_)

@@ -7,9 +7,9 @@ use cloverleaf_broker::PublishError;
 use cloverleaf_log::{BatchBuilder, Durability};
 
 use super::super::VirtualHost;
-use super::super::letters::{Past, builder, message_bytes};
 use super::super::queue::Queue;
-use super::under_way::UnderWay;
+use super::super::router_input::{DeathMark, builder_for, message_bytes};
+use super::pending::PendingMessages;
 use crate::message::Message;
 use crate::queue_arguments::Overflow;
 
@@ -20,17 +20,17 @@ const BATCH_BYTES: usize = 256 << 10;
 const BYTES_MAX: usize = 4 << 20;
 
 /// A message as it is to be stored in its queues.
-pub(super) struct Stored<'a> {
+pub(super) struct MessageToStore<'a> {
     pub(super) message: Message<'a>,
     pub(super) durability: Durability,
     pub(super) priority: Option<u8>,
     pub(super) expires_at_ms: Option<u64>,
-    pub(super) past: Past,
+    pub(super) mark: DeathMark,
 }
 
 /// The open batches of a round.
-pub(super) struct Outgoing {
-    batches: Vec<Open>,
+pub(super) struct OutgoingBatches {
+    batches: Vec<RouterBatch>,
     /// Index into `batches` by queue, partition and class. The queue's address is its key: the
     /// batch keeps the queue alive.
     places: HashMap<(usize, u32, bool), usize>,
@@ -41,19 +41,19 @@ pub(super) struct Outgoing {
     /// Maximum number of copies of one message.
     copies_max: usize,
     /// The last message has more copies, and was not routed.
-    was_too_many: bool,
+    had_too_many_copies: bool,
     now_ms: u64,
 }
 
-struct Open {
+struct RouterBatch {
     queue: Arc<Queue>,
     partition: u32,
     durability: Durability,
     builder: Option<BatchBuilder>,
-    letters: Vec<u64>,
+    numbers: Vec<u64>,
 }
 
-impl Outgoing {
+impl OutgoingBatches {
     /// Messages with more than `copies_max` copies are left out.
     pub(super) fn new(now_ms: u64, copies_max: usize) -> Self {
         Self {
@@ -62,7 +62,7 @@ impl Outgoing {
             bytes: 0,
             steps: 0,
             copies_max,
-            was_too_many: false,
+            had_too_many_copies: false,
             now_ms,
         }
     }
@@ -78,19 +78,19 @@ impl Outgoing {
     }
 
     /// Counts a message, wherever it goes.
-    pub(super) fn count_letter(&mut self) {
+    pub(super) fn count_message(&mut self) {
         self.steps += 1;
     }
 
     /// Whether a message with this many copies may be routed here.
-    pub(super) fn takes(&mut self, copies: usize) -> bool {
-        self.was_too_many = copies > self.copies_max;
-        !self.was_too_many
+    pub(super) fn allows_copies(&mut self, copies: usize) -> bool {
+        self.had_too_many_copies = copies > self.copies_max;
+        !self.had_too_many_copies
     }
 
     /// Whether the last message was left out.
-    pub(super) fn take_was_too_many(&mut self) -> bool {
-        std::mem::take(&mut self.was_too_many)
+    pub(super) fn take_had_too_many_copies(&mut self) -> bool {
+        std::mem::take(&mut self.had_too_many_copies)
     }
 
     fn timestamp_ms(&self) -> i64 {
@@ -100,13 +100,13 @@ impl Outgoing {
     /// Adds a copy of a message for `queue`.
     pub(super) fn add(
         &mut self,
-        under_way: &mut UnderWay,
+        pending: &mut PendingMessages,
         host: &VirtualHost,
-        letter: u64,
+        number: u64,
         queue: &Arc<Queue>,
-        stored: &Stored<'_>,
+        stored: &MessageToStore<'_>,
     ) {
-        if under_way.has_reached(letter, queue.topic.id()) {
+        if pending.has_reached(number, queue.topic.id()) {
             return;
         }
         self.steps += 1;
@@ -117,18 +117,18 @@ impl Outgoing {
             Durability::Kernel
         };
         if refuses_when_full(queue) {
-            return self.publish_alone(under_way, host, letter, queue, stored, durability);
+            return self.publish_alone(pending, host, number, queue, stored, durability);
         }
         let partition = queue.partition(stored.priority);
         let is_disk = durability == Durability::Disk;
         let place = (Arc::as_ptr(queue) as usize, partition, is_disk);
         let index = *self.places.entry(place).or_insert_with(|| {
-            self.batches.push(Open {
+            self.batches.push(RouterBatch {
                 queue: queue.clone(),
                 partition,
                 durability,
                 builder: None,
-                letters: Vec::new(),
+                numbers: Vec::new(),
             });
             self.batches.len() - 1
         });
@@ -136,25 +136,25 @@ impl Outgoing {
         let open = &mut self.batches[index];
         let batch = open
             .builder
-            .get_or_insert_with(|| builder(&stored.message, timestamp_ms));
-        let marks = stored.past.marks();
+            .get_or_insert_with(|| builder_for(&stored.message, timestamp_ms));
+        let mark_headers = stored.mark.mark_headers();
         stored
             .message
-            .push_with_headers(batch, stored.expires_at_ms, marks);
-        open.letters.push(letter);
+            .push_with_headers(batch, stored.expires_at_ms, mark_headers);
+        open.numbers.push(number);
         if batch.len() >= BATCH_BYTES {
-            open.publish(under_way, self.now_ms);
+            open.publish(pending, self.now_ms);
         }
         self.bytes += message_bytes(&stored.message);
         if self.bytes >= BYTES_MAX {
-            self.flush(under_way);
+            self.flush(pending);
         }
     }
 
     /// Publishes all open batches.
-    pub(super) fn flush(&mut self, under_way: &mut UnderWay) {
+    pub(super) fn flush(&mut self, pending: &mut PendingMessages) {
         for mut open in self.batches.drain(..) {
-            open.publish(under_way, self.now_ms);
+            open.publish(pending, self.now_ms);
         }
         self.places.clear();
         self.bytes = 0;
@@ -163,18 +163,18 @@ impl Outgoing {
     /// Publishes one message to a queue that may refuse it, so that a refusal concerns no other.
     fn publish_alone(
         &self,
-        under_way: &mut UnderWay,
+        pending: &mut PendingMessages,
         host: &VirtualHost,
-        letter: u64,
+        number: u64,
         queue: &Arc<Queue>,
-        stored: &Stored<'_>,
+        stored: &MessageToStore<'_>,
         durability: Durability,
     ) {
-        let mut batch = builder(&stored.message, self.timestamp_ms());
-        let marks = stored.past.marks();
+        let mut batch = builder_for(&stored.message, self.timestamp_ms());
+        let mark_headers = stored.mark.mark_headers();
         stored
             .message
-            .push_with_headers(&mut batch, stored.expires_at_ms, marks);
+            .push_with_headers(&mut batch, stored.expires_at_ms, mark_headers);
         let partition = queue.partition(stored.priority);
         let mut published = queue
             .topic
@@ -188,7 +188,7 @@ impl Outgoing {
                 &stored.message,
                 self.timestamp_ms(),
                 durability,
-                stored.past,
+                stored.mark,
             );
             published = match dead {
                 Ok(Some(published)) => Ok(published),
@@ -197,26 +197,26 @@ impl Outgoing {
             };
         }
         match published {
-            Ok(published) => under_way.push(published, vec![letter], Some(queue.topic.id())),
-            Err(error) => under_way.refuse(&error, &[letter], self.now_ms),
+            Ok(published) => pending.push(published, vec![number], Some(queue.topic.id())),
+            Err(error) => pending.refuse(&error, &[number], self.now_ms),
         }
     }
 }
 
-impl Open {
-    fn publish(&mut self, under_way: &mut UnderWay, now_ms: u64) {
+impl RouterBatch {
+    fn publish(&mut self, pending: &mut PendingMessages, now_ms: u64) {
         let Some(builder) = self.builder.take() else {
             return;
         };
-        let letters = std::mem::take(&mut self.letters);
+        let numbers = std::mem::take(&mut self.numbers);
         let batch = builder.finish();
         let published = self
             .queue
             .topic
             .publish_in(self.partition, batch, self.durability);
         match published {
-            Ok(published) => under_way.push(published, letters, Some(self.queue.topic.id())),
-            Err(error) => under_way.refuse(&error, &letters, now_ms),
+            Ok(published) => pending.push(published, numbers, Some(self.queue.topic.id())),
+            Err(error) => pending.refuse(&error, &numbers, now_ms),
         }
     }
 }

@@ -24,7 +24,7 @@ use self::slots::Consumers;
 use self::unacked::UnackedDeliveries;
 pub(super) use self::unacked::UnackedRun;
 use super::connection::Connection;
-use crate::host::Routing;
+use crate::host::DeadLetterWait;
 
 /// The deliveries of a connection.
 #[derive(Default)]
@@ -37,7 +37,7 @@ pub(super) struct Deliveries {
     slots_to_settle: Vec<u32>,
     pending_get: Option<PendingGet>,
     /// Dead-lettering of messages that the client has rejected; its next method waits for it.
-    routing: Vec<Routing>,
+    dead_letter_waits: Vec<DeadLetterWait>,
 }
 
 /// The deliveries of an open channel.
@@ -73,20 +73,21 @@ impl Deliveries {
     pub(super) fn clear(&mut self) {
         self.channels.clear();
         self.pending_get = None;
-        self.routing.clear();
+        self.dead_letter_waits.clear();
     }
 
     /// Whether nothing is in progress that the client's next method has to wait for.
     #[inline]
     pub(super) fn is_free(&self) -> bool {
-        self.pending_get.is_none() && self.routing.is_empty()
+        self.pending_get.is_none() && self.dead_letter_waits.is_empty()
     }
 
     /// Continues the work that the client's next method waits for.
     #[inline]
     pub(super) fn poll(&mut self, connection: &mut Connection, cx: &mut Context<'_>) {
-        if !self.routing.is_empty() {
-            self.routing.retain(|routing| routing.poll(cx).is_pending());
+        if !self.dead_letter_waits.is_empty() {
+            self.dead_letter_waits
+                .retain(|wait| wait.poll(cx).is_pending());
         }
         if self.pending_get.is_some() {
             self.poll_get(connection, cx);

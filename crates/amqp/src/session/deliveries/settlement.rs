@@ -94,9 +94,9 @@ impl Deliveries {
                 // Dead-letters the messages now, so that the client's next method finds them in
                 // their new queues.
                 let subscription = &entry.queue.subscription;
-                let (steps, routing) = connection.host.route_died(subscription, died);
+                let (steps, wait) = connection.host.route_died(subscription, died);
                 connection.meter.called(steps);
-                self.routing.extend(routing);
+                self.dead_letter_waits.extend(wait);
             }
             self.consumers.settled(count);
             self.report_in_flight(connection, slot);

@@ -14,7 +14,7 @@ pub(super) const DELAY: &str = "x-delay";
 const DELAY_MAX_MS: u64 = u32::MAX as u64;
 /// Record header: the message was dead-lettered, so its `x-death` was written by this broker and
 /// not by a client. The value tells whether the message is still routed by its own routing keys.
-const DEATHS: &[u8] = b"amqp-deaths";
+const DEATH_MARK: &[u8] = b"amqp-deaths";
 const OTHER_KEY: &[u8] = b"other-key";
 /// Approximate size of a record besides its body and properties, in bytes.
 const RECORD_BYTES: usize = 256;
@@ -35,7 +35,7 @@ pub fn delay_ms(headers: Table<'_>) -> Option<u64> {
 
 /// Whether a message was dead-lettered before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Past {
+pub(super) enum DeathMark {
     /// Never: it comes from a client.
     Published,
     /// It was dead-lettered: its `x-death` was written by this broker.
@@ -45,10 +45,10 @@ pub(super) enum Past {
     DiedWithOtherKey,
 }
 
-impl Past {
+impl DeathMark {
     /// Reads the mark of a record.
     pub(super) fn read(record: &Record<'_>) -> Self {
-        match record.headers.value_of(DEATHS) {
+        match record.headers.value_of(DEATH_MARK) {
             None => Self::Published,
             Some(Some(OTHER_KEY)) => Self::DiedWithOtherKey,
             Some(_) => Self::Died,
@@ -56,11 +56,11 @@ impl Past {
     }
 
     /// The record headers of the mark.
-    pub(super) fn marks(self) -> &'static [Header<'static>] {
+    pub(super) fn mark_headers(self) -> &'static [Header<'static>] {
         match self {
             Self::Published => &[],
-            Self::Died => &[(DEATHS, Some(b""))],
-            Self::DiedWithOtherKey => &[(DEATHS, Some(OTHER_KEY))],
+            Self::Died => &[(DEATH_MARK, Some(b""))],
+            Self::DiedWithOtherKey => &[(DEATH_MARK, Some(OTHER_KEY))],
         }
     }
 
@@ -92,7 +92,7 @@ impl VirtualHost {
             delay_ms,
             timestamp_ms,
             durability,
-            Past::Published,
+            DeathMark::Published,
         )
     }
 
@@ -102,11 +102,11 @@ impl VirtualHost {
         delay_ms: u64,
         timestamp_ms: i64,
         durability: Durability,
-        past: Past,
+        mark: DeathMark,
     ) -> Result<Published, PublishError> {
-        let mut builder = builder(message, timestamp_ms);
+        let mut builder = builder_for(message, timestamp_ms);
         // Without an expiry: its TTL begins when it reaches a queue.
-        message.push_with_headers(&mut builder, None, past.marks());
+        message.push_with_headers(&mut builder, None, mark.mark_headers());
         self.delayed
             .publish_delayed(&builder.finish(), delay_ms, durability)
     }
@@ -130,7 +130,7 @@ impl VirtualHost {
             message,
             timestamp_ms,
             durability,
-            Past::Published,
+            DeathMark::Published,
         )
     }
 
@@ -141,13 +141,13 @@ impl VirtualHost {
         message: &Message<'_>,
         timestamp_ms: i64,
         durability: Durability,
-        past: Past,
+        mark: DeathMark,
     ) -> Result<Option<Published>, PublishError> {
         if queue.arguments.dead_letter.is_none() {
             return Ok(None);
         }
-        let mut builder = builder(message, timestamp_ms);
-        let mut more: Vec<Header<'_>> = past.marks().to_vec();
+        let mut builder = builder_for(message, timestamp_ms);
+        let mut more: Vec<Header<'_>> = mark.mark_headers().to_vec();
         more.extend([
             (headers::DEAD_TOPIC, Some(queue.topic.name().as_bytes())),
             (headers::DEAD_REASON, Some(reason.as_bytes())),
@@ -158,7 +158,7 @@ impl VirtualHost {
 }
 
 /// A batch builder with capacity for the message.
-pub(super) fn builder(message: &Message<'_>, timestamp_ms: i64) -> BatchBuilder {
+pub(super) fn builder_for(message: &Message<'_>, timestamp_ms: i64) -> BatchBuilder {
     BatchBuilder::with_capacity(message_bytes(message), timestamp_ms)
 }
 
