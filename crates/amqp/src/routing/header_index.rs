@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hash as _, Hasher as _};
 
 use super::Binding;
-use super::headers::{Rule, SortedHeaders, hash_value, is_match};
+use super::headers::{MatchRule, SortedHeaders, hash_value, is_match};
 use crate::wire::{Table, Value};
 
 /// The index.
@@ -19,22 +19,23 @@ pub(super) struct HeaderIndex {
     /// Randomly seeded, so that no client can choose arguments with equal hashes.
     hashes: RandomState,
     /// Bindings by the hash of a header's name and value.
-    places: HashMap<u64, BTreeSet<Binding>>,
+    buckets: HashMap<u64, BTreeSet<Binding>>,
     /// Bindings without arguments to match.
-    for_all: BTreeSet<Binding>,
+    without_arguments: BTreeSet<Binding>,
 }
 
 impl HeaderIndex {
     pub(super) fn insert(&mut self, binding: &Binding) {
-        let (rule, places) = self.places_of(binding);
-        let places = places.into_iter();
+        let (rule, buckets) = self.buckets_of(binding);
+        let buckets = buckets.into_iter();
         match rule.any {
-            true => places.for_each(|place| self.add(place, binding)),
+            true => buckets.for_each(|bucket| self.add(bucket, binding)),
             false => {
-                match places.min_by_key(|place| self.places.get(place).map_or(0, |it| it.len())) {
-                    Some(place) => self.add(place, binding),
+                match buckets.min_by_key(|bucket| self.buckets.get(bucket).map_or(0, |it| it.len()))
+                {
+                    Some(bucket) => self.add(bucket, binding),
                     None => {
-                        self.for_all.insert(binding.clone());
+                        self.without_arguments.insert(binding.clone());
                     }
                 }
             }
@@ -42,13 +43,13 @@ impl HeaderIndex {
     }
 
     pub(super) fn remove(&mut self, binding: &Binding) {
-        self.for_all.remove(binding);
-        let (_, places) = self.places_of(binding);
-        for place in places {
-            if let Some(bindings) = self.places.get_mut(&place) {
+        self.without_arguments.remove(binding);
+        let (_, buckets) = self.buckets_of(binding);
+        for bucket in buckets {
+            if let Some(bindings) = self.buckets.get_mut(&bucket) {
                 bindings.remove(binding);
                 if bindings.is_empty() {
-                    self.places.remove(&place);
+                    self.buckets.remove(&bucket);
                 }
             }
         }
@@ -61,43 +62,45 @@ impl HeaderIndex {
         headers: &SortedHeaders<'_>,
         found: impl FnMut(&'a Binding),
     ) {
-        let looked_at = self.looked_at(headers);
-        looked_at
+        let candidates = self.candidates(headers);
+        candidates
             .filter(|binding| is_match(arguments_of(binding), headers))
             .for_each(found);
     }
 
     /// The bindings that may match.
-    fn looked_at<'a, 's, 'h>(
+    fn candidates<'a, 's, 'h>(
         &'a self,
         headers: &'s SortedHeaders<'h>,
     ) -> impl Iterator<Item = &'a Binding> + use<'a, 's, 'h> {
-        let places = headers.fields().iter().flat_map(|(name, value)| {
-            let here = self.place(name, *value);
+        let buckets = headers.fields().iter().flat_map(|(name, value)| {
+            let here = self.bucket(name, *value);
             // A binding may ask for the header's presence only.
-            let there = self.place(name, Value::Void);
+            let there = self.bucket(name, Value::Void);
             [Some(here), (there != here).then_some(there)]
         });
-        let bindings = places.flatten().filter_map(|place| self.places.get(&place));
-        bindings.flatten().chain(&self.for_all)
+        let bindings = buckets
+            .flatten()
+            .filter_map(|bucket| self.buckets.get(&bucket));
+        bindings.flatten().chain(&self.without_arguments)
     }
 
-    fn add(&mut self, place: u64, binding: &Binding) {
-        self.places
-            .entry(place)
+    fn add(&mut self, bucket: u64, binding: &Binding) {
+        self.buckets
+            .entry(bucket)
             .or_default()
             .insert(binding.clone());
     }
 
-    fn places_of(&self, binding: &Binding) -> (Rule, Vec<u64>) {
+    fn buckets_of(&self, binding: &Binding) -> (MatchRule, Vec<u64>) {
         let arguments = arguments_of(binding);
-        let rule = Rule::of(arguments);
-        let wanted = rule.wanted(arguments);
-        let places = wanted.map(|(name, value)| self.place(name, value));
-        (rule, places.collect())
+        let rule = MatchRule::of(arguments);
+        let compared = rule.compared(arguments);
+        let buckets = compared.map(|(name, value)| self.bucket(name, value));
+        (rule, buckets.collect())
     }
 
-    fn place(&self, name: &str, value: Value<'_>) -> u64 {
+    fn bucket(&self, name: &str, value: Value<'_>) -> u64 {
         let mut hasher = self.hashes.build_hasher();
         name.hash(&mut hasher);
         hash_value(value, &mut hasher);
@@ -158,7 +161,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn as_if_each_binding_were_looked_at(
+        fn finds_the_same_as_comparing_each_binding(
             bound in prop::collection::vec(arguments(), 0..30),
             unbound in prop::collection::vec(any::<prop::sample::Index>(), 0..30),
             messages in prop::collection::vec(fields(), 1..8),
@@ -188,12 +191,12 @@ mod tests {
             for binding in &all {
                 index.remove(binding);
             }
-            prop_assert!(index.places.is_empty() && index.for_all.is_empty());
+            prop_assert!(index.buckets.is_empty() && index.without_arguments.is_empty());
         }
     }
 
     #[test]
-    fn of_ten_thousand_bindings_a_few_are_looked_at() {
+    fn of_ten_thousand_bindings_a_few_are_candidates() {
         let kind = ("kind", Value::String(b"report"));
         for word in ["all", "any", "all-with-x", "any-with-x"] {
             let rule = ("x-match", Value::String(word.as_bytes()));
@@ -209,8 +212,12 @@ mod tests {
             }
             let headers = table(&[kind, ("number", Value::I64(4_711)), ("more", Value::Void)]);
             let headers = SortedHeaders::new(Table::check(&headers).unwrap());
-            let looked_at: Vec<_> = index.looked_at(&headers).collect();
-            assert!(looked_at.len() <= 2, "{word}: {} bindings", looked_at.len());
+            let candidates: Vec<_> = index.candidates(&headers).collect();
+            assert!(
+                candidates.len() <= 2,
+                "{word}: {} bindings",
+                candidates.len()
+            );
             let mut found = 0;
             index.matches(&headers, |_| found += 1);
             assert_eq!(found, 1, "{word}");

@@ -9,34 +9,34 @@ const X_MATCH: &str = "x-match";
 
 /// How a binding's arguments are compared with the headers (`x-match`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Rule {
+pub(super) struct MatchRule {
     /// One matching argument is enough.
     pub(super) any: bool,
     /// Arguments whose names begin with `x-` are compared, too.
-    with_x: bool,
+    includes_x_names: bool,
 }
 
-impl Rule {
+impl MatchRule {
     /// Reads the rule from a binding's arguments; `all` by default.
     pub(super) fn of(arguments: Table<'_>) -> Self {
         let said = match arguments.get(X_MATCH) {
-            Some(Value::String(word)) => rule(word),
+            Some(Value::String(word)) => parse_rule(word),
             _ => None,
         };
-        said.unwrap_or(Rule {
+        said.unwrap_or(MatchRule {
             any: false,
-            with_x: false,
+            includes_x_names: false,
         })
     }
 
     /// The arguments that are compared with the headers.
-    pub(super) fn wanted<'t>(
+    pub(super) fn compared<'t>(
         self,
         arguments: Table<'t>,
     ) -> impl Iterator<Item = (&'t str, Value<'t>)> {
         arguments
             .fields()
-            .filter(move |(name, _)| match self.with_x {
+            .filter(move |(name, _)| match self.includes_x_names {
                 true => *name != X_MATCH,
                 false => !name.starts_with("x-"),
             })
@@ -50,7 +50,7 @@ impl Rule {
 pub(super) fn check(arguments: Table<'_>) -> Result<(), String> {
     match arguments.get(X_MATCH) {
         None => Ok(()),
-        Some(Value::String(word)) if rule(word).is_some() => Ok(()),
+        Some(Value::String(word)) if parse_rule(word).is_some() => Ok(()),
         Some(Value::String(word)) => Err(format!(
             "Invalid x-match field value {}; expected all, any, all-with-x, or any-with-x",
             String::from_utf8_lossy(word)
@@ -61,15 +61,18 @@ pub(super) fn check(arguments: Table<'_>) -> Result<(), String> {
     }
 }
 
-fn rule(word: &[u8]) -> Option<Rule> {
-    let (any, with_x) = match word {
+fn parse_rule(word: &[u8]) -> Option<MatchRule> {
+    let (any, includes_x_names) = match word {
         b"all" => (false, false),
         b"any" => (true, false),
         b"all-with-x" => (false, true),
         b"any-with-x" => (true, true),
         _ => return None,
     };
-    Some(Rule { any, with_x })
+    Some(MatchRule {
+        any,
+        includes_x_names,
+    })
 }
 
 /// A message's headers, sorted by name, because many bindings look many of them up.
@@ -93,8 +96,8 @@ impl<'h> SortedHeaders<'h> {
         &self.fields
     }
 
-    fn search(&self) -> Search<'_, 'h> {
-        Search {
+    fn search(&self) -> HeaderSearch<'_, 'h> {
+        HeaderSearch {
             fields: &self.fields,
             from: 0,
         }
@@ -102,13 +105,13 @@ impl<'h> SortedHeaders<'h> {
 }
 
 /// Looks names up, starting where the last one was found: a binding's arguments are sorted, too.
-struct Search<'s, 'h> {
+struct HeaderSearch<'s, 'h> {
     fields: &'s [(&'h str, Value<'h>)],
     /// Names before this index are smaller than the last one looked up.
     from: usize,
 }
 
-impl<'h> Search<'_, 'h> {
+impl<'h> HeaderSearch<'_, 'h> {
     fn find(&mut self, name: &str) -> Option<Value<'h>> {
         let is_smaller = |field: &(&str, Value<'_>)| field.0 < name;
         let last = self.from.checked_sub(1);
@@ -129,8 +132,8 @@ impl<'h> Search<'_, 'h> {
 
 /// Whether a message with these headers matches a binding with these arguments.
 pub(super) fn is_match(arguments: Table<'_>, headers: &SortedHeaders<'_>) -> bool {
-    let rule = Rule::of(arguments);
-    let mut wanted = rule.wanted(arguments);
+    let rule = MatchRule::of(arguments);
+    let mut compared = rule.compared(arguments);
     let mut search = headers.search();
     let is_there = |(name, value): (&str, Value<'_>)| {
         let found = search.find(name);
@@ -141,8 +144,8 @@ pub(super) fn is_match(arguments: Table<'_>, headers: &SortedHeaders<'_>) -> boo
         }
     };
     match rule.any {
-        true => wanted.any(is_there),
-        false => wanted.all(is_there),
+        true => compared.any(is_there),
+        false => compared.all(is_there),
     }
 }
 
@@ -214,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn many_arguments_and_many_headers_cost_no_product() {
+    fn many_arguments_and_many_headers_take_no_quadratic_time() {
         let names: Vec<String> = (0..400_000).map(|n| format!("{n:06}")).collect();
         let mut fields: Vec<_> = names.iter().map(|name| (&**name, Value::Void)).collect();
         let arguments = table(&fields);
@@ -266,11 +269,11 @@ mod tests {
 
     #[test]
     fn names_with_x_count_only_where_asked() {
-        let wanted = ("x-kind", Value::String(b"a"));
-        assert!(matches(&[wanted], &[]));
-        assert!(!matches(&[x_match("all-with-x"), wanted], &[]));
-        assert!(matches(&[x_match("any-with-x"), wanted], &[wanted]));
-        assert!(!matches(&[x_match("any"), wanted], &[wanted]));
+        let compared = ("x-kind", Value::String(b"a"));
+        assert!(matches(&[compared], &[]));
+        assert!(!matches(&[x_match("all-with-x"), compared], &[]));
+        assert!(matches(&[x_match("any-with-x"), compared], &[compared]));
+        assert!(!matches(&[x_match("any"), compared], &[compared]));
     }
 
     #[test]

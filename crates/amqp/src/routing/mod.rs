@@ -110,7 +110,7 @@ pub struct Exchange {
     pub options: ExchangeOptions,
     bindings: BTreeSet<Binding>,
     /// Destinations by key, if this is a direct exchange.
-    keys: HashMap<Arc<str>, Vec<Destination>>,
+    by_key: HashMap<Arc<str>, Vec<Destination>>,
     /// The patterns, if this is a topic exchange.
     patterns: Patterns,
     /// The bindings' arguments, if this is a headers exchange.
@@ -122,7 +122,7 @@ impl Exchange {
         Self {
             options,
             bindings: BTreeSet::new(),
-            keys: HashMap::new(),
+            by_key: HashMap::new(),
             patterns: Patterns::default(),
             headers: HeaderIndex::default(),
         }
@@ -145,7 +145,7 @@ impl Exchange {
         let destination = binding.destination.clone();
         match self.options.kind {
             Kind::Direct => {
-                let destinations = self.keys.entry(binding.key.clone()).or_default();
+                let destinations = self.by_key.entry(binding.key.clone()).or_default();
                 destinations.push(destination);
             }
             Kind::Topic => self.patterns.insert(&binding.key, destination),
@@ -161,13 +161,13 @@ impl Exchange {
         }
         match self.options.kind {
             Kind::Direct => {
-                if let Some(destinations) = self.keys.get_mut(&binding.key) {
+                if let Some(destinations) = self.by_key.get_mut(&binding.key) {
                     let is_it = |found: &Destination| *found == binding.destination;
                     if let Some(place) = destinations.iter().position(is_it) {
                         destinations.remove(place);
                     }
                     if destinations.is_empty() {
-                        self.keys.remove(&binding.key);
+                        self.by_key.remove(&binding.key);
                     }
                 }
             }
@@ -188,7 +188,7 @@ impl Exchange {
             Kind::Fanout => self.bindings.iter().for_each(|b| found(&b.destination)),
             Kind::Direct => {
                 for key in message.keys() {
-                    self.keys
+                    self.by_key
                         .get(key)
                         .into_iter()
                         .flatten()
@@ -245,7 +245,7 @@ impl<'a> Routed<'a> {
 
 /// The result of routing a message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Routing {
+pub struct RoutingResult {
     /// The queues, without duplicates, in no particular order.
     pub queues: Vec<Arc<str>>,
     /// A headers exchange was involved, so exchange and routing key alone do not determine the
@@ -348,10 +348,10 @@ impl Topology {
         if !exchange.unbind(binding) {
             return;
         }
-        let goes = exchange.options.auto_delete && exchange.bindings.is_empty();
+        let is_last = exchange.options.auto_delete && exchange.bindings.is_empty();
         self.forget_source(&name, &binding.destination);
         removed.bindings.push((name.clone(), binding.clone()));
-        if goes {
+        if is_last {
             self.remove_exchange(&name, removed);
         }
     }
@@ -428,16 +428,16 @@ impl Topology {
 
     /// Routes a message that is published to the exchange `name`; `None`: there is no such
     /// exchange.
-    pub fn route(&self, name: &str, message: &Routed<'_>) -> Option<Routing> {
+    pub fn route(&self, name: &str, message: &Routed<'_>) -> Option<RoutingResult> {
         let (name, exchange) = self.exchanges.get_key_value(name)?;
-        let mut routing = Routing::default();
+        let mut routing = RoutingResult::default();
         let mut seen_queues: HashSet<&Arc<str>> = HashSet::new();
         let mut seen: HashSet<&Arc<str>> = HashSet::from([name]);
-        let mut work = vec![exchange];
+        let mut pending = vec![exchange];
         // Sorted once for all headers exchanges, if there are any.
         let headers = OnceCell::new();
-        while let Some(exchange) = work.pop() {
-            let mut further: Vec<&Arc<str>> = Vec::new();
+        while let Some(exchange) = pending.pop() {
+            let mut next_exchanges: Vec<&Arc<str>> = Vec::new();
             let mut found_any = false;
             routing.by_headers |= exchange.options.kind == Kind::Headers;
             exchange.matches(message, &headers, |destination| {
@@ -448,17 +448,17 @@ impl Topology {
                             routing.queues.push(queue.clone());
                         }
                     }
-                    Destination::Exchange(name) => further.push(name),
+                    Destination::Exchange(name) => next_exchanges.push(name),
                 }
             });
             if !found_any {
-                further.extend(&exchange.options.alternate);
+                next_exchanges.extend(&exchange.options.alternate);
             }
-            for name in further {
+            for name in next_exchanges {
                 if let Some((name, exchange)) = self.exchanges.get_key_value(name)
                     && seen.insert(name)
                 {
-                    work.push(exchange);
+                    pending.push(exchange);
                 }
             }
         }

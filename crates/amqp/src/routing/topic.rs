@@ -91,20 +91,20 @@ impl Patterns {
 
     /// Removes one binding, and the nodes that become unused.
     pub(super) fn remove(&mut self, pattern: &str, destination: &Destination) {
-        let mut way = vec![ROOT];
+        let mut path = vec![ROOT];
         for word in words(pattern) {
-            let at = way[way.len() - 1];
+            let at = path[path.len() - 1];
             match self.nodes[at as usize].next(word) {
-                Some(next) => way.push(next),
+                Some(next) => path.push(next),
                 None => return,
             }
         }
-        let last = &mut self.nodes[way[way.len() - 1] as usize].destinations;
+        let last = &mut self.nodes[path[path.len() - 1] as usize].destinations;
         if let Some(place) = last.iter().position(|found| found == destination) {
             last.swap_remove(place);
         }
         let words: Vec<&str> = words(pattern).collect();
-        for (word, step) in words.iter().zip(way.windows(2)).rev() {
+        for (word, step) in words.iter().zip(path.windows(2)).rev() {
             let (before, node) = (step[0], step[1]);
             if !self.nodes[node as usize].is_unused() {
                 return;
@@ -136,10 +136,10 @@ impl Patterns {
 
     /// Calls `found` with the destinations of all matching patterns; one may come repeatedly.
     pub(super) fn matches<'a>(&'a self, key: &str, mut found: impl FnMut(&'a Destination)) {
-        let mut current = Reached::default();
+        let mut current = ActiveNodes::default();
         current.add(self, ROOT);
         for word in words(key) {
-            let mut next = Reached::default();
+            let mut next = ActiveNodes::default();
             for at in current.nodes {
                 let node = &self.nodes[at as usize];
                 if node.is_hash {
@@ -169,13 +169,13 @@ const COMPARED_NODES_MAX: usize = 32;
 
 /// The nodes that the words so far lead to, without duplicates.
 #[derive(Default)]
-struct Reached {
+struct ActiveNodes {
     nodes: Vec<u32>,
     /// The same nodes, once there are too many to compare.
-    many: HashSet<u32>,
+    hashed: HashSet<u32>,
 }
 
-impl Reached {
+impl ActiveNodes {
     fn add(&mut self, patterns: &Patterns, node: u32) {
         let mut node = Some(node);
         // `#` matches zero words, too, so the node after it is reached at once.
@@ -194,10 +194,10 @@ impl Reached {
                 return false;
             }
         } else {
-            if self.many.is_empty() {
-                self.many.extend(&self.nodes);
+            if self.hashed.is_empty() {
+                self.hashed.extend(&self.nodes);
             }
-            if !self.many.insert(node) {
+            if !self.hashed.insert(node) {
                 return false;
             }
         }
