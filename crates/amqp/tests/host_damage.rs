@@ -6,7 +6,7 @@ use cloverleaf_amqp::wire::Value;
 use cloverleaf_log::OpenMode;
 
 /// Damages each entry of the journal that defines the topic with this id.
-fn wreck(world: &World, id: &str) {
+fn damage_entries_of(world: &World, id: &str) {
     let file = world.disk.mount().open("state.0", OpenMode::Existing);
     let file = file.unwrap();
     let mut bytes = vec![0; file.len().unwrap() as usize];
@@ -39,7 +39,7 @@ fn a_queue_is_found_again_by_its_folder() {
     let ids = [&queue, &exclusive].map(|queue| queue.topic.id());
     drop((queue, exclusive));
     for id in ids {
-        wreck(&world, &id.to_string());
+        damage_entries_of(&world, &id.to_string());
     }
     world.kill_and_restart();
     world.settle();

@@ -115,7 +115,7 @@ fn a_cycle_without_a_rejection_ends() {
 }
 
 #[test]
-fn reasons_are_told_in_rabbitmqs_words() {
+fn reasons_have_rabbitmqs_names() {
     let world = World::new();
     let dead = world.queue("dead");
     let fields = |more| to_queue("dead", &[more]);
@@ -198,7 +198,7 @@ fn reasons_are_told_in_rabbitmqs_words() {
 }
 
 #[test]
-fn further_keys_go_along_unless_the_queue_has_its_own() {
+fn cc_is_followed_unless_the_queue_sets_a_routing_key() {
     let world = World::new();
     let keys = array_bytes(&[text("copy")]);
     let cc = [("CC", Value::Array(Array::check(&keys).unwrap()))];
@@ -237,7 +237,7 @@ fn further_keys_go_along_unless_the_queue_has_its_own() {
 }
 
 #[test]
-fn further_keys_that_a_queue_has_replaced_stay_so() {
+fn cc_that_a_queue_has_replaced_is_not_followed_later() {
     let world = World::new();
     let more = array_bytes(&[text("copy")]);
     let cc = [("CC", Value::Array(Array::check(&more).unwrap()))];
@@ -275,7 +275,7 @@ fn further_keys_that_a_queue_has_replaced_stay_so() {
 }
 
 #[test]
-fn the_dead_of_a_queue_that_was_just_deleted_still_arrive() {
+fn dead_messages_of_a_just_deleted_queue_still_arrive() {
     let world = World::new();
     let dead = world.queue("dead");
     let fields = to_queue("dead", &[]);
@@ -296,7 +296,7 @@ fn the_dead_of_a_queue_that_was_just_deleted_still_arrive() {
 }
 
 #[test]
-fn without_an_exchange_or_a_queue_the_dead_are_dropped() {
+fn without_an_exchange_or_a_queue_dead_messages_are_dropped() {
     let world = World::new();
     let work = world.queue_with("work", &[("x-dead-letter-exchange", text("none"))]);
     world.publish("", "work", "1");
@@ -369,7 +369,7 @@ fn a_full_queue_that_refuses_takes_what_fits() {
 }
 
 #[test]
-fn many_letters_arrive_in_order_and_once() {
+fn many_dead_letters_arrive_in_order_and_once() {
     let world = World::new();
     let dead = world.queue("dead");
     let work = world.queue_with("work", &to_queue("dead", &[]));
@@ -390,7 +390,7 @@ fn many_letters_arrive_in_order_and_once() {
 }
 
 #[test]
-fn a_queue_that_refuses_with_letters_passes_on_what_does_not_fit() {
+fn a_full_reject_publish_dlx_queue_dead_letters_what_it_refuses() {
     let world = World::new();
     let rest = world.queue("rest");
     let small = [
@@ -417,7 +417,7 @@ fn a_queue_that_refuses_with_letters_passes_on_what_does_not_fit() {
 }
 
 #[test]
-fn a_time_to_live_of_nothing_reaches_a_consumer_that_waits() {
+fn a_time_to_live_of_zero_reaches_a_waiting_consumer() {
     let world = World::new();
     let queue = world.queue_with("q", &[("x-message-ttl", Value::I32(0))]);
     let consumer = world.consumer(&queue, 1);
@@ -429,7 +429,7 @@ fn a_time_to_live_of_nothing_reaches_a_consumer_that_waits() {
 }
 
 #[test]
-fn large_letters_to_many_queues_are_stored_in_pieces() {
+fn large_dead_letters_to_many_queues_are_stored_in_pieces() {
     let world = World::new();
     world.exchange("dlx", "fanout");
     let copies: Vec<_> = (0..40)

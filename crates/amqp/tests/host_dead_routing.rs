@@ -18,7 +18,7 @@ fn publish(world: &World, queue: &str, body: &str) {
 
 /// No other thread is involved: the router takes dead messages directly from their queue.
 #[test]
-fn what_expires_or_is_too_much_is_routed_in_one_step() {
+fn expired_and_surplus_messages_are_routed_in_one_step() {
     let world = World::new();
     let dead = world.queue("dead");
     let fields = |more| to_queue("dead", &[more]);
@@ -38,7 +38,7 @@ fn what_expires_or_is_too_much_is_routed_in_one_step() {
 
 /// A copy is delivered before it is synced; until then the queue keeps the dead message.
 #[test]
-fn a_queue_keeps_its_dead_until_they_are_synced_elsewhere() {
+fn a_queue_keeps_dead_messages_until_their_copies_are_synced() {
     let mut world = World::new();
     let dead = world.queue("dead");
     let work = world.queue_with("work", &to_queue("dead", &[]));
@@ -57,7 +57,7 @@ fn a_queue_keeps_its_dead_until_they_are_synced_elsewhere() {
 }
 
 #[test]
-fn what_cannot_be_routed_now_is_routed_later_and_once() {
+fn a_message_that_cannot_be_routed_now_is_routed_later_and_once() {
     let world = World::new();
     let (one, two) = (world.queue("one"), world.queue("two"));
     world.exchange("dlx", "fanout");
@@ -84,7 +84,7 @@ fn what_cannot_be_routed_now_is_routed_later_and_once() {
 
 /// Even if more messages have to be retried than the router takes in one round.
 #[test]
-fn those_that_are_tried_again_later_hold_up_no_other() {
+fn messages_to_be_retried_delay_no_other() {
     const FAILED: usize = 1_100;
     let world = World::new();
     let dead = world.queue("dead");
@@ -112,7 +112,7 @@ fn those_that_are_tried_again_later_hold_up_no_other() {
 
 /// A disk read that hangs for one message does not delay messages of other queues.
 #[test]
-fn a_dead_message_that_hangs_holds_up_no_other() {
+fn a_dead_message_whose_read_hangs_delays_no_other() {
     let mut world = World::new();
     world.queue("dead");
     for name in ["hung", "fine"] {
@@ -152,7 +152,7 @@ fn a_dead_message_that_hangs_holds_up_no_other() {
 
 /// The router has begun to read them before it gets the request of the deletion.
 #[test]
-fn who_deletes_a_queue_waits_for_dead_that_come_from_the_disk() {
+fn a_deletion_waits_for_dead_messages_read_from_the_disk() {
     let mut world = World::new();
     world.queue("dead");
     world.queue_with("work", &to_queue("dead", &[]));
@@ -177,7 +177,7 @@ fn who_deletes_a_queue_waits_for_dead_that_come_from_the_disk() {
 
 /// A queue's messages are dead-lettered in order, whether from memory or from the disk.
 #[test]
-fn what_memory_has_overtakes_no_older_one_of_its_queue() {
+fn a_cached_dead_message_overtakes_no_older_one_of_its_queue() {
     let mut world = World::new();
     world.queue("dead");
     world.queue_with("work", &to_queue("dead", &[]));

@@ -86,7 +86,7 @@ fn a_time_to_live_begins_when_the_delay_is_over() {
 }
 
 #[test]
-fn further_keys_count_when_the_delay_is_over_and_hidden_ones_are_not_shown() {
+fn cc_and_bcc_are_followed_after_the_delay_and_bcc_is_not_shown() {
     let world = World::new();
     world.exchange_with(
         "later",

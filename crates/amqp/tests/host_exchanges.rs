@@ -6,7 +6,7 @@ use cloverleaf_amqp::routing::Routed;
 use cloverleaf_amqp::wire::{Array, Table, Value, array_bytes, table_bytes};
 
 #[test]
-fn what_is_always_there() {
+fn the_predeclared_exchanges_exist() {
     let world = World::new();
     let exchanges = world.host.exchanges();
     let facts: Vec<(&str, &str)> = exchanges.iter().map(|x| (&*x.name, x.kind)).collect();
@@ -221,7 +221,7 @@ fn internal_and_alternate_exchanges() {
 }
 
 #[test]
-fn exchanges_go_with_their_last_binding_or_on_demand() {
+fn exchanges_are_deleted_with_their_last_binding_or_on_demand() {
     let world = World::new();
     let auto = |name| {
         world
@@ -258,7 +258,7 @@ fn exchanges_go_with_their_last_binding_or_on_demand() {
 }
 
 #[test]
-fn further_routing_keys_are_followed_and_never_remembered() {
+fn cc_and_bcc_are_followed_and_never_cached() {
     let world = World::new();
     for name in ["a", "b", "c"] {
         world.queue(name);
@@ -295,7 +295,7 @@ fn further_routing_keys_are_followed_and_never_remembered() {
 }
 
 #[test]
-fn what_is_durable_on_both_ends_is_there_again() {
+fn bindings_with_two_durable_ends_are_restored() {
     let mut world = World::new();
     world.exchange_with(
         "x",

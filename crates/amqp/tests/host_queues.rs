@@ -89,7 +89,7 @@ fn a_second_declaration_says_the_same() {
 }
 
 #[test]
-fn exclusive_queues_are_their_connections_own_and_go_with_it() {
+fn exclusive_queues_belong_to_their_connection_and_end_with_it() {
     let world = World::new();
     let (mine, other) = (world.host.owner(), world.host.owner());
     let exclusive =
@@ -133,7 +133,7 @@ fn exclusive_queues_are_their_connections_own_and_go_with_it() {
 }
 
 #[test]
-fn names_are_given_and_reserved() {
+fn names_are_generated_and_reserved() {
     let world = World::new();
     let first = world
         .declare("", &[], |declare| declare.durable = false)
@@ -214,7 +214,7 @@ fn deletion_asks_whether_a_queue_is_used_or_has_messages() {
 }
 
 #[test]
-fn a_purge_leaves_what_consumers_hold() {
+fn a_purge_keeps_unacknowledged_messages() {
     let world = World::new();
     let queue = world.queue("q");
     for body in ["1", "2", "3", "4"] {
@@ -234,7 +234,7 @@ fn a_purge_leaves_what_consumers_hold() {
 }
 
 #[test]
-fn auto_delete_queues_go_with_their_last_consumer() {
+fn auto_delete_queues_are_deleted_with_their_last_consumer() {
     let world = World::new();
     let auto = |name: &str| {
         let change = |declare: &mut cloverleaf_amqp::wire::method::QueueDeclare<'_>| {
@@ -271,7 +271,7 @@ fn break_the_journal(world: &World) {
 }
 
 #[test]
-fn a_queue_that_cannot_be_deleted_goes_later() {
+fn a_queue_that_cannot_be_deleted_is_deleted_later() {
     let world = World::new();
     let exclusive = |declare: &mut method::QueueDeclare<'_>| declare.exclusive = true;
     let auto_delete = |declare: &mut method::QueueDeclare<'_>| declare.auto_delete = true;
@@ -453,7 +453,7 @@ fn a_topic_of_another_protocol_becomes_a_queue_and_outlives_it() {
 }
 
 #[test]
-fn a_queue_that_others_use_leaves_its_topic() {
+fn a_topic_that_others_use_outlives_its_queue() {
     let world = World::new();
     let queue = world.queue("q");
     queue
@@ -471,7 +471,7 @@ fn a_queue_that_others_use_leaves_its_topic() {
 }
 
 #[test]
-fn what_others_delete_is_gone_here_too() {
+fn a_topic_deleted_by_another_protocol_ends_its_queue() {
     let world = World::new();
     for name in ["by topic", "by subscription"] {
         world.queue(name);
@@ -493,7 +493,7 @@ fn what_others_delete_is_gone_here_too() {
 }
 
 #[test]
-fn what_others_have_made_anew_stays() {
+fn a_topic_recreated_by_another_protocol_stays() {
     let world = World::new();
     let made_anew = |name: &str| {
         world.queue(name);

@@ -86,7 +86,7 @@ fn a_kill_in_each_change_of_the_disk_loses_nothing() {
 
 /// The sync that they wait for may take any time.
 #[test]
-fn a_kill_routes_none_twice_that_had_moved() {
+fn a_kill_routes_no_moved_message_twice() {
     let (mut world, bodies) = world();
     for _ in 0..6 {
         world.clock.advance(400);

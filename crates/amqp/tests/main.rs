@@ -5,12 +5,12 @@
 mod host_common;
 mod host_crashes;
 mod host_damage;
+mod host_dead_letter_copies;
 mod host_dead_letters;
 mod host_dead_routing;
 mod host_delays;
 mod host_exchanges;
 mod host_hostile;
-mod host_letters;
 mod host_namespaces;
 mod host_queues;
 mod host_router_crashes;

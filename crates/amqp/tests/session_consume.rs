@@ -31,7 +31,7 @@ fn get(peer: &mut Peer<'_>, no_ack: bool) -> Option<(u64, bool, u32, String)> {
 }
 
 #[test]
-fn prefetch_bounds_what_is_unacknowledged() {
+fn prefetch_limits_unacknowledged_deliveries() {
     let world = World::default();
     let mut peer = world.channel();
     peer.declare("q", &[]);
@@ -150,7 +150,7 @@ fn a_step_of_the_wall_clock_makes_no_acknowledgement_late_or_early() {
 }
 
 #[test]
-fn what_goes_back_with_its_channel_is_held_no_more() {
+fn deliveries_requeued_with_their_channel_use_no_credit() {
     let world = World::default();
     let mut peer = world.channel();
     peer.declare("q", &[]);
@@ -202,7 +202,7 @@ fn a_limit_of_the_channel_is_shared_by_its_consumers() {
 /// As in RabbitMQ's limiter: a `no-ack` consumer is blocked by the channel's limit, although its
 /// own deliveries do not count.
 #[test]
-fn who_does_not_acknowledge_gets_nothing_while_the_channels_limit_is_reached() {
+fn a_no_ack_consumer_is_blocked_while_the_channels_limit_is_reached() {
     // With many consumers the engine ranks them, and no longer scans all.
     for others in [0, 20] {
         let world = World::default();
@@ -258,7 +258,7 @@ fn who_does_not_acknowledge_gets_nothing_while_the_channels_limit_is_reached() {
 }
 
 #[test]
-fn what_is_requeued_keeps_its_place() {
+fn requeued_messages_keep_their_order() {
     let world = World::default();
     let mut peer = world.channel();
     peer.declare("q", &[]);
@@ -293,7 +293,7 @@ fn what_is_requeued_keeps_its_place() {
 }
 
 #[test]
-fn without_acknowledgements_a_message_is_gone_once_it_is_sent() {
+fn a_no_ack_message_is_gone_once_it_is_sent() {
     let world = World::default();
     let mut peer = world.channel();
     peer.declare("q", &[]);
@@ -383,7 +383,7 @@ fn a_consumer_with_a_backlog_lets_the_others_have_a_turn() {
 }
 
 #[test]
-fn what_a_consumer_without_acknowledgements_was_given_is_sent_before_it_ends() {
+fn pending_deliveries_of_a_no_ack_consumer_are_sent_before_it_ends() {
     let world = World::default();
     let mut peer = world.channel();
     peer.declare("q", &[]);
@@ -407,7 +407,7 @@ fn what_a_consumer_without_acknowledgements_was_given_is_sent_before_it_ends() {
 }
 
 #[test]
-fn what_was_not_sent_to_a_cancelled_consumer_is_new_to_the_next() {
+fn unsent_deliveries_of_a_cancelled_consumer_are_not_redelivered() {
     let world = World::default();
     let mut peer = world.channel();
     peer.declare("q", &[]);
@@ -459,7 +459,7 @@ fn a_queue_that_is_deleted_cancels_its_consumers() {
 }
 
 #[test]
-fn an_old_acknowledgement_does_not_meet_a_new_queue() {
+fn an_acknowledgement_for_a_deleted_queue_does_not_reach_its_successor() {
     let world = World::default();
     let mut peer = world.channel();
     peer.declare("q", &[]);
@@ -486,7 +486,7 @@ fn an_old_acknowledgement_does_not_meet_a_new_queue() {
 }
 
 #[test]
-fn an_answer_goes_straight_to_who_asked() {
+fn direct_reply_to_reaches_the_requester() {
     let world = World::default();
     let mut client = world.channel();
     let mut server = world.channel();
@@ -566,7 +566,7 @@ fn the_single_active_consumer_of_a_quorum_queue_makes_way_for_a_higher_priority(
 }
 
 #[test]
-fn a_dead_letter_goes_by_the_keys_that_nobody_sees() {
+fn a_dead_letter_is_routed_by_bcc_too() {
     let world = World::default();
     let mut peer = world.channel();
     peer.declare("q", &[("x-dead-letter-exchange", Value::String(b""))]);

@@ -94,7 +94,7 @@ fn a_fan_out_is_made_in_turns_and_confirmed_at_its_end() {
 }
 
 #[test]
-fn so_is_a_transaction() {
+fn a_commit_is_copied_in_turns_and_answered_at_its_end() {
     let world = World::default();
     let mut peer = fan_out(&world);
     let select = Method::TxSelect(method::TxSelect {});
@@ -112,7 +112,7 @@ fn so_is_a_transaction() {
 }
 
 #[test]
-fn who_leaves_meanwhile_leaves_no_half() {
+fn a_connection_that_ends_meanwhile_completes_its_copies() {
     let world = World::default();
     let mut peer = fan_out(&world);
     peer.show(&publish("amq.fanout", "", "one"));
@@ -122,7 +122,7 @@ fn who_leaves_meanwhile_leaves_no_half() {
 }
 
 #[test]
-fn a_dead_letter_for_very_many_is_the_routers() {
+fn a_dead_letter_for_very_many_queues_is_left_to_the_router() {
     let world = World::default();
     let mut peer = fan_out(&world);
     let exchange = Value::String(b"amq.fanout");

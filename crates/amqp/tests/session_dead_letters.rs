@@ -83,7 +83,7 @@ fn a_dead_letter_is_there_when_the_next_command_is_answered() {
 }
 
 #[test]
-fn one_that_the_disk_has_not_taken_yet_is_waited_for() {
+fn a_dead_letter_that_is_not_written_yet_is_waited_for() {
     let world = World::with_slow_disk();
     let mut peer = with_work(&world, 1, &[]);
     world.log.step();
@@ -98,7 +98,7 @@ fn one_that_the_disk_has_not_taken_yet_is_waited_for() {
 /// Thousands of rejections at once must not occupy the connection's core for long: the router
 /// routes the rest, and the next method waits for it.
 #[test]
-fn many_are_the_routers_and_the_next_command_waits() {
+fn many_dead_letters_are_left_to_the_router_and_the_next_method_waits() {
     const COUNT: usize = 3_000;
     let world = World::default();
     let mut peer = consuming(&world, COUNT);
@@ -118,7 +118,7 @@ fn many_are_the_routers_and_the_next_command_waits() {
 }
 
 #[test]
-fn who_leaves_meanwhile_takes_no_letter_along() {
+fn a_connection_that_ends_meanwhile_loses_no_dead_letter() {
     const COUNT: usize = 3_000;
     let world = World::default();
     let mut peer = consuming(&world, COUNT);
@@ -131,7 +131,7 @@ fn who_leaves_meanwhile_takes_no_letter_along() {
 }
 
 #[test]
-fn a_queue_that_is_deleted_right_after_loses_no_letter() {
+fn a_queue_that_is_deleted_right_after_loses_no_dead_letter() {
     let world = World::default();
     let mut peer = consuming(&world, 3_000);
     peer.send(&[nack(0, true), delete()].concat());
@@ -146,7 +146,7 @@ fn a_queue_that_is_deleted_right_after_loses_no_letter() {
 /// The messages have expired before; a RabbitMQ queue dead-letters them before it handles its
 /// deletion.
 #[test]
-fn a_queue_that_another_connection_deletes_loses_no_letter() {
+fn a_queue_that_another_connection_deletes_loses_no_dead_letter() {
     const COUNT: usize = 3_000;
     let world = World::default();
     with_work(&world, COUNT, &[("x-message-ttl", Value::I32(50))]);
@@ -162,7 +162,7 @@ fn a_queue_that_another_connection_deletes_loses_no_letter() {
 }
 
 #[test]
-fn a_letter_that_cannot_be_routed_now_holds_up_no_delete() {
+fn a_dead_letter_that_cannot_be_routed_now_delays_no_deletion() {
     let world = World::default();
     let mut peer = consuming(&world, 1);
     world.faulty.set(|faults| faults.room_bytes = Some(0));
@@ -175,7 +175,7 @@ fn a_letter_that_cannot_be_routed_now_holds_up_no_delete() {
 }
 
 #[test]
-fn the_end_of_the_router_holds_up_nobody() {
+fn the_end_of_the_router_blocks_no_connection() {
     let world = World::default();
     let mut peer = consuming(&world, 3_000);
     peer.send(&[nack(0, true), get()].concat());
@@ -213,7 +213,7 @@ fn with_own_queue(world: &World, exclusive: bool, count: usize) -> Peer<'_> {
 /// An exclusive queue, and an auto-delete queue, are deleted only after their messages are
 /// dead-lettered.
 #[test]
-fn who_leaves_takes_no_letter_along_with_a_queue() {
+fn a_queue_deleted_with_its_connection_or_consumer_loses_no_dead_letter() {
     const COUNT: usize = 3_000;
     for exclusive in [true, false] {
         let world = World::default();
@@ -229,7 +229,7 @@ fn who_leaves_takes_no_letter_along_with_a_queue() {
 }
 
 #[test]
-fn a_queue_does_not_wait_for_ever_for_its_letters() {
+fn a_deletion_does_not_wait_forever_for_dead_letters() {
     let world = World::default();
     let mut peer = with_own_queue(&world, true, 1);
     world.faulty.set(|faults| faults.room_bytes = Some(0));

@@ -29,7 +29,7 @@ fn queue_on<'w>(world: &'w World) -> Peer<'w> {
 }
 
 #[test]
-fn get_finds_what_was_published_before() {
+fn get_finds_earlier_publishes() {
     let world = World::with_slow_disk();
     let mut peer = queue_on(&world);
     let (before, after) = before_and_after(&mut peer, get());
@@ -42,7 +42,7 @@ fn get_finds_what_was_published_before() {
 }
 
 #[test]
-fn counts_have_what_was_published_before() {
+fn counts_include_earlier_publishes() {
     let world = World::with_slow_disk();
     let mut peer = queue_on(&world);
     let declare = method::QueueDeclare {
@@ -78,7 +78,7 @@ fn counts_have_what_was_published_before() {
 }
 
 #[test]
-fn others_publishes_are_not_waited_for_without_end() {
+fn publishes_of_others_do_not_delay_a_method_forever() {
     let world = World::with_slow_disk();
     let (mut peer, mut other) = (queue_on(&world), world.channel());
     peer.publish("", "q", "mine");
@@ -99,7 +99,7 @@ fn others_publishes_are_not_waited_for_without_end() {
 }
 
 #[test]
-fn a_failed_write_is_waited_for_no_longer() {
+fn a_failed_write_ends_the_wait() {
     let world = World::with_slow_disk();
     let mut peer = queue_on(&world);
     peer.publish("", "q", "one");

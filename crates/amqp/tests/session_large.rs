@@ -139,7 +139,7 @@ fn one_connection_cannot_hold_all_of_the_memory() {
 }
 
 #[test]
-fn who_holds_an_unfinished_content_for_long_gives_way_once_the_memory_is_tight() {
+fn an_old_unfinished_content_ends_its_connection_once_memory_is_tight() {
     let options = small_memory();
     let memory = options.contents.clone();
     let world = World::with(options);
@@ -163,7 +163,7 @@ fn who_holds_an_unfinished_content_for_long_gives_way_once_the_memory_is_tight()
 }
 
 #[test]
-fn a_transaction_that_is_never_committed_gives_way_too() {
+fn an_old_transaction_ends_its_connection_once_memory_is_tight() {
     let options = small_memory();
     let memory = options.contents.clone();
     let world = World::with(options);

@@ -7,7 +7,7 @@ use cloverleaf_amqp::wire::{Method, PROTOCOL_HEADER, Properties, Value, method, 
 use cloverleaf_session::Session as _;
 
 #[test]
-fn the_server_says_what_it_can() {
+fn the_server_announces_its_capabilities() {
     let world = World::default();
     let mut peer = world.connect_silent();
     peer.send(&PROTOCOL_HEADER[..3]);
@@ -36,7 +36,7 @@ fn the_server_says_what_it_can() {
 }
 
 #[test]
-fn another_protocol_is_told_ours() {
+fn another_protocol_is_answered_with_the_supported_header() {
     let world = World::default();
     for header in [
         &b"GET / HTTP/1.1\r\n"[..],
@@ -53,7 +53,7 @@ fn another_protocol_is_told_ours() {
 }
 
 #[test]
-fn a_wrong_password_is_told_to_who_understands_it() {
+fn a_refused_login_is_closed_for_clients_that_understand_it() {
     let world = World::default();
     let mut peer = world.connect_silent();
     peer.handshake("PLAIN", b"\0guest\0wrong");
@@ -187,7 +187,7 @@ fn a_verdict_that_comes_too_late_changes_nothing() {
 }
 
 #[test]
-fn who_has_no_name_is_guest() {
+fn an_anonymous_login_is_guest() {
     let world = World::default();
     let mut peer = world.connect_silent();
     peer.handshake("ANONYMOUS", b"trace");
@@ -197,7 +197,7 @@ fn who_has_no_name_is_guest() {
 }
 
 #[test]
-fn a_large_frame_before_the_login_is_refused_before_it_is_there() {
+fn an_oversized_frame_before_login_is_refused_by_its_header() {
     // The frame header alone, a method of channel 0, is enough for the refusal.
     for (payload, is_taken) in [(8192u32, true), (8193, false)] {
         let world = World::default();
@@ -388,7 +388,7 @@ fn a_channel_ends_alone_and_its_number_is_used_again() {
 }
 
 #[test]
-fn a_silent_client_gets_heartbeats_and_is_left() {
+fn a_silent_client_gets_heartbeats_and_times_out() {
     let world = World::default();
     let mut peer = world.channel();
     assert!(!peer.session.is_ended());
@@ -410,7 +410,7 @@ fn a_silent_client_gets_heartbeats_and_is_left() {
 }
 
 #[test]
-fn who_does_not_open_a_connection_is_left() {
+fn a_connection_that_is_not_opened_times_out() {
     let world = World::default();
     let mut silent = world.connect_silent();
     let mut half = world.connect_silent();
@@ -426,7 +426,7 @@ fn who_does_not_open_a_connection_is_left() {
 }
 
 #[test]
-fn the_end_of_the_broker_is_told_after_what_is_owed() {
+fn a_shutdown_closes_connections_after_pending_confirms() {
     let world = World::default();
     let mut peer = world.channel();
     peer.declare("q", &[]);

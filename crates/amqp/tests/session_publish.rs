@@ -43,7 +43,7 @@ fn a_persistent_message_is_confirmed_by_the_disk_and_a_transient_one_at_once() {
 }
 
 #[test]
-fn messages_of_both_kinds_keep_their_order() {
+fn persistent_and_transient_messages_keep_their_order() {
     let world = World::default();
     let mut peer = world.channel();
     peer.declare("q", &[]);
@@ -101,7 +101,7 @@ fn contents_arrive_however_they_are_cut_and_mixed() {
 }
 
 #[test]
-fn contents_in_pieces_have_one_memory() {
+fn contents_received_in_pieces_share_one_memory_budget() {
     let options = SessionOptions {
         contents: ContentMemory::new(10_000),
         ..SessionOptions::default()
@@ -130,7 +130,7 @@ fn contents_in_pieces_have_one_memory() {
 }
 
 #[test]
-fn what_cannot_be_routed_comes_back_before_its_confirm() {
+fn an_unroutable_mandatory_message_is_returned_before_its_confirm() {
     let world = World::default();
     let mut peer = world.channel();
     peer.confirms();
@@ -259,7 +259,7 @@ fn faults_of_a_publish_end_its_channel() {
 }
 
 #[test]
-fn a_transaction_holds_together() {
+fn a_transaction_takes_effect_as_a_whole() {
     let world = World::default();
     let mut peer = world.channel();
     peer.declare("in", &[]);
@@ -297,7 +297,7 @@ fn a_transaction_holds_together() {
 }
 
 #[test]
-fn what_was_confirmed_is_there_after_a_kill() {
+fn confirmed_messages_survive_a_kill() {
     let world = World::default();
     let mut peer = world.channel();
     peer.declare("q", &[]);

@@ -9,7 +9,7 @@ use cloverleaf_amqp::wire::{Method, Properties, method};
 use cloverleaf_log::{Batch, BatchBuilder, Durability};
 
 /// A `no-ack` consumer that was given more messages than one round of output takes.
-fn with_a_rest(world: &World) -> Peer<'_> {
+fn with_pending_deliveries(world: &World) -> Peer<'_> {
     let mut peer = world.channel();
     peer.declare("q", &[]);
     let message = "x".repeat(1000);
@@ -33,7 +33,7 @@ fn deliveries(got: &[Got]) -> u32 {
 }
 
 #[test]
-fn what_needs_no_acknowledgement_is_written_before_its_channel_goes() {
+fn no_ack_deliveries_are_written_before_their_channel_closes() {
     let close = Method::ChannelClose(method::ChannelClose::default());
     let refused = Method::QueueDelete(method::QueueDelete {
         queue: "q",
@@ -43,7 +43,7 @@ fn what_needs_no_acknowledgement_is_written_before_its_channel_goes() {
     let end = Method::ConnectionClose(method::ConnectionClose::default());
     for (channel, how) in [(1, close), (1, refused), (0, end)] {
         let world = World::default();
-        let mut peer = with_a_rest(&world);
+        let mut peer = with_pending_deliveries(&world);
         peer.show(&method_frame(channel, &how));
         let got = peer.receive();
         let mut other = world.channel();
@@ -57,7 +57,7 @@ fn what_needs_no_acknowledgement_is_written_before_its_channel_goes() {
 }
 
 #[test]
-fn a_new_limit_of_the_channel_counts_what_a_cancelled_consumer_was_given() {
+fn a_new_channel_limit_counts_deliveries_of_cancelled_consumers() {
     let world = World::default();
     let mut peer = world.channel();
     peer.declare("q", &[]);
@@ -78,7 +78,7 @@ fn a_new_limit_of_the_channel_counts_what_a_cancelled_consumer_was_given() {
 }
 
 #[test]
-fn a_publish_that_fails_is_not_held_against_confirms_of_others() {
+fn a_failed_publish_causes_no_nack_of_others() {
     let world = World::with(SessionOptions {
         message_bytes_max: 256 << 20,
         ..SessionOptions::default()
@@ -109,7 +109,7 @@ fn a_publish_that_fails_is_not_held_against_confirms_of_others() {
 }
 
 #[test]
-fn a_publisher_at_rest_keeps_no_deleted_queue() {
+fn an_idle_publisher_keeps_no_deleted_queue_in_memory() {
     let world = World::default();
     let mut publisher = world.channel();
     publisher.declare("q", &[]);
@@ -145,7 +145,7 @@ fn unreadable() -> Batch {
 }
 
 #[test]
-fn a_get_passes_over_what_nobody_can_read() {
+fn a_get_skips_unreadable_messages() {
     let world = World::default();
     let mut peer = world.channel();
     peer.declare("q", &[]);

@@ -153,7 +153,7 @@ fn a_passive_declaration_needs_no_permission() {
 }
 
 #[test]
-fn a_name_is_asked_for_as_the_server_writes_it() {
+fn rights_are_checked_for_the_name_that_the_server_uses() {
     let world = prepared(["^(amq\\.gen-.{22}|mine)$", "", ""]);
     assert_eq!(refusal(&world, declare("")), None);
     assert_eq!(refusal(&world, declare("m\nine")), None);
@@ -170,7 +170,7 @@ fn a_name_is_asked_for_as_the_server_writes_it() {
 }
 
 #[test]
-fn dead_letters_and_what_has_no_route_go_where_the_user_may_write() {
+fn dead_letter_and_alternate_exchanges_need_the_write_permission() {
     let dead = table_bytes(&[("x-dead-letter-exchange", Value::String(b"x"))]);
     let declare = Method::QueueDeclare(method::QueueDeclare {
         queue: "new",

@@ -249,7 +249,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_again(
+        fn encoded_definitions_are_decoded(
             names in prop::array::uniform3("\\PC{0,40}"),
             is_queue: bool,
             flags: [bool; 5],
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_not_read() {
+    fn malformed_definitions_are_not_decoded() {
         assert_eq!(StoredQueue::decode(DELETING), None);
         assert_eq!(StoredQueue::decode("2 d "), None);
         assert_eq!(StoredQueue::decode("1 d 0"), None);

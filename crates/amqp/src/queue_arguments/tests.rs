@@ -62,7 +62,7 @@ fn a_quorum_queue_limits_deliveries() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_in_known_words() {
+fn invalid_arguments_are_refused_with_rabbitmqs_texts() {
     let refused = |name: &'static str, value: Value<'_>| {
         let exception = read(&[(name, value)]).unwrap_err();
         exception.to_string()

@@ -59,7 +59,7 @@ fn each_kind_chooses_in_its_way() {
 }
 
 #[test]
-fn exchanges_lead_to_exchanges_and_round_in_circles() {
+fn exchanges_bound_to_each_other_may_form_a_cycle() {
     let mut topology = Topology::default();
     for name in ["first", "second", "third"] {
         topology.declare(name, options(Kind::Fanout));
@@ -76,7 +76,7 @@ fn exchanges_lead_to_exchanges_and_round_in_circles() {
 }
 
 #[test]
-fn what_finds_no_binding_goes_to_the_alternate_exchange() {
+fn messages_without_a_binding_go_to_the_alternate_exchange() {
     let mut topology = Topology::default();
     let with_alternate = |alternate: &str| ExchangeOptions {
         alternate: Some(alternate.into()),
@@ -124,7 +124,7 @@ fn copies_go_to_further_keys() {
 }
 
 #[test]
-fn what_is_removed_takes_its_bindings_along() {
+fn removed_definitions_take_their_bindings_along() {
     let mut topology = Topology::default();
     let auto_delete = ExchangeOptions {
         auto_delete: true,

@@ -128,7 +128,7 @@ fn the_history_fits_into_a_frame_beside_what_the_message_has() {
 }
 
 #[test]
-fn a_circle_is_seen_although_its_deaths_do_not_fit() {
+fn a_cycle_is_detected_although_its_deaths_do_not_fit() {
     let large = "x".repeat(119 << 10);
     let own = table_bytes(&[("own", Value::String(large.as_bytes()))]);
     let names: Vec<String> = (0..8).map(|number| format!("{number:0>255}")).collect();

@@ -199,7 +199,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn as_a_set_of_tags(
+        fn unacked_deliveries_behave_as_a_set_of_tags(
             counts in prop::collection::vec((1u32..20, any::<bool>()), 1..20),
             takes in prop::collection::vec((1u64..250, any::<bool>()), 0..60),
         ) {

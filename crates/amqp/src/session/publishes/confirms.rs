@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_together_is_confirmed_together() {
+    fn consecutive_flushes_are_confirmed_together() {
         let mut confirms = Confirms::default();
         for (channel, first, last, has_failed) in [
             (1, 1, 3, false),

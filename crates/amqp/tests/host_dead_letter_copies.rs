@@ -15,7 +15,7 @@ fn text(text: &str) -> Value<'_> {
 }
 
 #[test]
-fn a_queue_that_cannot_take_a_letter_costs_the_others_no_second_one() {
+fn a_failed_copy_gives_the_other_queues_no_second_one() {
     let world = World::new();
     world.exchange("dlx", "fanout");
     let work = world.queue_with("work", &[("x-dead-letter-exchange", text("dlx"))]);
@@ -40,7 +40,7 @@ fn a_queue_that_cannot_take_a_letter_costs_the_others_no_second_one() {
 }
 
 #[test]
-fn keys_that_nobody_sees_are_followed_as_long_as_the_message_has_its_own() {
+fn bcc_is_followed_until_a_queue_replaces_the_routing_key() {
     let world = World::new();
     world.exchange("dlx", "direct");
     let work = world.queue_with("work", &[("x-dead-letter-exchange", text("dlx"))]);
