@@ -199,8 +199,7 @@ fn a_limit_of_the_channel_is_shared_by_its_consumers() {
     assert_eq!(peer.bodies(), ["1"]);
 }
 
-/// As in RabbitMQ's limiter: a `no-ack` consumer is blocked by the channel's limit, although its
-/// own deliveries do not count.
+/// As in RabbitMQ's limiter, although deliveries of a `no-ack` consumer do not count.
 #[test]
 fn a_no_ack_consumer_is_blocked_while_the_channels_limit_is_reached() {
     // With many consumers the engine ranks them, and no longer scans all.

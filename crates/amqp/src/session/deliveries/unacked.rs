@@ -215,7 +215,8 @@ mod tests {
             let mut given = Vec::new();
             for (index, (tag, multiple)) in takes.into_iter().enumerate() {
                 if index % 7 == 6 {
-                    model.extend(given.iter().flat_map(|run: &UnackedRun| run.first_tag..run.end_tag()));
+                    let tags = |run: &UnackedRun| run.first_tag..run.end_tag();
+                    model.extend(given.iter().flat_map(tags));
                     unacked.restore(std::mem::take(&mut given));
                 }
                 if multiple {
