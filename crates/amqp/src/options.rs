@@ -31,8 +31,8 @@ pub struct SessionOptions {
 }
 
 impl SessionOptions {
-    /// A connection's share of the memory for messages that cannot be stored yet. It holds at least
-    /// the largest message and the largest transaction that a client may send.
+    /// A connection's share of the memory for messages that cannot be stored yet. It is at
+    /// least as large as the largest message and the largest transaction that a client may send.
     pub(crate) fn content_share(&self) -> Arc<ContentShare> {
         let largest = self
             .message_bytes_max

@@ -93,7 +93,7 @@ pub struct VirtualHost {
     state: RwLock<RoutingState>,
     generation: AtomicU64,
     last_owner: AtomicU64,
-    /// The last number given to the topic of a queue that other protocols must not see.
+    /// The last number used for the topic of a queue that other protocols must not see.
     last_hidden: AtomicU64,
     deletions: Mutex<DeletionSchedule>,
     signal: Arc<RouterSignal>,

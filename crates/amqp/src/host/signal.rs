@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::router::RouterInbox;
 
-/// Wakes the router, hands work to it, and tells it of changes in the catalog and of the end.
+/// Wakes the router, hands work to it, and notifies it of changes in the catalog and of its end.
 #[derive(Default)]
 pub(super) struct RouterSignal {
     is_woken: Mutex<bool>,

@@ -77,7 +77,7 @@ impl OutgoingBatches {
         self.steps
     }
 
-    /// Counts a message, wherever it goes.
+    /// Counts a routed message, even one without queues.
     pub(super) fn count_message(&mut self) {
         self.steps += 1;
     }

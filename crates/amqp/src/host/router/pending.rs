@@ -23,7 +23,7 @@ pub(super) enum MessageOrigin {
 /// A message of which not all publishes are durable yet.
 #[derive(Debug)]
 pub(super) struct PendingMessage {
-    /// The subscription that has the message until then, and that is told of the outcome.
+    /// The subscription that has the message until then, and that is notified of the outcome.
     pub(super) subscription: Arc<Subscription>,
     pub(super) id: MessageId,
     pub(super) origin: MessageOrigin,

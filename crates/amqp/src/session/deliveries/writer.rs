@@ -220,7 +220,7 @@ impl ConsumerTurn<'_> {
                 Ok(Some((_, record))) => record,
                 Ok(None) => break,
                 Err(error) => {
-                    // The batch's checksum holds: its producer wrote a malformed record.
+                    // The batch's checksum is valid: its producer wrote a malformed record.
                     let offset = delivery.first;
                     tracing::error!(%error, offset, "a delivered batch is malformed");
                     break;
