@@ -188,7 +188,7 @@ mod tests {
             ContentReservation::empty(&shares[1]),
         );
         assert!(a.try_grow(60, 0));
-        assert!(!a.try_grow(1, 0), "its share");
+        assert!(!a.try_grow(1, 0), "over its share");
         assert!(!b.try_grow(41, 0));
         assert!(b.try_grow(40, 0));
         assert_eq!(memory.bytes(), 100);
@@ -208,13 +208,13 @@ mod tests {
         );
         assert!(a.try_grow(20, 0));
         assert!(b.try_grow(30, 0));
-        assert!(!b.try_grow(1, 0), "no more than half");
+        assert!(!b.try_grow(1, 0), "over half of the budget");
         let mut other = ContentReservation::empty(&shares[1]);
-        assert!(other.try_grow(20, 0), "there was room before");
-        assert!(!other.try_grow(6, 0), "a quarter now");
+        assert!(other.try_grow(20, 0), "not tight before");
+        assert!(!other.try_grow(6, 0), "over a quarter of a tight budget");
         assert!(other.try_grow(5, 0));
         a.release();
-        assert!(!b.try_grow(1, 0), "it has more than its quarter");
+        assert!(!b.try_grow(1, 0), "still over a quarter");
     }
 
     #[test]
@@ -228,11 +228,11 @@ mod tests {
         assert!(a.try_grow(50, 7));
         let due_us = shares[0].due_us();
         assert_eq!(due_us, 7 + HOLD_MAX_US);
-        assert!(!shares[0].is_due(due_us), "there is room");
+        assert!(!shares[0].is_due(due_us), "not tight");
         assert_eq!(shares[0].due_us(), due_us + CHECK_INTERVAL_US);
         assert!(b.try_grow(1, due_us));
         assert!(shares[0].is_due(due_us + CHECK_INTERVAL_US));
-        assert!(!a.is_overdue(due_us), "50 bytes have some time more");
+        assert!(!a.is_overdue(due_us), "50 bytes get extra time");
         assert!(a.is_overdue(due_us + CHECK_INTERVAL_US));
         assert!(!b.is_overdue(due_us + CHECK_INTERVAL_US));
         a.release();

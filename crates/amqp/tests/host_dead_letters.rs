@@ -106,7 +106,11 @@ fn a_cycle_without_a_rejection_ends() {
     world.advance(101);
     assert_eq!((a.counts().0, b.counts().0), (0, 1));
     world.advance(101);
-    assert_eq!((a.counts().0, b.counts().0), (0, 0), "it was in a before");
+    assert_eq!(
+        (a.counts().0, b.counts().0),
+        (0, 0),
+        "dropped: it has been in `a` before"
+    );
     // A queue that dead-letters into itself is a cycle, too.
     let own = world.queue_with("own", &to("own"));
     world.publish("", "own", "round");
@@ -227,7 +231,7 @@ fn cc_is_followed_unless_the_queue_sets_a_routing_key() {
         assert_eq!(got.len(), 1);
         assert!(
             got[0].header("CC").is_some(),
-            "kept, even if it leads nowhere"
+            "kept, even if no queue matches"
         );
         assert_eq!(world.drain(&copy).len(), expected);
         drop(consumer);
@@ -270,7 +274,7 @@ fn cc_that_a_queue_has_replaced_is_not_followed_later() {
         },
         _ => 0,
     });
-    assert_eq!(keys.collect::<Vec<_>>(), [1, 2], "the latest first");
+    assert_eq!(keys.collect::<Vec<_>>(), [1, 2], "latest first");
     assert!(world.drain(&copy).is_empty());
 }
 

@@ -73,7 +73,11 @@ fn a_message_that_cannot_be_routed_now_is_routed_later_and_once() {
     assert_eq!((one.counts().0, two.counts().0), (0, 0));
     world.faults.set(|faults| faults.room_bytes = None);
     world.settle();
-    assert_eq!((one.counts().0, two.counts().0), (0, 0), "it waits");
+    assert_eq!(
+        (one.counts().0, two.counts().0),
+        (0, 0),
+        "waiting for the retry"
+    );
     world.advance(1_001);
     assert_eq!(
         (world.bodies(&one), world.bodies(&two)),
@@ -166,10 +170,13 @@ fn a_deletion_waits_for_dead_messages_read_from_the_disk() {
     world.faults.set(|faults| faults.uncached = true);
     consumer.reject(got[0].id).unwrap();
     world.host.router_tick();
-    let routing = world.host.route_all_dead(&work).expect("one is dead");
+    let routing = world.host.route_all_dead(&work).expect("one dead message");
     world.host.router_tick();
     let context = Context::from_waker(Waker::noop());
-    assert!(routing.poll(&context).is_pending(), "it is not read yet");
+    assert!(
+        routing.poll(&context).is_pending(),
+        "not read from the disk yet"
+    );
     world.settle();
     assert!(routing.poll(&context).is_ready());
     assert_eq!(world.bodies(&dead), ["body"]);

@@ -142,10 +142,7 @@ fn names_are_generated_and_reserved() {
         .declare("", &[], |declare| declare.exclusive = true)
         .unwrap();
     assert!(first.name.starts_with("amq.gen-") && first.name != second.name);
-    assert!(
-        world.broker.topics().is_empty(),
-        "no other protocol sees them"
-    );
+    assert!(world.broker.topics().is_empty(), "hidden");
     assert_eq!(world.routed("", &first.name), [first.name.to_string()]);
     assert_eq!(
         text(world.declare("amq.mine", &[], |_| {})),
@@ -296,7 +293,7 @@ fn a_queue_that_cannot_be_deleted_is_deleted_later() {
     // This queue has a consumer again before the deletion is retried.
     let consumer = world.consumer(&wanted, 1);
     world.broker.tick();
-    assert!(!owned.is_deleted(), "the router has not come yet");
+    assert!(!owned.is_deleted(), "deleted without the router");
     world.advance(1_000);
     assert!(owned.is_deleted() && unused.is_deleted() && !wanted.is_deleted());
     world.declare("owned", &[], |_| {}).unwrap();
@@ -311,7 +308,7 @@ fn a_queue_that_cannot_be_deleted_is_deleted_later() {
     world.advance(1_000);
     let looks_again_ms = world.host.router_tick().unwrap();
     let in_ms = looks_again_ms - world.broker.now_ms();
-    assert!(in_ms > 60_000, "nothing is left to try: {in_ms} ms");
+    assert!(in_ms > 60_000, "a retry is still scheduled: {in_ms} ms");
 }
 
 #[test]
@@ -329,7 +326,7 @@ fn unused_queues_expire() {
     drop(consumer);
     world.host.consumer_left(&queue);
     world.advance(999);
-    assert!(!queue.is_deleted(), "its time has begun anew");
+    assert!(!queue.is_deleted(), "its expiry was restarted");
     world.queue_with("q", &expires);
     world.advance(999);
     assert!(!queue.is_deleted(), "it was declared again");
@@ -553,7 +550,10 @@ fn definitions_are_bounded() {
         while world.declare(&format!("q{declared}"), &[], |_| {}).is_ok() {
             declared += 1;
         }
-        assert_eq!(declared, 9, "round {round}: what was deleted is given back");
+        assert_eq!(
+            declared, 9,
+            "round {round}: deleted definitions do not count"
+        );
         let refused = world
             .host
             .bind_queue(world.owner, "q0", "amq.topic", "#", Table::default());

@@ -71,7 +71,7 @@ fn receive(consumer: &Consumer, count: u32) {
             Poll::Ready(Some(())) => {}
             Poll::Ready(None) => panic!("the queue is gone"),
             Poll::Pending => {
-                assert!(start.elapsed() < PATIENCE, "nothing comes");
+                assert!(start.elapsed() < PATIENCE, "no message arrived");
                 thread::park_timeout(PATIENCE);
             }
         }

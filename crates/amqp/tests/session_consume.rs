@@ -299,7 +299,7 @@ fn a_no_ack_message_is_gone_once_it_is_sent() {
     publish_all(&mut peer, &["1", "2"]);
     peer.prefetch(1, false);
     peer.consume("q", "c", true);
-    assert_eq!(peer.bodies(), ["1", "2"], "a prefetch does not bound it");
+    assert_eq!(peer.bodies(), ["1", "2"], "no prefetch limit");
     drop(peer);
     let mut peer = world.channel();
     assert_eq!(peer.counts("q"), (0, 0));
@@ -322,7 +322,7 @@ fn a_cancelled_consumer_can_still_acknowledge() {
     peer.ask(1, ok, method::BasicCancelOk::ID);
     assert_eq!(peer.counts("q"), (1, 0));
     peer.ack(1, false);
-    assert!(peer.receive().is_empty(), "nothing more is delivered");
+    assert!(peer.receive().is_empty(), "cancelled");
     // The tag may be used again; unacknowledged deliveries belong to the channel.
     peer.consume("q", "c", false);
     assert_eq!(peer.bodies(), ["3"]);
@@ -344,7 +344,7 @@ fn get_takes_one_message_at_a_time() {
     peer.ack(3, false);
     assert_eq!(get(&mut peer, false), Some((4, false, 0, "3".to_owned())));
     assert_eq!(get(&mut peer, false), None);
-    assert_eq!(peer.counts("q"), (0, 0), "it is no consumer");
+    assert_eq!(peer.counts("q"), (0, 0), "`get` adds no consumer");
 }
 
 fn consume_frame(queue: &str, no_ack: bool) -> Vec<u8> {
@@ -430,7 +430,7 @@ fn unsent_deliveries_of_a_cancelled_consumer_are_not_redelivered() {
     let expected: Vec<_> = numbers
         .map(|(tag, number)| (tag, false, body(number)))
         .collect();
-    assert!(got == expected, "in their order, and not a second time");
+    assert!(got == expected, "in order, and not redelivered");
 }
 
 #[test]
@@ -506,7 +506,7 @@ fn direct_reply_to_reaches_the_requester() {
         ..Default::default()
     };
     server.publish_with("", &reply_to, &answer, "4", true);
-    assert!(server.receive().is_empty(), "it was routed");
+    assert!(server.receive().is_empty(), "not returned as unroutable");
     let got = client.receive();
     assert_eq!(got[0].delivery().2, "4");
     assert_eq!(got[0].properties().correlation_id, Some("1"));
@@ -584,7 +584,7 @@ fn a_dead_letter_is_routed_by_bcc_too() {
     assert!(got[0].properties().headers.unwrap_or_default().is_empty());
     peer.nack(1, false, false);
     world.settle();
-    assert_eq!(peer.bodies(), ["m"], "its own key leads back");
+    assert_eq!(peer.bodies(), ["m"], "by its own key");
     assert_eq!(peer.counts("blind"), (2, 0));
 }
 

@@ -67,7 +67,7 @@ fn a_fan_out_is_made_in_turns_and_confirmed_at_its_end() {
     let first = copies(&world);
     assert!((1..=TURN_MAX).contains(&first), "{first} copies at first");
     world.log.step();
-    assert!(!peer.poll_once(), "no confirm before all are made");
+    assert!(!peer.poll_once(), "confirmed before all copies were made");
     assert!(peer.session.wants_turn());
     let turns = turns(&mut peer, copies(&world));
     assert!(turns >= QUEUES / TURN_MAX - 2, "{turns} turns");

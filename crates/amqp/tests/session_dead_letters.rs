@@ -104,7 +104,10 @@ fn many_dead_letters_are_left_to_the_router_and_the_next_method_waits() {
     let mut peer = consuming(&world, COUNT);
     peer.send(&[nack(0, true), get()].concat());
     assert!(!peer.session.wants_input());
-    assert!(peer.receive().is_empty(), "the answer came too early");
+    assert!(
+        peer.receive().is_empty(),
+        "answered before the messages were routed"
+    );
     let dead = world.host.queue(world.host.owner(), "dead").unwrap();
     let at_once = dead.counts().0 as usize;
     assert!((1..1_000).contains(&at_once), "{at_once} in one turn");
@@ -154,7 +157,10 @@ fn a_queue_that_another_connection_deletes_loses_no_dead_letter() {
     world.broker.tick();
     let mut other = world.channel();
     other.send(&delete());
-    assert!(other.receive().is_empty(), "the answer came too early");
+    assert!(
+        other.receive().is_empty(),
+        "answered before the messages were routed"
+    );
     world.host.router_tick();
     assert_eq!(other.receive()[0].id(), method::QueueDeleteOk::ID);
     assert_eq!(other.counts("dead").0 as usize, COUNT);

@@ -31,7 +31,7 @@ fn a_large_body_is_sent_from_the_log_and_a_small_one_is_copied() {
         let get = crate::session_common::method_frame(1, &Method::BasicGet(get));
         peer.show(&get);
         let got = polled(&mut peer);
-        assert!(got.len() > length, "it is in memory");
+        assert!(got.len() > length, "the body is in the output");
         assert_eq!(got.bytes.len() < length, is_shared, "of {length} bytes");
         peer.method(
             1,
@@ -134,7 +134,7 @@ fn one_connection_cannot_hold_all_of_the_memory() {
     peer.send(&crate::session_common::frame(8, 0, &[]));
     peer.send(&frames[1]);
     peer.send(&frames[2]);
-    assert_eq!(peer.closed().0, 506, "more than half");
+    assert_eq!(peer.closed().0, 506, "over half of the budget");
     assert_eq!(memory.bytes(), 0);
 }
 
@@ -146,7 +146,7 @@ fn an_old_unfinished_content_ends_its_connection_once_memory_is_tight() {
     let mut first = world.channel();
     begin_contents(&mut first, 2);
     world.advance(60_000);
-    assert!(first.receive().is_empty(), "nobody needs the memory");
+    assert!(first.receive().is_empty(), "the budget is not tight");
     let held = memory.bytes();
     let mut others: Vec<Peer<'_>> = (0..2).map(|_| world.channel()).collect();
     others.iter_mut().for_each(|other| begin_contents(other, 2));
@@ -176,7 +176,7 @@ fn an_old_transaction_ends_its_connection_once_memory_is_tight() {
     assert!(memory.bytes() > 24_000);
     world.advance(31_000);
     assert_eq!(peers[0].closed().0, 506);
-    assert!(memory.bytes() < 20_000, "now there is room");
+    assert!(memory.bytes() < 20_000, "memory released");
     assert!(peers[1].receive().is_empty());
     assert!(peers[2].receive().is_empty());
 }

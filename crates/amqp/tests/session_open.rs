@@ -144,7 +144,10 @@ fn a_login_waits_for_a_verdict_from_elsewhere() {
     assert_eq!(ids(peer.receive()), [start]);
     assert!(!peer.session.wants_input());
     let verification = peer.session.take_verification().unwrap();
-    assert!(peer.session.take_verification().is_none(), "asked once");
+    assert!(
+        peer.session.take_verification().is_none(),
+        "taken only once"
+    );
     peer.turn();
     assert!(peer.receive().is_empty());
     peer.session.logged_in(verification.run());
@@ -365,7 +368,7 @@ fn frames_in_a_wrong_place_end_the_connection() {
         let mut peer = world.channel();
         peer.send(bytes);
         assert_eq!(peer.closed().0, 501);
-        assert!(peer.session.is_ended(), "nothing behind it can be read");
+        assert!(peer.session.is_ended(), "ends without waiting for close-ok");
     }
 }
 

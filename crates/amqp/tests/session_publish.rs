@@ -126,7 +126,7 @@ fn contents_received_in_pieces_share_one_memory_budget() {
         peer.send(frame);
     }
     assert_eq!(peer.closed().0, 506);
-    assert_eq!(memory.bytes(), 0, "all of it was given back");
+    assert_eq!(memory.bytes(), 0, "memory not released");
 }
 
 #[test]

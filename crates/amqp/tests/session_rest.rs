@@ -125,7 +125,7 @@ fn an_idle_publisher_keeps_no_deleted_queue_in_memory() {
     world.settle();
     let held = queue.strong_count();
     publisher.turn();
-    assert!(queue.strong_count() < held, "its route is forgotten");
+    assert!(queue.strong_count() < held, "its route is no longer cached");
 }
 
 /// A batch with a malformed record and a valid checksum.

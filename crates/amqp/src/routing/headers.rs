@@ -249,10 +249,10 @@ mod tests {
             &[x_match("any"), COLOUR, SIZE],
             &[("size", Value::I32(8))]
         ));
-        assert!(matches(&[], &[COLOUR]), "nothing is asked for");
+        assert!(matches(&[], &[COLOUR]), "no argument to match");
         assert!(
             !matches(&[x_match("any")], &[COLOUR]),
-            "nothing can be found"
+            "no argument can match"
         );
     }
 

@@ -390,7 +390,7 @@ pub fn to_queue(
 
 /// The text of an expected error.
 pub fn text<T: std::fmt::Debug>(result: Result<T, Exception>) -> String {
-    result.expect_err("it was to be refused").to_string()
+    result.expect_err("an error was expected").to_string()
 }
 
 /// SplitMix64: a small random generator with a seed, the same on every machine.

@@ -203,7 +203,9 @@ pub struct Got {
 
 impl Got {
     pub fn method(&self) -> Method<'_> {
-        Method::read(&self.payload).unwrap().expect("it is known")
+        Method::read(&self.payload)
+            .unwrap()
+            .expect("a known method")
     }
 
     pub fn id(&self) -> MethodId {
@@ -468,7 +470,7 @@ impl Peer<'_> {
     /// The code and text of the close that was received last.
     pub fn closed(&mut self) -> (u16, String) {
         let all = self.receive();
-        let last = all.last().expect("something came");
+        let last = all.last().expect("a method was received");
         let (code, text) = last.close();
         (code, text.to_owned())
     }
@@ -523,7 +525,7 @@ pub fn publish_frames(
 pub fn frames_of(mut bytes: &[u8]) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     while !bytes.is_empty() {
-        let frame = peek_frame(bytes, u32::MAX).unwrap().expect("it is whole");
+        let frame = peek_frame(bytes, u32::MAX).unwrap().expect("a whole frame");
         let (one, rest) = bytes.split_at(frame.len_bytes());
         frames.push(one.to_vec());
         bytes = rest;
@@ -535,7 +537,7 @@ fn got_of(bytes: &[u8]) -> Vec<Got> {
     let mut rest = bytes;
     let mut all: Vec<Got> = Vec::new();
     while !rest.is_empty() {
-        let frame = peek_frame(rest, u32::MAX).unwrap().expect("it is whole");
+        let frame = peek_frame(rest, u32::MAX).unwrap().expect("a whole frame");
         rest = &rest[frame.len_bytes()..];
         match frame.kind {
             FrameType::Method => all.push(Got {
@@ -545,12 +547,12 @@ fn got_of(bytes: &[u8]) -> Vec<Got> {
                 body: Vec::new(),
             }),
             FrameType::Header => {
-                let last = all.last_mut().expect("a method comes before");
+                let last = all.last_mut().expect("a method before its content");
                 last.header = frame.payload.to_vec();
             }
             FrameType::Body => {
                 assert!(frame.len_bytes() <= FRAME_BYTES_MAX as usize);
-                let last = all.last_mut().expect("a method comes before");
+                let last = all.last_mut().expect("a method before its content");
                 last.body.extend_from_slice(frame.payload);
             }
             FrameType::Heartbeat => {}

@@ -116,7 +116,7 @@ fn the_history_fits_into_a_frame_beside_what_the_message_has() {
         let written = Properties::read(&bytes).unwrap();
         let read = Deaths::read(written.headers.unwrap());
         for (read, death) in read.all.iter().zip(&deaths.all) {
-            assert_eq!(read.queue, death.queue, "the latest stay");
+            assert_eq!(read.queue, death.queue, "the latest entries are kept");
         }
         assert_eq!(read.first, deaths.first);
         let whole = read.all.iter().filter(|death| !death.keys.is_empty());

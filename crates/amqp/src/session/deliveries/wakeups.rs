@@ -122,14 +122,14 @@ mod tests {
         assert_eq!(
             count.0.load(Ordering::SeqCst),
             1,
-            "woken once, until asked again"
+            "one wake-up until the next `take`"
         );
         ready.take(&cx, &mut slots);
         assert_eq!(slots, [1, 2]);
         one.wake();
         slots.clear();
         ready.take(&cx, &mut slots);
-        assert!(slots.is_empty(), "it was not looked at since");
+        assert!(slots.is_empty(), "not polled since");
         one.context().waker().wake_by_ref();
         ready.take(&cx, &mut slots);
         assert_eq!(slots, [1]);
