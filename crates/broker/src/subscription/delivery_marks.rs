@@ -1,7 +1,8 @@
-//! Tells the journal how far delivery has got, before a consumer hears of it
-//! ([`crate::subscription::ledger::marks`]).
+//! Writes each partition's delivery mark to the journal before a message above the old mark reaches
+//! a consumer ([`crate::subscription::ledger::marks`]).
 //!
-//! All of it is written under the subscription's lock, so that the last entry is the true one.
+//! Marks are written under the subscription's lock, so the last entry in the journal is the newest
+//! mark.
 
 use cloverleaf_log::{Offset, invariant};
 
@@ -10,11 +11,12 @@ use crate::subscription::dispatch::partition_number;
 use crate::subscription::run::Run;
 use crate::subscription::{Subscription, SubscriptionState};
 
-/// Delivery rests when there was none for so long.
+/// A mark is lowered to the exact offset after this time without a delivery.
 const REST_MS: u64 = 5_000;
 
 impl Subscription {
-    /// Messages below `end` are about to be delivered for the first time.
+    /// Call before messages below `end` are delivered for the first time: raises the journal's mark
+    /// if it is below `end`.
     #[inline]
     pub(crate) fn mark(
         &self,
@@ -33,7 +35,8 @@ impl Subscription {
         }
     }
 
-    /// Takes promises back where delivery rests. Called by the housekeeping.
+    /// Lowers the marks of partitions without recent deliveries to the exact offset. The
+    /// housekeeping thread calls it.
     pub(crate) fn rest_marks(&self, state: &mut SubscriptionState, now_ms: u64) {
         if !state.timers.take_marks_due(now_ms) {
             return;
@@ -47,7 +50,7 @@ impl Subscription {
         }
     }
 
-    /// The broker ends: the journal is told the exact place.
+    /// At an orderly shutdown: lowers every mark in the journal to the exact offset.
     pub(crate) fn take_back_marks(&self) {
         if self.volatile {
             return;
@@ -59,7 +62,7 @@ impl Subscription {
         self.write_marks(rested.map(entry).collect());
     }
 
-    /// The entries that a snapshot of the journal needs for its delivery marks.
+    /// The delivery marks as entries for a snapshot of the journal.
     pub(crate) fn delivered_entries(&self) -> Vec<Entry> {
         let state = self.state.lock();
         let marks = (0u32..).zip(state.ledger.marks().iter());
@@ -82,7 +85,8 @@ impl Subscription {
         if entries.is_empty() {
             return;
         }
-        // A journal that takes nothing is replaced by a snapshot, which has what memory has.
+        // A failed write needs no retry: after it the journal is replaced by a snapshot of the
+        // state in memory.
         if let Err(error) = self.shared.write(&entries) {
             tracing::debug!(subscription = ?self, %error, "cannot write how far delivery has got");
         }
@@ -90,8 +94,8 @@ impl Subscription {
 }
 
 impl SubscriptionState {
-    /// Panics unless a run of new messages is what comes next, the kernel has it, and the journal
-    /// was told that it is delivered, if it is to know.
+    /// Panics unless `run` starts at the next undelivered offset, the kernel has its messages, and
+    /// the journal's delivery mark covers them (volatile subscriptions have no mark).
     #[inline]
     pub(crate) fn check_new(&self, subscription: &Subscription, partition: usize, run: &Run) {
         invariant!(

@@ -1,6 +1,7 @@
 //! Dead messages for a caller that routes them itself, without a dead-letter topic in between.
 //!
-//! They stay in their subscription until it is told that they are elsewhere, so no crash loses one.
+//! A dead message stays in its subscription until the caller confirms that its copy is stored
+//! elsewhere, so no crash loses one.
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -11,31 +12,32 @@ use crate::message::{DeadReason, MessageId};
 use crate::namespace::Name;
 use crate::subscription::{Subscription, SubscriptionState};
 
-/// A message that is delivered to nobody any more.
+/// A message that will not be delivered again and waits to be dead-lettered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Died {
-    /// Where it lies.
+    /// Its partition and offset.
     pub id: MessageId,
-    /// Why.
+    /// Why it is dead.
     pub reason: DeadReason,
     /// How often it was delivered.
     pub attempts: u16,
 }
 
-/// Hears of a subscription with dead messages.
+/// Called with a subscription that has new dead messages.
 type DeathListener = Box<dyn Fn(&Arc<Subscription>) + Send + Sync>;
 
-/// A router of the messages that would go to a dead-letter topic.
+/// Replaces a dead-letter topic: dead messages are routed by its owner.
 pub(crate) struct DeadRouter {
-    /// The dead-letter topic that it replaces.
+    /// The name of the dead-letter topic that is replaced.
     to: String,
     told: DeathListener,
 }
 
 impl Broker {
-    /// Messages whose dead letters would go to the topic `to` are not written there from now on:
-    /// `told` hears of the subscriptions that have some ([`Subscription::take_died`]). It must not
-    /// call the broker. The first one who asks for it in a namespace stays.
+    /// Registers a router: from now on, dead messages of subscriptions whose dead-letter topic is
+    /// `to` are not written to that topic. Instead `told` is called with each subscription that has
+    /// some, and fetches them by [`Subscription::take_died`]. `told` must not call the broker. A
+    /// namespace keeps its first router; a later registration is logged and ignored.
     pub fn route_dead<'a>(
         &self,
         to: impl Into<Name<'a>>,
@@ -56,20 +58,20 @@ impl Broker {
 }
 
 impl Subscription {
-    /// Takes what has died and nobody has taken yet. It is gone once [`Self::letters_written`] says
-    /// so.
+    /// Takes the dead messages that no earlier call has taken. They stay in the ledger until
+    /// [`Self::letters_written`] confirms them.
     #[must_use]
     pub fn take_died(&self) -> Vec<Died> {
         self.state.lock().take_died()
     }
 
-    /// Whether it has dead messages whose letters are not written yet.
+    /// Whether it has dead messages whose dead letters are not written yet.
     #[must_use]
     pub fn has_dead(&self) -> bool {
         self.state.lock().ledger.dead() > 0
     }
 
-    /// The letters of these dead messages are written, or not wanted: they are done with.
+    /// Settles dead messages: their dead letters are written, or no dead letters are wanted.
     pub fn letters_written(self: &Arc<Self>, ids: &[MessageId]) {
         self.change(|state| {
             for id in ids {
@@ -82,17 +84,19 @@ impl Subscription {
             .fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Notes that copies of these messages are written where they go but not synced yet: after
-    /// `kill -9` the originals count as acknowledged, after a power loss they do not. Once the
-    /// copies are synced, the caller acknowledges the originals, or calls [`Self::letters_written`]
-    /// for dead ones. With `has_moved` false it takes the note back: the copies failed.
+    /// Records in the journal that copies of these messages are written to their destination but
+    /// not synced yet: after `kill -9` the originals count as acknowledged, after a power loss they
+    /// do not. Once the copies are synced, the caller acknowledges the originals, or calls
+    /// [`Self::letters_written`] for dead ones. `has_moved` false revokes the record, because the
+    /// copies failed.
     pub fn note_moved(self: &Arc<Self>, ids: &[MessageId], has_moved: bool) {
         let mut state = self.state.lock();
         state.ledger.note_moved(ids, has_moved);
         self.finish(state);
     }
 
-    /// Tells the one that sees to the dead messages of this subscription that there are some.
+    /// Notifies the router or, without one, the housekeeping thread that the subscription has dead
+    /// messages.
     pub(crate) fn tell_died(self: &Arc<Self>) {
         match self.dead_router() {
             Some(router) => (router.told)(self),
@@ -100,7 +104,7 @@ impl Subscription {
         }
     }
 
-    /// The router of its dead messages, if they are not written to their topic.
+    /// The router that replaces its dead-letter topic, if there is one.
     pub(crate) fn dead_router(&self) -> Option<Arc<DeadRouter>> {
         let options = self.options();
         let to = options.dead_letter.as_deref()?;

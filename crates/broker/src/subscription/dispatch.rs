@@ -1,12 +1,13 @@
-//! Dispatch: the way of messages from the log to a consumer's outbox.
+//! Dispatch: moves messages from the log to a consumer's outbox.
 //!
-//! A message goes to a consumer with room in its window; `consumer/slots/choice.rs` says to which.
-//! Requeued messages of a partition go before new ones. Everything happens under the subscription's
-//! lock and waits for no disk: what memory and page cache do not have is read elsewhere, and
-//! dispatched when it comes.
+//! Each run of messages goes to a consumer with free slots in its window;
+//! `consumer/slots/choice.rs` selects the consumer. Requeued messages of a partition go before new
+//! ones. Dispatch runs under the subscription's lock and never waits for the disk: batches that are
+//! neither in the log's memory nor in the page cache are read by a reader thread, and the end of
+//! that read dispatches again.
 //!
-//! Messages that no consumer takes are looked at by others afterwards: `length.rs` drops the head
-//! of a queue that is too long, `expiry.rs` messages that have expired there.
+//! Messages that no consumer takes are examined afterwards: `length.rs` drops the oldest messages
+//! of a queue that is too long, and `expiry.rs` drops expired messages at the head.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -23,72 +24,75 @@ use crate::subscription::readers::ReaderKind;
 use crate::subscription::run::{Inspection, Pick, Run, Seek, Verdict};
 use crate::subscription::{Subscription, SubscriptionState};
 
-/// After a failed read the subscription asks again this much later.
+/// Delay before a failed read is tried again.
 const READ_RETRY_MS: u64 = 1_000;
 
-/// Bytes of records that are stepped over in one go; then the housekeeping goes on with it, so that
-/// a filter over a long backlog holds up nobody.
+/// One dispatch steps over at most this many bytes of records. The housekeeping thread then
+/// continues, so that a filter over a long backlog does not hold the lock for long.
 pub(crate) const STEPPED_BYTES_MAX: u64 = 1 << 20;
 
-/// Dead messages that wait for their letters; more wait in the log.
+/// Upper limit of messages whose dead letters are not written yet. When it is reached, dying
+/// messages stay in the queue.
 pub(crate) const DEAD_MAX: u64 = 4_096;
 
-/// Why there is nothing to see in a partition.
+/// Why the head of a partition offers no message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Blank {
-    /// There is nothing.
+    /// The partition has no further message.
     Nothing,
-    /// It is being read or inflated, or waits for something else: a dispatch follows.
+    /// The head is being read or inflated, or something else must finish first. A dispatch follows
+    /// then.
     Waiting,
 }
 
-/// The front of a partition, as a dispatch finds it.
+/// The head of a partition, as one scan finds it.
 pub(crate) enum Sight {
     Run(Seen),
-    /// Offsets without messages were stepped over: look again.
+    /// Offsets without messages were stepped over: scan again.
     SteppedOver,
     Blank(Blank),
 }
 
-/// Messages with one fate at the front of a partition.
+/// A run of messages with the same verdict at the head of a partition.
 pub(crate) struct Seen {
     pub(crate) partition: usize,
     pub(crate) kind: ReaderKind,
     pub(crate) run: Run,
     pub(crate) batch: Batch,
-    /// How often they were delivered so far.
+    /// How often these messages were delivered before.
     attempts: u16,
 }
 
-/// The outcome for the front of a partition.
+/// The result of one attempt to deliver from the head of a partition.
 pub(crate) enum Found {
-    /// Messages were handed over.
+    /// Messages were put into a consumer's outbox.
     Delivered,
-    /// Something was stepped over, so many bytes: look again.
+    /// Messages or empty offsets were stepped over, with this many bytes: try again.
     SteppedOver(u32),
-    /// Nothing that can be delivered now.
+    /// No message can be delivered now.
     Blank(Blank),
 }
 
-/// A look for messages that can be delivered, under the subscription's lock.
+/// One dispatch of a subscription, under its lock.
 pub(crate) struct DispatchRound<'a> {
     pub(super) subscription: &'a Arc<Subscription>,
     pub(super) state: &'a mut SubscriptionState,
     now_us: u64,
     pub(super) now_ms: u64,
     pub(super) stepped_bytes: u64,
-    /// A consumer was waiting already when these messages came: they are delivered even if they
+    /// A consumer was idle when these messages were published: they are delivered even if they
     /// expire at once (a TTL of 0).
     is_direct: bool,
 }
 
 impl Subscription {
-    /// Delivers as much as consumers have room for, and looks after what stays.
+    /// Delivers as many messages as consumers' windows allow, then drops excess and expired
+    /// messages from the head.
     pub(crate) fn dispatch(self: &Arc<Self>, state: &mut SubscriptionState) {
         self.dispatch_at(state, self.shared.clock.now_us());
     }
 
-    /// As [`Self::dispatch`], for who knows the time.
+    /// As [`Self::dispatch`], with a time that the caller has read already.
     pub(crate) fn dispatch_at(self: &Arc<Self>, state: &mut SubscriptionState, now_us: u64) {
         if !state.closed {
             DispatchRound::new(self, state, now_us).run();
@@ -100,7 +104,8 @@ impl Subscription {
         Inspection::new(&self.options, &self.filter)
     }
 
-    /// A batch that takes long to inflate is not inflated under the lock.
+    /// Inflates a batch on the inflater's thread, because it is too large to inflate under the
+    /// lock.
     fn start_inflating(
         self: &Arc<Self>,
         partition: usize,
@@ -135,7 +140,7 @@ impl Subscription {
             let source = readers.of(partition, kind);
             match result {
                 Ok(batches) if !batches.is_empty() => source.arrived(batches),
-                // Nothing readable there yet: as good as an error, for now.
+                // The log has nothing readable at this offset yet: retry as after an error.
                 Ok(_) => {
                     source.failed(retry_ms);
                     timers.retry_at(retry_ms);
@@ -179,7 +184,7 @@ impl<'a> DispatchRound<'a> {
         self.state.consumers.wake_pulls();
     }
 
-    /// Whether enough was stepped over in one go.
+    /// Whether this dispatch has stepped over as many bytes as it may ([`STEPPED_BYTES_MAX`]).
     pub(super) fn is_over(&self) -> bool {
         self.stepped_bytes >= STEPPED_BYTES_MAX
     }
@@ -192,8 +197,8 @@ impl<'a> DispatchRound<'a> {
         }
         let is_hungry = self.subscription.hungry.load(Ordering::Relaxed);
         if was_caught_up && is_hungry && self.state.log.about_waiting(&self.state.ledger) == 0 {
-            // The usual case of an acknowledgement: nothing to deliver. `hungry` stays set, so the
-            // next append dispatches.
+            // The usual case after an acknowledgement: nothing to deliver. `hungry` stays set, so
+            // the next append dispatches.
             self.state.caught_up = true;
             return;
         }
@@ -216,7 +221,7 @@ impl<'a> DispatchRound<'a> {
                 }
                 Some(shared) => match self.deliver_within(&shared, slot, wanted) {
                     Some(found) => found,
-                    // Others took the last places in the shared window.
+                    // Other consumers took the last slots of the shared window.
                     None => continue,
                 },
             };
@@ -232,21 +237,22 @@ impl<'a> DispatchRound<'a> {
                 self.state.caught_up = blank == Blank::Nothing;
                 return;
             }
-            // An append may have come between the last look and `hungry`: look once more.
+            // An append may have happened after the scan and before `hungry` was set: scan once
+            // more.
             fence(Ordering::SeqCst);
         }
     }
 
-    /// As [`Self::deliver_some`], for a consumer that shares a window: places in it are taken
-    /// first. `None`: there are none.
+    /// As [`Self::deliver_some`], for a consumer that shares a window: reserves slots in the shared
+    /// window first. `None`: the shared window is full.
     fn deliver_within(
         &mut self,
         shared: &Arc<SharedWindow>,
         slot: u32,
         wanted: u64,
     ) -> Option<Found> {
-        // Reserve no more places than messages may be waiting: a reserved place is lost to the
-        // other consumers of this window meanwhile.
+        // Reserve no more slots than messages may be waiting, because other consumers cannot use a
+        // reserved slot meanwhile.
         let quota =
             shared.reserve(wanted.min(self.state.log.about_waiting(&self.state.ledger).max(1)));
         if quota == 0 {
@@ -267,8 +273,8 @@ impl<'a> DispatchRound<'a> {
         Some(found)
     }
 
-    /// Gives one run of messages to a consumer, from the partition whose turn it is.
-    /// [`Found::SteppedOver`]: that was enough for one go.
+    /// Delivers one run of messages to a consumer, from the partition whose turn it is. Returns
+    /// [`Found::SteppedOver`] when this dispatch has stepped over enough.
     pub(crate) fn deliver_some(&mut self, slot: u32, quota: u64) -> Found {
         let count = self.state.log.count();
         let mut blank = Blank::Nothing;
@@ -314,7 +320,8 @@ impl<'a> DispatchRound<'a> {
         }
     }
 
-    /// Looks at the front of a partition: up to `quota` messages, if they can be delivered.
+    /// Scans the head of a partition: finds the next run, of up to `quota` messages if they can be
+    /// delivered.
     pub(crate) fn sight(&mut self, partition: usize, quota: u64) -> Sight {
         match self.state.ledger.first_ready(partition_number(partition)) {
             Some(ready) => self.sight_requeued(partition, ready, quota),
@@ -445,7 +452,7 @@ impl<'a> DispatchRound<'a> {
         self.hand_over(slot, delivery);
     }
 
-    /// Hands over a delivery and counts it.
+    /// Puts a delivery into the consumer's outbox and counts it.
     fn hand_over(&mut self, slot: u32, delivery: Delivery) {
         let count = delivery.count;
         let bytes_max = u64::from(self.subscription.shared.options.outbox_bytes_max);
@@ -472,7 +479,8 @@ impl<'a> DispatchRound<'a> {
         }
     }
 
-    /// The batch that holds or follows `from`, unless it has to be waited for.
+    /// The batch that contains `from` or is the next one after it. `Err`: there is none, or it must
+    /// be read or inflated first.
     fn front(
         &mut self,
         partition: usize,
@@ -482,7 +490,8 @@ impl<'a> DispatchRound<'a> {
         let log = self.state.log.partition(partition).clone();
         let bytes_max = match kind {
             ReaderKind::New => self.subscription.shared.options.read_bytes_max,
-            // One message is wanted, its neighbours perhaps.
+            // Requeued messages lie scattered: the read wants one message and perhaps its
+            // neighbours.
             ReaderKind::Requeued => self.subscription.shared.options.read_bytes_max / 8,
         };
         let source = self.state.readers.of(partition, kind);
@@ -518,10 +527,10 @@ pub(crate) fn partition_number(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }
 
-/// How long a batch has waited since its last message was published.
+/// Milliseconds since the last message of the batch was published.
 fn waited_ms(batch: &Batch, now_ms: u64) -> u32 {
     let now_ms = i64::try_from(now_ms).unwrap_or(i64::MAX);
-    // A batch without a time has a negative one.
+    // The log marks a batch without a timestamp by a negative one.
     match batch.max_timestamp_ms() {
         published_ms @ 0.. => {
             u32::try_from(now_ms.saturating_sub(published_ms).max(0)).unwrap_or(u32::MAX)

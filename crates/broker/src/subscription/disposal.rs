@@ -1,4 +1,4 @@
-//! The disposal of messages at the front of a partition that no consumer is to get.
+//! Removal of messages at the head of a partition that must not be delivered (now).
 
 use crate::message::DeadReason;
 use crate::subscription::dispatch::{
@@ -8,7 +8,7 @@ use crate::subscription::readers::ReaderKind;
 use crate::subscription::run::Verdict;
 
 impl DispatchRound<'_> {
-    /// Does with messages what their verdict says, which is not to deliver them.
+    /// Applies a verdict other than "deliver": delays, skips, dead-letters or drops the messages.
     pub(crate) fn dispose(&mut self, seen: &Seen) -> Found {
         let index = partition_number(seen.partition);
         let all_went = match (seen.run.verdict, seen.kind) {
@@ -43,9 +43,10 @@ impl DispatchRound<'_> {
         }
     }
 
-    /// Takes messages out of the queue; into the dead letters if there is a reason, and somebody
-    /// wants these. `false`: not all went, because too many letters wait to be written. A dispatch
-    /// follows when they are.
+    /// Removes messages from the queue. They become dead letters if there is a `reason` and the
+    /// subscription has a dead-letter topic; otherwise they are dropped. Returns `false` if some
+    /// stay because too many dead letters wait to be written; a dispatch follows when these are
+    /// written.
     pub(crate) fn discard(&mut self, seen: &Seen, reason: Option<DeadReason>) -> bool {
         let (index, run) = (partition_number(seen.partition), seen.run);
         let reason = reason.filter(|_| self.subscription.options().dead_letter.is_some());
@@ -77,7 +78,7 @@ impl DispatchRound<'_> {
         all_went
     }
 
-    /// The reader goes on behind what was seen.
+    /// Moves the partition's reader past the run.
     fn step_behind(&mut self, seen: &Seen) {
         let (position, end) = (seen.run.next_position, seen.run.end());
         let readers = &mut self.state.readers;

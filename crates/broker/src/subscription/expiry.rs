@@ -1,6 +1,8 @@
-//! Messages that expire while no consumer takes them: they go when they are the foremost ones.
+//! Expiry of messages that no consumer takes: a message is dropped once it has expired and is at
+//! the head of its partition.
 //!
-//! As RabbitMQ has it, a message behind one that lives longer expires when it comes to the front.
+//! As in RabbitMQ, a message that expires before the one ahead of it stays until it reaches the
+//! head.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -12,17 +14,17 @@ use crate::subscription::ledger::Ledger;
 use crate::subscription::ledger::leases::NEVER_MS;
 use crate::subscription::run::Verdict;
 
-/// The front of a partition once everything that has expired is gone.
+/// The head of a partition after the expired messages are gone.
 enum Head {
-    /// A message that expires then.
+    /// A message that expires at this time, in milliseconds since the epoch.
     Until(u64),
-    /// No message.
+    /// The partition has no message that waits.
     Empty,
-    /// Something is under way; a dispatch follows.
+    /// The head is not known yet (a read is under way, for example); a dispatch follows.
     Waiting,
 }
 
-/// The foremost message of each partition and when it expires, as far as that is known.
+/// The message at the head of each partition and its expiry time in milliseconds, as far as known.
 #[derive(Debug)]
 pub(crate) struct ForemostMessages(Vec<Option<(Offset, u64)>>);
 
@@ -31,12 +33,12 @@ impl ForemostMessages {
         Self(vec![None; partitions])
     }
 
-    /// The topic has more partitions now.
+    /// Adds entries for the topic's new partitions.
     pub(crate) fn grow(&mut self, partitions: usize) {
         self.0.resize(partitions, None);
     }
 
-    /// When the message at `front` expires, if that is known and still to come.
+    /// When the message at `front` expires, if that is known and lies in the future.
     fn known(&self, partition: usize, front: impl Fn() -> Offset, now_ms: u64) -> Option<u64> {
         let known = self.0[partition];
         let known = known.filter(|(offset, at_ms)| *offset == front() && *at_ms > now_ms);
@@ -56,8 +58,8 @@ impl Subscription {
 }
 
 impl DispatchRound<'_> {
-    /// Takes away what has expired at the front of each partition, and sees to it that the
-    /// housekeeping calls when the next message does.
+    /// Drops expired messages from the head of each partition, and sets the timer for the next
+    /// expiry.
     pub(crate) fn expire_heads(&mut self) {
         let mut expiry_ms = NEVER_MS;
         for partition in 0..self.state.log.count() {
@@ -68,7 +70,7 @@ impl DispatchRound<'_> {
         }
         self.state.timers.expire_at(expiry_ms);
         if self.state.consumers.is_empty() {
-            // Without consumers, batches that were read ahead need not wait in memory.
+            // Without consumers nothing needs the batches that were read ahead: free their memory.
             self.state.readers.clear();
         }
     }
@@ -97,11 +99,12 @@ impl DispatchRound<'_> {
                 Sight::SteppedOver => {}
                 Sight::Blank(Blank::Waiting) => return Head::Waiting,
                 Sight::Blank(Blank::Nothing) => {
-                    // The next append has to be looked at, whether or not a consumer waits for it.
+                    // The next append must dispatch even if no consumer waits for it, to set its
+                    // expiry timer.
                     if self.subscription.hungry.swap(true, Ordering::SeqCst) {
                         return Head::Empty;
                     }
-                    // It may have come meanwhile: look once more.
+                    // An append may have happened before the flag was set: scan once more.
                     fence(Ordering::SeqCst);
                 }
             }
@@ -109,7 +112,8 @@ impl DispatchRound<'_> {
     }
 }
 
-/// The offset of the foremost message that waits, about: messages may be missing there.
+/// The offset of the first waiting message. Approximate: the log may have no message at that
+/// offset.
 fn front_of(ledger: &Ledger, partition: usize) -> Offset {
     let index = partition_number(partition);
     let ready = ledger.first_ready(index).map(|ready| ready.first);

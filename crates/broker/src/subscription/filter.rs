@@ -1,8 +1,8 @@
-//! The filter of the messages that a subscription wants: subject patterns as NATS has them.
+//! Selects the messages that a subscription wants: subject patterns in NATS's syntax.
 //!
 //! Tokens are separated by `.`; `*` stands for one token, a final `>` for one or more.
 
-/// A compiled list of patterns. An empty one lets everything pass.
+/// A compiled list of patterns. An empty list matches every message.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Filter {
     patterns: Vec<Vec<String>>,
@@ -20,7 +20,8 @@ impl Filter {
         self.patterns.is_empty()
     }
 
-    /// Whether a message with this subject is wanted. One without a subject passes no pattern.
+    /// Whether a message with this subject is wanted. A message without a subject matches no
+    /// pattern.
     pub(crate) fn matches(&self, subject: Option<&[u8]>) -> bool {
         if self.passes_all() {
             return true;

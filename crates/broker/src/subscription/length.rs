@@ -1,7 +1,8 @@
-//! Limits of the messages that wait, by number and by bytes of their bodies.
+//! Limits on the messages that wait: their number and the bytes of their bodies.
 //!
-//! The bytes are kept in `waiting_bytes.rs`. Messages from before the process are counted once,
-//! from the newest segment back until the limit is reached: whatever is older is over it anyway.
+//! `waiting_bytes.rs` counts the bytes. Messages that earlier processes stored are counted once at
+//! the start, from the newest segment back until the limit is reached: older ones exceed it in any
+//! case.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,21 +20,21 @@ use crate::subscription::{Subscription, SubscriptionState};
 use crate::topic::Topic;
 use crate::topic::partition::Partition;
 
-/// Bytes that are read at once when bodies are counted.
+/// Bytes per read when bodies are counted.
 const COUNT_BYTES: usize = 1 << 20;
 
 impl Subscription {
-    /// Whether the oldest messages go when too many wait.
+    /// Whether the oldest messages are dropped when too many wait.
     pub(crate) fn drops_head(&self) -> bool {
         self.is_limited() && self.options().overflow == Overflow::DropHead
     }
 
-    /// Whether it matters how many messages wait.
+    /// Whether the number or the bytes of waiting messages are limited.
     pub(crate) fn is_limited(&self) -> bool {
         self.options().length_max.is_some() || self.options().length_bytes_max.is_some()
     }
 
-    /// Whether messages with bodies of so many bytes may be published: then they are counted, until
+    /// Reserves queue length for a publish: `false` refuses it. Its bytes count as waiting until
     /// [`Self::place_decided`].
     fn take_place(&self, count: u64, bytes: u64, may_refuse: bool) -> bool {
         let mut state = self.state.lock();
@@ -63,7 +64,7 @@ impl Subscription {
         true
     }
 
-    /// A publish of so many bytes happened, or did not after all.
+    /// Ends a reservation: the publish of `bytes` was stored, or it failed.
     fn place_decided(&self, bytes: u64, happened: bool) {
         if self.options().length_bytes_max.is_some() {
             let mut state = self.state.lock();
@@ -71,7 +72,7 @@ impl Subscription {
         }
     }
 
-    /// Counts the bodies below `ends` that wait. Blocks on the disk, for as much as the limit says.
+    /// Counts the bytes of waiting bodies below `ends`, up to the limit. Blocks on the disk.
     pub(crate) fn count_bodies(self: &Arc<Self>, ends: &[Offset]) {
         let (Some(bytes_max), Some(topic)) = (self.options().length_bytes_max, self.topic()) else {
             return;
@@ -136,7 +137,7 @@ impl Subscription {
 }
 
 impl DispatchRound<'_> {
-    /// Drops the oldest waiting messages of a queue that is longer than it may be.
+    /// Drops the oldest waiting messages of a queue that exceeds a limit.
     pub(crate) fn drop_head(&mut self) {
         let length_max = self.subscription.options().length_max;
         match (self.subscription.options().length_bytes_max, length_max) {
@@ -146,15 +147,16 @@ impl DispatchRound<'_> {
         }
     }
 
-    /// The partitions from the one whose head is the queue's head: what would be delivered next
-    /// goes first, as with RabbitMQ's priorities.
+    /// The partitions in the order in which they lose messages: the next message to be delivered
+    /// goes first, as in RabbitMQ's priority queues.
     fn drop_order(&self) -> impl Iterator<Item = usize> + use<> {
         let count = self.state.log.count();
         let is_reversed = self.subscription.options().order == PartitionOrder::HighestFirst;
         (0..count).map(move |turn| if is_reversed { count - 1 - turn } else { turn })
     }
 
-    /// Drops until bodies fit. Each is looked at, because its size has to be known.
+    /// Drops messages until the bodies fit the limit. Reads each message, because its size must be
+    /// known.
     fn drop_bytes(&mut self, bytes_max: u64, length_max: Option<u64>) {
         for partition in self.drop_order() {
             while self.is_too_large(bytes_max, length_max) {
@@ -176,14 +178,14 @@ impl DispatchRound<'_> {
                 };
                 self.stepped_bytes += u64::from(seen.run.bytes);
                 if !all_went {
-                    // Letters go on, and then so does this.
+                    // Too many dead letters wait to be written. A dispatch follows when they are.
                     return;
                 }
             }
         }
     }
 
-    /// Whether more waits than may.
+    /// Whether the waiting messages exceed a limit.
     fn is_too_large(&self, bytes_max: u64, length_max: Option<u64>) -> bool {
         let (state, ledger) = (&*self.state, &self.state.ledger);
         state.waiting_bytes.exceeds(bytes_max, 0, ledger)
@@ -198,8 +200,7 @@ impl DispatchRound<'_> {
         for partition in order {
             let index = partition_number(partition);
             while excess > 0 {
-                // Messages that wait to be written as dead letters hold the rest up: the letters go
-                // on, and then so does this.
+                // Too many dead letters wait to be written. A dispatch follows when they are.
                 if keep_letters && ledger.dead() >= DEAD_MAX {
                     return;
                 }
@@ -232,20 +233,20 @@ impl DispatchRound<'_> {
     }
 }
 
-/// The places of a publish in the limited subscriptions of a topic, given back unless the publish
-/// happens.
+/// A publish's reservation in every limited subscription of a topic, released on drop unless the
+/// publish happened.
 pub(crate) struct Places {
-    /// Those that have counted it.
+    /// The subscriptions in which the publish is reserved.
     subscriptions: Vec<Arc<Subscription>>,
     bytes: u64,
     happened: bool,
 }
 
 impl Places {
-    /// Takes a place for `batch` in each limited subscription of `topic`.
+    /// Reserves length for `batch` in each limited subscription of `topic`.
     ///
     /// # Errors
-    /// The subscription that refuses it, if one may.
+    /// The subscription that refuses the batch. Only `may_refuse` lets one refuse.
     pub(crate) fn take(
         topic: &Topic,
         batch: &Batch,
@@ -276,7 +277,7 @@ impl Places {
         Ok(places)
     }
 
-    /// The publish happened.
+    /// Keeps the reservation as waiting bytes: the publish happened.
     pub(crate) fn keep(mut self) {
         self.happened = true;
     }
@@ -290,7 +291,7 @@ impl Drop for Places {
     }
 }
 
-/// The bytes of all bodies of a batch.
+/// The total bytes of the bodies of a batch.
 fn bodies_of(topic: &Topic, batch: &Batch) -> u64 {
     let bytes_max = topic.shared().inflater.batch_bytes_max();
     let inflated;
@@ -300,7 +301,7 @@ fn bodies_of(topic: &Topic, batch: &Batch) -> u64 {
                 inflated = batch;
                 &inflated
             }
-            // Its messages will be skipped.
+            // Dispatch will skip its messages.
             Err(_) => return 0,
         }
     } else {

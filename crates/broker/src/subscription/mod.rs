@@ -1,7 +1,9 @@
-//! A subscription: hands each message of a topic to one consumer and tracks it until it is settled.
+//! A subscription: delivers each message of a topic to one consumer and tracks it until it is
+//! settled.
 //!
 //! NSQ's channel, the consumers of an AMQP queue, a JetStream consumer and a Kafka share group are
-//! all this. Its state is one [`Ledger`] behind one lock; [`dispatch`] decides who gets what.
+//! subscriptions. Its state is one [`Ledger`] behind one lock; [`dispatch`] selects the consumer
+//! for each message.
 
 pub(crate) mod delivery_marks;
 pub(crate) mod died;
@@ -50,44 +52,46 @@ pub struct Subscription {
     id: u64,
     name: String,
     topic: Weak<Topic>,
-    /// The namespace in which the names of its topic and of its dead-letter topic are resolved.
+    /// The namespace in which its topic's name and its dead-letter topic's name are resolved.
     pub(crate) namespace: Namespace,
     topic_name: String,
     options: SubscriptionOptions,
-    /// The messages that it wants.
+    /// Selects the messages that it wants.
     filter: Filter,
-    /// Its progress dies with the process.
+    /// Its progress is not written to the journal and ends with the process.
     pub(crate) volatile: bool,
     pub(crate) shared: Arc<Shared>,
     pub(crate) state: Mutex<SubscriptionState>,
-    /// A consumer has room and nothing was deliverable: the next append must dispatch.
+    /// A consumer has free slots in its window and nothing was deliverable: the next append must
+    /// dispatch.
     pub(crate) hungry: AtomicBool,
-    /// On the housekeeping's list of progress to write.
+    /// It is on the housekeeping's list of subscriptions with progress to write.
     dirty: AtomicBool,
     pub(crate) counters: Counters,
 }
 
-/// The state that the lock protects, in parts that own their fields.
+/// The state that the lock protects. Each part owns its fields.
 pub(crate) struct SubscriptionState {
-    /// Which messages are leased, requeued, done.
+    /// Which messages are leased, requeued or acknowledged.
     pub(crate) ledger: Ledger,
-    /// The partitions, as far as they may be delivered.
+    /// The partitions, up to the offsets that may be delivered.
     pub(crate) log: VisibleLog,
-    /// How far each partition has been read.
+    /// The read position in each partition.
     pub(crate) readers: Readers,
-    /// The consumers, and the tasks that a change wakes.
+    /// The consumers, and the tasks to wake after a change.
     pub(crate) consumers: Consumers,
-    /// When the foremost messages expire.
+    /// When the message at the head of each partition expires.
     pub(crate) foremost: ForemostMessages,
-    /// The bytes that wait, where they are limited.
+    /// The bytes of waiting bodies, where they are limited.
     pub(crate) waiting_bytes: WaitingBytes,
-    /// When the housekeeping is to call.
+    /// The times at which the housekeeping thread must call.
     pub(crate) timers: Timers,
     pub(crate) paused: bool,
     pub(crate) closed: bool,
-    /// At the end of the last dispatch a consumer waited, and every message had been delivered.
+    /// At the end of the last dispatch a consumer had free slots and no message was left to
+    /// deliver.
     pub(crate) caught_up: bool,
-    /// The time of the change under way.
+    /// The time of the change under way, in microseconds since the epoch.
     pub(crate) now_us: u64,
 }
 
@@ -146,7 +150,7 @@ impl Subscription {
         }
     }
 
-    /// The number under which its progress is stored.
+    /// The number that names it in the journal.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -161,17 +165,17 @@ impl Subscription {
         &self.topic_name
     }
 
-    /// The topic, unless it was deleted.
+    /// The topic; `None` once it is deleted.
     pub fn topic(&self) -> Option<Arc<Topic>> {
         self.topic.upgrade()
     }
 
-    /// How it delivers.
+    /// Its options, as they were when it was created.
     pub fn options(&self) -> &SubscriptionOptions {
         &self.options
     }
 
-    /// Whether it lives only as long as it has consumers.
+    /// Whether it is deleted with its last consumer.
     pub fn is_ephemeral(&self) -> bool {
         self.options.ephemeral
     }
@@ -181,8 +185,8 @@ impl Subscription {
         self.state.lock().paused
     }
 
-    /// Runs `change` under the lock, delivers what has become deliverable, and tells the
-    /// housekeeping.
+    /// Runs `change` under the lock, then dispatches, then puts the subscription on the
+    /// housekeeping's lists.
     pub(crate) fn change<R>(
         self: &Arc<Self>,
         change: impl FnOnce(&mut SubscriptionState) -> R,
@@ -192,8 +196,9 @@ impl Subscription {
         result
     }
 
-    /// As [`Self::change`]. Returns the messages that have died, for the caller to route, if they
-    /// have a router; else none, and the housekeeping writes their letters.
+    /// As [`Self::change`], but returns dead messages to the caller, which routes them, if a router
+    /// replaces the dead-letter topic. Otherwise the result is empty and the housekeeping thread
+    /// writes the dead letters.
     pub(crate) fn change_taking(
         self: &Arc<Self>,
         change: impl FnOnce(&mut SubscriptionState),
@@ -219,7 +224,8 @@ impl Subscription {
         (result, state)
     }
 
-    /// The end of every change: the housekeeping's lists, then the wakers, without the lock.
+    /// Ends every change: updates the housekeeping's lists and, after releasing the lock, wakes
+    /// tasks.
     pub(crate) fn finish(self: &Arc<Self>, mut state: MutexGuard<'_, SubscriptionState>) {
         let lease_due_ms = state.ledger.first_due_ms();
         let call_ms = state.timers.next_call(lease_due_ms);
@@ -239,16 +245,16 @@ impl Subscription {
         wakes.send();
     }
 
-    /// Which consumer gets the next message.
+    /// The policy by which it selects the consumer of the next message.
     pub fn dispatch_policy(&self) -> Dispatch {
         self.state.lock().consumers.policy()
     }
 
-    /// Changes who gets the next message, while messages are delivered. The change is written to
-    /// the journal, not synced, when this returns.
+    /// Changes that policy while messages are delivered. The change is written to the journal, not
+    /// synced, when this returns.
     ///
     /// # Errors
-    /// The subscription was deleted, or the journal does not take it; nothing has changed then.
+    /// The subscription was deleted, or the journal cannot be written; then nothing has changed.
     pub fn set_dispatch(self: &Arc<Self>, dispatch: Dispatch) -> Result<(), CatalogError> {
         let _definitions = self.shared.definitions.lock();
         let topic = self.living_topic()?;
@@ -265,7 +271,8 @@ impl Subscription {
         Ok(())
     }
 
-    /// The topic, for a change of the definition. The caller holds `definitions`.
+    /// The topic, unless it or the subscription was deleted. The caller holds the lock
+    /// `definitions`.
     fn living_topic(&self) -> Result<Arc<Topic>, CatalogError> {
         let topic = self.topic.upgrade().filter(|topic| !topic.is_deleted());
         topic.filter(|_| !self.state.lock().closed).ok_or_else(|| {
@@ -275,12 +282,12 @@ impl Subscription {
         })
     }
 
-    /// Stops delivery; what is in flight can still be settled.
+    /// Stops delivery. Messages in flight can still be settled.
     pub fn pause(self: &Arc<Self>) -> Result<(), CatalogError> {
         self.set_paused(true)
     }
 
-    /// Delivers again.
+    /// Resumes delivery.
     pub fn unpause(self: &Arc<Self>) -> Result<(), CatalogError> {
         self.set_paused(false)
     }
@@ -296,7 +303,7 @@ impl Subscription {
             .write(&[Entry::Subscription(self.definition(topic.id()))])
     }
 
-    /// Forgets all messages: those that wait, those in flight, those delayed.
+    /// Discards all messages: waiting, in flight and delayed ones.
     pub fn empty(self: &Arc<Self>) {
         self.change(|state| {
             state.ledger.purge(&state.log.ends());
@@ -306,7 +313,7 @@ impl Subscription {
         });
     }
 
-    /// The topic has more partitions now: `partitions` are all of them.
+    /// Adds the topic's new partitions. `partitions` lists all of them.
     pub(crate) fn add_partitions(self: &Arc<Self>, partitions: &[Partition]) {
         self.change(|state| {
             let before = state.log.count();
@@ -322,12 +329,12 @@ impl Subscription {
         });
     }
 
-    /// As [`VisibleLog::set_limits`].
+    /// See [`VisibleLog::set_limits`].
     pub(crate) fn set_limits(self: &Arc<Self>, limits: Option<Vec<Offset>>) {
         self.change(|state| state.log.set_limits(limits, &state.ledger));
     }
 
-    /// Forgets what the paused topic holds back: from the limits up to `ends`.
+    /// Acknowledges the messages that the paused topic holds back: from the limits up to `ends`.
     pub(crate) fn skip_from_limits(self: &Arc<Self>, ends: &[Offset]) {
         self.change(|state| {
             for ((partition, limit), end) in state.log.limits().zip(ends) {
@@ -336,7 +343,7 @@ impl Subscription {
         });
     }
 
-    /// `[start, end)` of a partition holds no messages and never will.
+    /// Acknowledges `[start, end)` of a partition: it has no messages and never will.
     pub(crate) fn forget_range(self: &Arc<Self>, partition: u32, start: Offset, end: Offset) {
         self.change(|state| state.ledger.forget_range(partition, start, end));
     }
@@ -359,7 +366,7 @@ impl Subscription {
         }
     }
 
-    /// Detaches all consumers for good.
+    /// Closes the deleted subscription and detaches all consumers.
     pub(crate) fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
@@ -370,9 +377,10 @@ impl Subscription {
         wakes.send();
     }
 
-    /// The log has more messages. Cheap when nobody waits for them.
+    /// The log has new messages. One atomic load if no consumer waits for them.
     pub(crate) fn appended(self: &Arc<Self>) {
-        // Pairs with the fence in `dispatch`: either it sees the new end, or this sees it hungry.
+        // Pairs with the fence in `dispatch`: either dispatch sees the new end, or this call sees
+        // `hungry`.
         fence(Ordering::SeqCst);
         let wanted = self.hungry.load(Ordering::Relaxed) || self.drops_head();
         if !wanted {
@@ -383,7 +391,7 @@ impl Subscription {
         self.finish(state);
     }
 
-    /// The entries that have to be written down since the last call.
+    /// The journal entries of what changed since the last call.
     pub(crate) fn take_progress(&self) -> Vec<Entry> {
         self.dirty.store(false, Ordering::Release);
         let mut state = self.state.lock();
@@ -392,7 +400,7 @@ impl Subscription {
         self.progress(delta, moved)
     }
 
-    /// Everything that has to be written down.
+    /// The journal entries of its whole state, for a snapshot.
     pub(crate) fn whole_progress(&self) -> Vec<Entry> {
         let state = self.state.lock();
         let (delta, moved) = (state.ledger.whole(), state.ledger.whole_moved());

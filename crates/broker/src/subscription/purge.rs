@@ -1,13 +1,13 @@
-//! Purges a queue: throws away the messages that wait, and only those.
+//! Purge of a queue: discards waiting messages only.
 
 use std::sync::Arc;
 
 use crate::subscription::Subscription;
 
 impl Subscription {
-    /// Forgets all messages that wait for a consumer. Those that consumers hold stay theirs, and
-    /// come back when they are given back ([`Subscription::empty`] forgets them too). Says how many
-    /// were forgotten.
+    /// Discards all messages that wait for a consumer. Messages in flight stay with their
+    /// consumers, and wait again if they are requeued ([`Subscription::empty`] discards them too).
+    /// Returns the number of discarded messages.
     pub fn purge(self: &Arc<Self>) -> u64 {
         self.change(|state| {
             let count = state.log.depth(&state.ledger);
@@ -17,7 +17,7 @@ impl Subscription {
                 }
                 state.ledger.skip_to(partition, end);
             }
-            // Nothing waits any more that was never delivered.
+            // No message that was never delivered waits any more.
             state.waiting_bytes.clear();
             count
         })

@@ -1,4 +1,5 @@
-//! A subscription's reader: a position in one partition's log; it never blocks.
+//! A subscription's reader: a read position in one partition's log, with batches read ahead. It
+//! never blocks.
 
 use std::collections::VecDeque;
 
@@ -10,32 +11,33 @@ use crate::topic::partition::Partition;
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     batches: VecDeque<Batch>,
-    /// From here on no message lies before the foremost batch.
+    /// The log has no message between this offset and the first batch in `batches`.
     reaches_back: Offset,
-    /// Byte position of the next record in the foremost batch; 0: at its start.
+    /// Byte position of the next record in the first batch; 0: its start.
     position: u32,
     /// No record before `position` has this offset or a higher one.
     next_offset: Offset,
     /// A cold read is under way on the log's reader thread.
     reading: bool,
-    /// The foremost batch is being inflated.
+    /// The first batch is being inflated.
     inflating: bool,
-    /// After a failed read: not before this time.
+    /// After a failed read: no read before this time, in milliseconds since the epoch.
     retry_ms: u64,
 }
 
-/// The front of a source, at an offset.
+/// What the reader has at an offset.
 pub(crate) enum Front {
-    /// A batch that holds the offset or follows it, and the byte position to read on from.
+    /// A batch that contains the offset or is the next one after it, and the byte position to read
+    /// from.
     Batch(Batch, u32),
-    /// As `Batch`, but its records are compressed: the caller inflates it and gives it back with
+    /// As `Batch`, but its records are compressed: the caller inflates it and passes it to
     /// [`Reader::inflated`].
     Compressed(Batch),
-    /// Nothing yet.
+    /// The log has nothing at this offset yet.
     End,
-    /// A cold read has to be started by the caller.
+    /// The caller must start this cold read.
     Start(ColdRead),
-    /// A cold read is under way, or has to wait after an error.
+    /// A cold read or an inflation is under way, or a failed read waits for its retry.
     Wait,
 }
 
@@ -98,7 +100,7 @@ impl Reader {
         Front::Compressed(batch.clone())
     }
 
-    /// Takes the foremost batch back inflated, unless another one is foremost now.
+    /// Replaces the first batch by its inflated copy, unless another batch is the first one now.
     pub(crate) fn inflated(&mut self, inflated: Batch) {
         self.inflating = false;
         if let Some(batch) = self.batches.front_mut()
@@ -111,8 +113,9 @@ impl Reader {
         }
     }
 
-    /// Makes ready for an offset that may lie before the last one: requeued messages are not read
-    /// in one direction only. One that is gone, as a read has shown, is not looked for again.
+    /// Prepares the reader for an offset that may lie before the last one, because requeued
+    /// messages are not read in order. An offset that an earlier read has shown to be gone is not
+    /// read again.
     pub(crate) fn rewind_to(&mut self, from: Offset) {
         let is_ahead = |batch: &Batch| batch.base_offset() > from;
         if from < self.reaches_back && self.batches.front().is_some_and(is_ahead) {
@@ -124,27 +127,27 @@ impl Reader {
         }
     }
 
-    /// Remembers how far the foremost batch has been read: `next_offset` stands at `position` or
-    /// behind it.
+    /// Records how far the first batch has been read: the record of `next_offset` is at `position`
+    /// or after it.
     pub(crate) fn set_position(&mut self, position: u32, next_offset: Offset) {
         self.position = position;
         self.next_offset = next_offset;
     }
 
-    /// A cold read brought these.
+    /// Stores the batches of a cold read.
     pub(crate) fn arrived(&mut self, batches: Vec<Batch>) {
         self.reading = false;
         self.position = 0;
         self.batches = batches.into();
     }
 
-    /// A cold read failed.
+    /// Notes that a cold read failed.
     pub(crate) fn failed(&mut self, retry_ms: u64) {
         self.reading = false;
         self.retry_ms = retry_ms;
     }
 
-    /// Forgets what was read ahead. A read under way is taken in when it comes.
+    /// Drops the batches read ahead. A read that is under way still delivers its batches.
     pub(crate) fn clear(&mut self) {
         self.batches.clear();
         self.position = 0;

@@ -1,4 +1,4 @@
-//! The readers of a subscription, two per partition, and the partition whose turn it is.
+//! The readers of a subscription, two per partition, and the partition whose turn is next.
 
 use cloverleaf_log::Offset;
 
@@ -12,14 +12,14 @@ pub(crate) enum ReaderKind {
     Requeued,
 }
 
-/// The readers.
+/// The readers of all partitions.
 #[derive(Debug)]
 pub(crate) struct Readers {
-    /// Of messages that were never delivered, one per partition.
+    /// For messages that were never delivered, one reader per partition.
     new: Vec<Reader>,
-    /// Of requeued messages, one per partition.
+    /// For requeued messages, one reader per partition.
     requeued: Vec<Reader>,
-    /// The partition that is looked at first, in rotation.
+    /// The partition that the next dispatch tries first, in rotation.
     turn: usize,
 }
 
@@ -33,7 +33,7 @@ impl Readers {
         }
     }
 
-    /// The topic has more partitions now.
+    /// Adds readers for the topic's new partitions.
     pub(crate) fn grow(&mut self, partitions: usize) {
         self.new.resize_with(partitions, Reader::default);
         self.requeued.resize_with(partitions, Reader::default);
@@ -47,7 +47,7 @@ impl Readers {
         }
     }
 
-    /// The partition that is looked at after `looks` others.
+    /// The partition to try after `looks` others.
     #[inline]
     pub(crate) fn partition_after(&self, looks: usize, order: PartitionOrder) -> usize {
         let count = self.new.len();
@@ -57,18 +57,18 @@ impl Readers {
         }
     }
 
-    /// Messages of this partition were delivered: it is the turn of the next one.
+    /// Notes that a message of this partition was delivered: the next partition has its turn.
     #[inline]
     pub(crate) fn delivered_from(&mut self, partition: usize) {
         self.turn = (partition + 1) % self.new.len();
     }
 
-    /// New messages up to `end` were seen: their reader goes on behind them, at `position`.
+    /// Moves the reader of new messages past `end`, to byte `position`.
     pub(crate) fn step_behind(&mut self, partition: usize, position: u32, end: Offset) {
         self.new[partition].set_position(position, end);
     }
 
-    /// Forgets what was read ahead.
+    /// Drops the batches read ahead.
     pub(crate) fn clear(&mut self) {
         self.new.iter_mut().for_each(Reader::clear);
         self.requeued.iter_mut().for_each(Reader::clear);

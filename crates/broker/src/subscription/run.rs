@@ -1,4 +1,4 @@
-//! A run of messages at an offset: those that share one fate.
+//! A run: consecutive messages at an offset that have the same verdict.
 
 use cloverleaf_log::{Batch, Offset, Record, RecordCursor};
 
@@ -7,55 +7,57 @@ use crate::options::SubscriptionOptions;
 use crate::subscription::filter::Filter;
 use crate::subscription::ledger::leases::NEVER_MS;
 
-/// Most bytes of records that one run covers.
+/// Upper limit of the bytes of records in a run that is not delivered.
 const RUN_BYTES_MAX: u32 = 256 << 10;
 
-/// The fate of a message.
+/// What to do with a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Deliver,
-    /// The subscription's filter does not want it.
+    /// The subscription's filter does not match it.
     Unwanted,
-    /// Its time to live is over.
+    /// Its time to live has passed.
     Expired,
-    /// Not before this time, in milliseconds since the epoch.
+    /// Deliver not before this time, in milliseconds since the epoch.
     Later(u64),
 }
 
-/// The terms of a search in a batch.
+/// Where a search in a batch starts and what limits it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seek {
     pub(crate) from: Offset,
-    /// Not at or above this.
+    /// The search ends below this offset.
     pub(crate) end: Offset,
-    /// No more messages than this are delivered.
+    /// Upper limit of messages to deliver.
     pub(crate) quota: u64,
     pub(crate) bytes_max: u32,
     pub(crate) now_ms: u64,
-    /// Messages that were not looked at before.
+    /// Messages that were never scanned before.
     pub(crate) is_new: bool,
-    /// Messages were waited for: they are delivered even if they expire at once.
+    /// A consumer was idle when these messages came: they are delivered even if they expire at
+    /// once.
     pub(crate) is_direct: bool,
 }
 
-/// Consecutive records of one batch with one fate.
+/// Consecutive records of one batch with the same verdict.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Run {
     pub(crate) verdict: Verdict,
-    /// Byte position of the first record, and of the record behind the last.
+    /// Byte positions of the first record and of the record after the last.
     pub(crate) position: u32,
     pub(crate) next_position: u32,
     pub(crate) first: Offset,
     pub(crate) count: u32,
     pub(crate) bytes: u32,
-    /// Bytes of the bodies, where they are limited.
+    /// Bytes of the bodies; 0 where no limit in bytes needs them.
     pub(crate) body_bytes: u32,
-    /// When the first message expires; [`NEVER_MS`] if it does not.
+    /// When the first message expires, in milliseconds since the epoch; [`NEVER_MS`] if it does
+    /// not.
     pub(crate) expires_ms: u64,
 }
 
 impl Run {
-    /// The offset behind the last message.
+    /// The offset after the last message.
     pub(crate) fn end(&self) -> Offset {
         self.first + u64::from(self.count)
     }
@@ -65,11 +67,11 @@ impl Run {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Pick {
     Run(Run),
-    /// There is no message below this offset.
+    /// No message lies between the offset sought and this one.
     Gap(Offset),
 }
 
-/// The facts that are found about one record.
+/// What dispatch must know of one record.
 #[derive(Debug, Clone, Copy)]
 struct Look {
     verdict: Verdict,
@@ -77,18 +79,18 @@ struct Look {
     expires_ms: u64,
 }
 
-/// The facts about a record that is not looked into.
+/// The facts of a record that needs no parsing.
 const PLAIN: Look = Look {
     verdict: Verdict::Deliver,
     body_bytes: 0,
     expires_ms: NEVER_MS,
 };
 
-/// How a subscription looks at records.
+/// Examines records by a subscription's options and filter.
 pub(crate) struct Inspection<'a> {
     options: &'a SubscriptionOptions,
     filter: &'a Filter,
-    /// Whether records have to be looked into at all.
+    /// Whether records must be parsed. If not, dispatch skips from record to record.
     looks_inside: bool,
 }
 
@@ -106,7 +108,7 @@ impl<'a> Inspection<'a> {
         }
     }
 
-    /// Finds what stands at `seek.from`, reading `batch` from byte `position` on.
+    /// Finds the run that starts at `seek.from`, reading `batch` from byte `position` on.
     pub(crate) fn pick(&self, batch: &Batch, position: u32, seek: Seek) -> Pick {
         let mut records = RecordCursor::at(batch, position);
         let mut run: Option<Run> = None;
@@ -115,7 +117,7 @@ impl<'a> Inspection<'a> {
             let found = match self.step(&mut records, seek) {
                 Ok(found) => found,
                 Err(error) => {
-                    // Its checksum holds, so its producer wrote it like this.
+                    // The checksum is right, so the producer itself wrote the bad record.
                     tracing::error!(offset = seek.from, %error,
                         "a batch holds a record that cannot be read; its rest is skipped");
                     None
@@ -199,17 +201,18 @@ impl<'a> Inspection<'a> {
             .then(|| time_of(header(headers::SCHEDULE_DUE)))
             .flatten()
         {
-            // One that is due already waits for a moment, too: so each is counted while it waits.
+            // A message that is due already is delayed for a moment too, so that each is counted as
+            // delayed.
             Some(due_ms) if seek.is_new || due_ms > seek.now_ms => Verdict::Later(due_ms),
             _ => Verdict::Deliver,
         }
     }
 
-    /// When a message expires; [`NEVER_MS`] if it does not.
+    /// When a message expires, in milliseconds since the epoch; [`NEVER_MS`] if it does not.
     fn expiry_ms(&self, record: &Record<'_>) -> u64 {
         let header = || time_of(record.headers.value_of(headers::EXPIRES).flatten());
         let told = self.options.expires.then(header).flatten();
-        // A negative timestamp is none.
+        // A negative timestamp means that the record has none.
         let stored_ms = u64::try_from(record.timestamp_ms).ok();
         let ttl_ms = self.options.message_ttl_ms;
         let aged = stored_ms
@@ -219,14 +222,14 @@ impl<'a> Inspection<'a> {
     }
 }
 
-/// The bytes of a record that count against a limit in bytes.
+/// The bytes of a record that count against a limit in bytes: its body.
 pub(crate) fn body_bytes(record: &Record<'_>) -> u32 {
     let bytes = record.value.map_or(0, <[u8]>::len);
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
 impl Run {
-    /// Whether nothing may be added.
+    /// Whether the run may grow no further.
     fn is_full(&self, seek: Seek) -> bool {
         match self.verdict {
             Verdict::Deliver => u64::from(self.count) >= seek.quota || self.bytes >= seek.bytes_max,

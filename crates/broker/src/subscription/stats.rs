@@ -1,10 +1,10 @@
-//! A subscription in numbers.
+//! The statistics of a subscription.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::subscription::Subscription;
 
-/// Counted since the process began.
+/// Counters since the process started.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) delivered: AtomicU64,
@@ -17,9 +17,9 @@ pub(crate) struct Counters {
 /// One consumer in the statistics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConsumerStats {
-    /// As the session set it.
+    /// The label that the session gave it.
     pub label: String,
-    /// The most messages it wants in flight.
+    /// How many messages it wants in flight at most.
     pub window: u32,
     /// Messages in flight to it.
     pub in_flight: u32,
@@ -27,71 +27,74 @@ pub struct ConsumerStats {
     pub delivered: u64,
 }
 
-/// A subscription in numbers.
+/// The statistics of a subscription.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SubscriptionStats {
-    /// Messages that wait for a consumer, requeued ones included; not those in flight or delayed.
+    /// Messages that wait for a consumer, including requeued ones, without those in flight or
+    /// delayed.
     pub depth: u64,
-    /// Messages that consumers hold.
+    /// Messages in flight.
     pub in_flight: u64,
-    /// Messages that wait for their delay to pass.
+    /// Messages whose delay has not passed.
     pub delayed: u64,
-    /// Messages delivered in this process, again counted.
+    /// Deliveries in this process; redeliveries count again.
     pub delivered: u64,
     /// Messages acknowledged in this process.
     pub acknowledged: u64,
-    /// Messages given back by consumers in this process.
+    /// Messages that consumers requeued in this process.
     pub requeued: u64,
-    /// Messages whose consumer did not answer in time, in this process.
+    /// Messages whose ack wait ended without an answer, in this process.
     pub timed_out: u64,
-    /// Messages that went to the dead-letter topic, or were dropped for want of one, in this
+    /// Messages that were dead-lettered, or dropped because there is no dead-letter topic, in this
     /// process.
     pub dead_lettered: u64,
-    /// Entries that the in-flight table holds: what its memory follows.
+    /// Entries of the in-flight table; its memory is proportional to them.
     pub leases: u64,
     /// The consumers, without those that only pull or have retired.
     pub consumers: Vec<ConsumerStats>,
 }
 
-/// The few numbers of a subscription that protocols ask for often.
+/// The few statistics that protocols ask for often.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SubscriptionCounts {
-    /// Messages that wait for a consumer, requeued ones included; not those in flight or delayed.
+    /// Messages that wait for a consumer, including requeued ones, without those in flight or
+    /// delayed.
     pub depth: u64,
-    /// Messages that consumers hold.
+    /// Messages in flight.
     pub in_flight: u64,
     /// The consumers, without those that only pull or have retired.
     pub consumers: u32,
 }
 
-/// One consumer as the doctor looks at it.
+/// One consumer as the doctor sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConsumerLook {
-    /// The number of its connection, as telemetry has it; 0: it has none.
+    /// The number of its connection in telemetry; 0 without a connection.
     pub connection: u64,
-    /// Messages that it may have in flight at present, `u32::MAX` without a limit. While it waits
-    /// for its turn, behind a single active consumer or one of a higher priority: those it has.
+    /// How many messages it may have in flight now; `u32::MAX` without a limit. Equals `in_flight`
+    /// while it waits for its turn after a single active consumer or one of a higher priority.
     pub credit: u32,
     /// Messages in flight to it.
     pub in_flight: u32,
-    /// How long it may take for a message, in milliseconds; `None` without a limit.
+    /// Its ack wait in milliseconds; `None` without a limit.
     pub ack_wait_ms: Option<u64>,
-    /// How long that could be at most, if it asked for it; `None` without a limit.
+    /// The longest ack wait that it could ask for, in milliseconds; `None` without a limit.
     pub ack_wait_max_ms: Option<u64>,
 }
 
-/// A subscription as the doctor looks at it.
+/// A subscription as the doctor sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SubscriptionLook {
-    /// Messages that wait for a consumer, requeued ones included; not those in flight or delayed.
+    /// Messages that wait for a consumer, including requeued ones, without those in flight or
+    /// delayed.
     pub depth: u64,
     /// The consumers, without those that only pull or have retired.
     pub consumers: Vec<ConsumerLook>,
 }
 
 impl Subscription {
-    /// The consumers, and whether messages wait. Asked for once a second, of all subscriptions:
-    /// under the lock one list is made and nothing else.
+    /// The consumers and the number of waiting messages. The doctor asks all subscriptions once a
+    /// second, so this makes one list under the lock and does nothing else.
     pub fn look(&self) -> SubscriptionLook {
         let state = self.state.lock();
         let mut consumers = Vec::with_capacity(state.consumers.counted());
@@ -115,7 +118,7 @@ impl Subscription {
         }
     }
 
-    /// Its most important numbers: they cost no allocation.
+    /// The statistics that cost no allocation.
     pub fn counts(&self) -> SubscriptionCounts {
         let state = self.state.lock();
         SubscriptionCounts {

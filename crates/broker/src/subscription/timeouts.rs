@@ -1,4 +1,4 @@
-//! Deadlines of deliveries: those whose consumer did not answer in time go to others.
+//! Ack timeouts: messages that a consumer does not settle in time are requeued.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,7 +8,7 @@ use crate::subscription::Subscription;
 use crate::subscription::ledger::Expired;
 
 impl Subscription {
-    /// Ends leases whose time has come. Called by the housekeeping.
+    /// Ends leases that have expired. The housekeeping thread calls it.
     pub(crate) fn on_due(self: &Arc<Self>, now_ms: u64) {
         self.change(|state| {
             state.timers.called(now_ms);

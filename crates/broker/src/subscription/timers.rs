@@ -1,17 +1,17 @@
-//! The times at which the housekeeping is to call a subscription.
+//! The times at which the housekeeping thread must call a subscription.
 
 use crate::subscription::ledger::leases::NEVER_MS;
 
-/// The times, in milliseconds since the epoch; [`NEVER_MS`]: there is nothing to call for.
+/// Times in milliseconds since the epoch; [`NEVER_MS`]: not set.
 #[derive(Debug)]
 pub(crate) struct Timers {
-    /// The call that the housekeeping knows of.
+    /// The earliest call that the housekeeping thread has been asked for.
     call_ms: u64,
-    /// A failed read is tried again, or a dispatch that was long enough goes on.
+    /// A failed read is retried, or a dispatch that reached its limit continues.
     retry_ms: u64,
-    /// The first of the foremost messages expires.
+    /// The earliest expiry among the messages at the heads of the partitions.
     expiry_ms: u64,
-    /// The marks of delivery are looked at.
+    /// The delivery marks are checked.
     marks_ms: u64,
 }
 
@@ -27,8 +27,8 @@ impl Default for Timers {
 }
 
 impl Timers {
-    /// The next call, beside these times for the first lease that ends by itself, if it is sooner
-    /// than the one that the housekeeping knows of.
+    /// The next call that is needed, considering also the first lease to expire. `None` if the
+    /// housekeeping thread has been asked for an equal or earlier one.
     #[inline]
     pub(crate) fn next_call(&mut self, lease_due_ms: Option<u64>) -> Option<u64> {
         let due_ms = lease_due_ms
@@ -43,39 +43,38 @@ impl Timers {
         is_sooner.then_some(due_ms)
     }
 
-    /// The housekeeping has called.
+    /// The housekeeping thread has called.
     pub(crate) fn called(&mut self, now_ms: u64) {
-        // Those that are still to come are found again by the dispatch that follows.
+        // The dispatch that follows sets the expiry timer again.
         (self.call_ms, self.expiry_ms) = (NEVER_MS, NEVER_MS);
         if self.retry_ms <= now_ms {
             self.retry_ms = NEVER_MS;
         }
     }
 
-    /// The subscription is closed: its leases alone still end.
+    /// The subscription is closed: only leases still expire.
     pub(crate) fn close(&mut self) {
         (self.expiry_ms, self.marks_ms) = (NEVER_MS, NEVER_MS);
     }
 
-    /// Dispatch goes on at this time.
+    /// Dispatch continues at this time.
     pub(crate) fn retry_at(&mut self, retry_ms: u64) {
         self.retry_ms = retry_ms;
     }
 
-    /// The first of the foremost messages expires at this time.
+    /// The first message at the head of a partition expires at this time.
     pub(crate) fn expire_at(&mut self, expiry_ms: u64) {
         self.expiry_ms = expiry_ms;
     }
 
-    /// The marks of delivery are looked at at this time, unless a time is set.
+    /// The delivery marks are checked at this time, unless an earlier check is set.
     pub(crate) fn look_at_marks_by(&mut self, marks_ms: u64) {
         if self.marks_ms == NEVER_MS {
             self.marks_ms = marks_ms;
         }
     }
 
-    /// Whether the marks of delivery are to be looked at. They are not, from now on, until a time
-    /// is set.
+    /// Whether the delivery marks must be checked now. Clears the timer if so.
     pub(crate) fn take_marks_due(&mut self, now_ms: u64) -> bool {
         let is_due = self.marks_ms <= now_ms;
         if is_due {

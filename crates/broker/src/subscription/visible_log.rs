@@ -1,5 +1,5 @@
-//! The partitions of the topic, as far as the subscription may deliver from them: a paused topic
-//! holds back what came after the pause.
+//! The partitions of the topic, up to the offsets that the subscription may deliver: a paused topic
+//! holds back messages published after the pause.
 
 use cloverleaf_log::Offset;
 
@@ -7,11 +7,12 @@ use crate::subscription::dispatch::partition_number;
 use crate::subscription::ledger::Ledger;
 use crate::topic::partition::Partition;
 
-/// The partitions, and how far each may be delivered.
+/// The partitions, and the end of the deliverable messages of each.
 #[derive(Debug)]
 pub(crate) struct VisibleLog {
     partitions: Vec<Partition>,
-    /// The topic is paused: nothing at or above these offsets is delivered.
+    /// The offsets at which the topic was paused, one per partition: nothing at or above is
+    /// delivered.
     limits: Option<Vec<Offset>>,
 }
 
@@ -34,7 +35,7 @@ impl VisibleLog {
         &self.partitions[partition]
     }
 
-    /// The topic has more partitions now: `partitions` are all of them.
+    /// Adds the topic's new partitions. `partitions` lists all of them.
     pub(crate) fn grow(&mut self, partitions: &[Partition]) {
         self.partitions = partitions.to_vec();
         if let Some(limits) = &mut self.limits {
@@ -42,27 +43,28 @@ impl VisibleLog {
         }
     }
 
-    /// Nothing at or above `limits` is delivered (one per partition); `None`: everything is.
+    /// Stops delivery at `limits`, one per partition; `None` lifts the limits.
     ///
-    /// Messages that were delivered already, while the topic was being paused, are not held back:
-    /// to empty the topic would acknowledge them although they are leased.
+    /// A limit is never below what is delivered already: a message may be delivered while the topic
+    /// is being paused. Emptying the topic acknowledges messages above the limit, and a leased
+    /// message must not be acknowledged.
     pub(crate) fn set_limits(&mut self, limits: Option<Vec<Offset>>, ledger: &Ledger) {
         let raise = |(partition, limit): (u32, Offset)| limit.max(ledger.delivered_end(partition));
         self.limits = limits.map(|limits| (0u32..).zip(limits).map(raise).collect());
     }
 
-    /// The limits, of those partitions that have one.
+    /// The limit of each partition, if the topic is paused.
     pub(crate) fn limits(&self) -> impl Iterator<Item = (u32, Offset)> {
         (0u32..).zip(self.limits.iter().flatten().copied())
     }
 
-    /// The end of what may be delivered of a partition.
+    /// The end of the deliverable messages of a partition.
     #[inline]
     pub(crate) fn end(&self, partition: usize) -> Offset {
         self.end_below(partition, self.partitions[partition].written_end())
     }
 
-    /// The end of the deliverable messages in a partition of which so much is written.
+    /// The end of the deliverable messages of a partition that is written up to `written`.
     #[inline]
     fn end_below(&self, partition: usize, written: Offset) -> Offset {
         let limits = self.limits.as_ref();
@@ -73,7 +75,8 @@ impl VisibleLog {
         (0..self.count()).map(|index| self.end(index)).collect()
     }
 
-    /// As [`Self::depth`], but what is acknowledged ahead after a restart counts too: cheap.
+    /// Upper bound of [`Self::depth`], cheap: after a restart it also counts messages that are
+    /// acknowledged out of order.
     #[inline]
     pub(crate) fn about_waiting(&self, ledger: &Ledger) -> u64 {
         let new: u64 = (0u32..)
@@ -83,7 +86,7 @@ impl VisibleLog {
         new + ledger.ready()
     }
 
-    /// Messages that wait for a consumer.
+    /// The number of messages that wait for a consumer.
     pub(crate) fn depth(&self, ledger: &Ledger) -> u64 {
         let new: u64 = (0u32..)
             .zip(0..self.count())
@@ -92,8 +95,8 @@ impl VisibleLog {
         new + ledger.ready()
     }
 
-    /// Messages that wait for a consumer, and those that are accepted and not written yet: these
-    /// have a place in the queue too.
+    /// The number of messages that wait for a consumer, plus those accepted but not written yet:
+    /// these count against the queue's limit too.
     pub(crate) fn depth_accepted(&self, ledger: &Ledger) -> u64 {
         let new: u64 = (0u32..)
             .zip(&self.partitions)
@@ -106,7 +109,7 @@ impl VisibleLog {
         new + ledger.ready()
     }
 
-    /// Whether nothing waits, and nothing is about to be written.
+    /// Whether no message waits and none is about to be written.
     pub(crate) fn has_passed_all(&self, ledger: &Ledger) -> bool {
         let mut partitions = self.partitions.iter().enumerate();
         ledger.ready() == 0

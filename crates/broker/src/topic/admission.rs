@@ -1,4 +1,4 @@
-//! The conditions that a topic sets for batches, checked before it stores them.
+//! A topic's conditions for batches, checked before a batch is stored.
 
 use cloverleaf_log::{BATCH_HEADER_BYTES, Batch};
 
@@ -8,22 +8,22 @@ use crate::options::TopicOptions;
 use crate::topic::layout::TopicLayout;
 use crate::topic::published::PublishError;
 
-/// A record without a timestamp has this one (Kafka).
+/// The timestamp of a record that has none (Kafka).
 const NO_TIMESTAMP: i64 = -1;
-/// So many records at fault are named: as many as librdkafka puts into a batch. A compressed batch
-/// of a hostile client could have millions.
+/// At most this many bad records are listed in an error: as many as librdkafka puts into a batch. A
+/// compressed batch of a hostile client could have millions.
 const NAMED_RECORDS_MAX: usize = 10_000;
 
-/// The maker of a batch.
+/// Where a batch comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Maker {
-    /// One of our own builders: its records are well formed.
+    /// The broker's own builder: its records are well formed.
     Broker,
-    /// A client: its records are bytes from a network.
+    /// A client: its records are untrusted bytes.
     Client,
 }
 
-/// The limits of a topic's timestamps.
+/// The range of timestamps that a topic accepts.
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
     earliest_ms: i64,
@@ -54,7 +54,7 @@ impl Bounds {
         self.hold(timestamp_ms) || timestamp_ms == NO_TIMESTAMP
     }
 
-    /// The refusal of a batch whose first timestamp at fault this is.
+    /// The error for a batch whose first bad timestamp this is.
     fn refusal(self, timestamp_ms: i64, records: Vec<u32>) -> PublishError {
         PublishError::Timestamp {
             timestamp_ms,
@@ -64,7 +64,7 @@ impl Bounds {
         }
     }
 
-    /// Checks what a batch says of its records.
+    /// Checks the timestamps in the batch's header.
     fn check_header(self, batch: &Batch) -> Result<(), PublishError> {
         let told = [batch.base_timestamp_ms(), batch.max_timestamp_ms()];
         match told.into_iter().find(|told_ms| !self.take(*told_ms)) {
@@ -75,9 +75,9 @@ impl Bounds {
 }
 
 impl TopicLayout {
-    /// Checks a batch against the topic's options, and stamps it where the topic keeps its own
-    /// time. Says also how many bytes the bodies have; of a client's compressed batch, into which
-    /// nothing looks, as many as it has itself.
+    /// Checks a batch against the topic's options, and stamps it if the topic uses append time.
+    /// Also returns the total bytes of the bodies; for a client's compressed batch that is not
+    /// inflated, the bytes of its payload.
     pub(crate) fn admit(
         &self,
         shared: &Shared,
@@ -93,7 +93,7 @@ impl TopicLayout {
         }
         let now_ms = || i64::try_from(shared.clock.now_ms()).unwrap_or(i64::MAX);
         if batch.has_append_time() || batch.delete_horizon_ms().is_some() {
-            // Only a broker may say so.
+            // Only a broker may set these flags.
             return Err(PublishError::ForeignAppendTime);
         }
         let bounds = if options.append_time {
@@ -111,12 +111,13 @@ impl TopicLayout {
                 let inflated = batch.inflate(shared.inflater.batch_bytes_max())?;
                 body_bytes = check_records(&inflated, needs_keys, bounds)?;
             }
-            // The reader that inflates it checks its records.
+            // Its records are checked by the reader that inflates it.
             (false, true) => {
                 if let Some(bounds) = bounds
                     && let Err(refusal) = bounds.check_header(&batch)
                 {
-                    // Only to name them, so it must not take long.
+                    // The records are inflated only to list the bad ones, so a batch that takes
+                    // long is refused without the list.
                     let inflated = batch
                         .inflate(AT_ONCE_BYTES_MAX)
                         .map_err(|_| refusal.clone())?;
@@ -139,8 +140,8 @@ impl TopicLayout {
     }
 }
 
-/// Checks the records of an uncompressed batch, and says how many bytes their bodies have. The
-/// records at fault are looked for only if there are any.
+/// Checks the records of an uncompressed batch and returns the total bytes of their bodies.
+/// Searches for the bad records only if the summary shows that there are some.
 fn check_records(
     batch: &Batch,
     needs_keys: bool,
@@ -154,12 +155,12 @@ fn check_records(
     if needs_keys || suspecting.is_some() {
         find_at_fault(batch, needs_keys, suspecting)?;
     }
-    // The timestamps that the batch itself tells readers must fit too.
+    // Readers see the timestamps in the batch's header, so these must fit too.
     bounds.map_or(Ok(()), |bounds| bounds.check_header(batch))?;
     Ok(summary.body_bytes)
 }
 
-/// Names the records that are at fault, if there are any.
+/// Lists the bad records, if there are any.
 fn find_at_fault(
     batch: &Batch,
     needs_keys: bool,
@@ -171,7 +172,7 @@ fn find_at_fault(
     let mut place = 0;
     while let Some((_, record)) = records.next_record()? {
         let has_no_key = needs_keys && record.key.is_none();
-        // As in Kafka, of a record without a key nothing else is looked at.
+        // As in Kafka, a record without a key is not checked further.
         let refuses = |bounds: &Bounds| !has_no_key && !bounds.take(record.timestamp_ms);
         let refusing = bounds.filter(refuses);
         if has_no_key || refusing.is_some() {

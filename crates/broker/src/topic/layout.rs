@@ -12,8 +12,8 @@ use crate::topic::Topic;
 use crate::topic::partition::Partition;
 use crate::topic::watch::{Watch, Watcher, Watchers};
 
-/// The parts of a topic that change while it is in use. Replaced as a whole, never changed in
-/// place: a publish takes one look at it.
+/// The parts of a topic that change while it is in use. A change replaces the whole value, so a
+/// publish reads one consistent value.
 pub(crate) struct TopicLayout {
     pub(crate) options: Arc<TopicOptions>,
     pub(crate) partitions: Arc<[Partition]>,
@@ -21,7 +21,8 @@ pub(crate) struct TopicLayout {
 }
 
 impl TopicLayout {
-    /// Opens the logs of a topic with these options; the first watchers are those of `old`.
+    /// Opens the partitions of a topic with these options. Partitions that `old` has keep their
+    /// watchers.
     pub(crate) fn open(
         shared: &Shared,
         id: Uuid,
@@ -46,9 +47,10 @@ impl TopicLayout {
     }
 }
 
-/// How the log keeps the partitions of a topic.
+/// The log's options for the partitions of a topic.
 fn partition_options(shared: &Shared, options: &TopicOptions) -> PartitionOptions {
-    // Records in the active segment cannot be compacted, so they must not stay there for longer.
+    // Records in the active segment cannot be compacted, so the segment must be rolled within the
+    // maximum compaction lag.
     let max_lag_ms = options.compaction.as_ref().and_then(|c| c.max_lag_ms);
     PartitionOptions {
         segment_bytes: options
@@ -68,7 +70,7 @@ impl Topic {
         self.shape.read().partitions.clone()
     }
 
-    /// The partition of that number.
+    /// The partition with that number.
     pub fn partition(&self, partition: u32) -> Option<Partition> {
         self.shape
             .read()
@@ -77,13 +79,13 @@ impl Topic {
             .cloned()
     }
 
-    /// Bytes of the batches in all partitions, on the disk.
+    /// Bytes of the batches in all partitions on disk.
     pub fn stored_bytes(&self) -> u64 {
         let partitions = self.partitions();
         partitions.iter().map(Partition::stored_bytes).sum()
     }
 
-    /// Where each partition ends for readers.
+    /// The end of each partition for readers.
     pub(crate) fn written_ends(&self) -> Vec<Offset> {
         let partitions = self.partitions();
         partitions.iter().map(Partition::written_end).collect()
@@ -94,16 +96,17 @@ impl Topic {
         self.shape.read().options.partitions
     }
 
-    /// Lets `watcher` fire with the next write to a partition, or when the topic is deleted. A
-    /// partition that does not exist is watched by nobody.
+    /// Registers `watcher` with a partition: it fires with the next write, or when the topic is
+    /// deleted. `None`: the partition does not exist.
     ///
-    /// Watch first, then look: a write that the look misses fires. Watching twice changes nothing.
+    /// Register first, then read: a write that the read misses fires the watcher. A second
+    /// registration changes nothing.
     pub fn watch(&self, partition: u32, watcher: &Arc<Watcher>) -> Option<Watch> {
         let watchers = self.shape.read().watchers.get(partition as usize).cloned();
         watchers.map(|watchers| watchers.add(watcher))
     }
 
-    /// The log tells the topic of each write to the partitions from `first` on.
+    /// Registers with the log for each write to the partitions from `first` on.
     pub(crate) fn listen(self: &Arc<Self>, shape: &TopicLayout, first: usize) {
         for (log, watchers) in shape
             .partitions
@@ -116,19 +119,18 @@ impl Topic {
                 if let Some(topic) = topic.upgrade() {
                     topic.written();
                 }
-                // Now the subscriptions know it.
+                // The subscriptions have been notified first.
                 watchers.fire();
             }));
         }
     }
 
-    /// Raises the number of partitions to `total`, while the topic is in use: subscriptions deliver
-    /// from the new ones what is published from now on.
+    /// Raises the number of partitions to `total` while the topic is in use. Subscriptions deliver
+    /// from the new partitions what is published from now on.
     ///
     /// # Errors
-    /// The number does not grow or is too large, the broker has as many as it may, the topic was
-    /// deleted, or the journal does not
-    /// take it.
+    /// `total` is not above the present number or is too large, the broker's limit of partitions is
+    /// reached, the topic was deleted, or the journal cannot be written.
     pub fn add_partitions(self: &Arc<Self>, total: u32) -> Result<(), CatalogError> {
         let partitions = total;
         let definitions = self.lock_definitions()?;
@@ -150,7 +152,7 @@ impl Topic {
             ..(*old.options).clone()
         };
         let shape = TopicLayout::open(self.shared(), self.id(), options, Some(&old))?;
-        // A paused topic holds back everything that comes to the new ones.
+        // A paused topic holds back everything in the new partitions.
         let paused_at = self.paused_at.lock().clone().map(|mut limits| {
             limits.resize(shape.partitions.len(), 0);
             limits
@@ -173,12 +175,12 @@ impl Topic {
         Ok(())
     }
 
-    /// Removes the messages of a partition before an offset, for good. Returns the offset of the
-    /// first message that is left. Blocks on the disk.
+    /// Removes the messages of a partition before an offset permanently. Returns the offset of the
+    /// first remaining message. Blocks on the disk.
     ///
     /// # Errors
     /// There is no such partition, the offset lies above its end, the topic was deleted, or the
-    /// journal does not take it.
+    /// journal cannot be written.
     pub fn delete_records(
         self: &Arc<Self>,
         partition: u32,
@@ -196,13 +198,14 @@ impl Topic {
             let offset = before;
             return Err(CatalogError::OffsetAboveEnd { offset, end });
         }
-        // A power loss may have taken what a reader has seen.
+        // After a power loss the end is lower than `next_offset`: readers may have seen messages
+        // that the disk has lost.
         let before = before.min(end);
         if before <= log.start_offset() {
             return Ok(log.start_offset());
         }
         if !self.is_ephemeral() {
-            // With its last segment gone, a log forgets where it ended.
+            // When its last segment is removed, a log forgets its end, so the journal records it.
             let next = log.next_offset();
             let entry = |offset, is_start| {
                 let topic = self.id();
@@ -223,7 +226,7 @@ impl Topic {
             let entries = [entry(before, true), entry(next, false)];
             self.shared().write(&entries)?;
         }
-        // The files are removed without the lock, so that nobody waits for them.
+        // The files are removed without the lock, so that no definition waits for the disk.
         drop(definitions);
         crate::broker::truncate(self, &log, before);
         for subscription in self.subscriptions().iter() {

@@ -1,4 +1,4 @@
-//! A topic: a name, its partitions in the log, and the subscriptions that deliver from it.
+//! A topic: a name, its partitions in the log, and its subscriptions.
 
 pub(crate) mod admission;
 pub(crate) mod layout;
@@ -28,7 +28,7 @@ use crate::subscription::ledger::Ledger;
 use crate::topic::layout::TopicLayout;
 use crate::topic::partition::Partition;
 
-/// A topic of the catalog.
+/// A topic in the catalog.
 pub struct Topic {
     id: Uuid,
     number: u32,
@@ -39,14 +39,14 @@ pub struct Topic {
     ephemeral: bool,
     shared: Arc<Shared>,
     pub(crate) shape: RwLock<Arc<TopicLayout>>,
-    /// Sorted by name. Replaced as a whole: a publish reads it, a definition changes it.
+    /// Sorted by name. A change of a definition replaces the list; publishes only read it.
     subscriptions: RwLock<Arc<[Arc<Subscription>]>>,
-    /// Where each partition stood when the topic was paused.
+    /// The end of each partition when the topic was paused; `None` while it is not paused.
     pub(crate) paused_at: Mutex<Option<Vec<Offset>>>,
-    /// Of the definition. Changed while `definitions` is held.
+    /// The revision of the definition. Changes only while `definitions` is locked.
     pub(crate) revision: AtomicU64,
     deleted: AtomicBool,
-    /// A reader by offset has come, and retention knows.
+    /// A reader by offset has come, and the topic's retention accounts for it.
     pub(crate) has_reader: AtomicBool,
     pub(crate) next_partition: AtomicU32,
     pub(crate) messages: AtomicU64,
@@ -103,12 +103,12 @@ impl Topic {
         Ok(topic)
     }
 
-    /// The identity that no other topic ever has, not even a later one of the same name.
+    /// An identity that no other topic ever gets, not even a later one of the same name.
     pub fn id(&self) -> Uuid {
         self.id
     }
 
-    /// A short identity, for as long as this process runs.
+    /// A short identity, valid while this process runs.
     pub fn number(&self) -> u32 {
         self.number
     }
@@ -118,22 +118,22 @@ impl Topic {
         &self.name
     }
 
-    /// Its name, and where that counts.
+    /// Its name and its namespace.
     pub fn full_name(&self) -> Name<'_> {
         self.namespace.name(&self.name)
     }
 
-    /// When it was made, milliseconds since the Unix epoch.
+    /// When it was created, milliseconds since the Unix epoch.
     pub fn created_ms(&self) -> u64 {
         self.created_ms
     }
 
-    /// Whether it is gone after a restart.
+    /// Whether it ends with the process.
     pub fn is_ephemeral(&self) -> bool {
         self.ephemeral
     }
 
-    /// Whether it was deleted; a handle to it can be older than that.
+    /// Whether it was deleted: a handle may outlive the topic.
     pub fn is_deleted(&self) -> bool {
         self.deleted.load(Ordering::Acquire)
     }
@@ -152,18 +152,19 @@ impl Topic {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes of the bodies of these; of batches that a client has compressed, all bytes of theirs.
+    /// Bytes of the bodies published in this process. A batch that a client has compressed counts
+    /// with its compressed bytes.
     pub fn body_bytes_count(&self) -> u64 {
         self.body_bytes.load(Ordering::Relaxed)
     }
 
-    /// Messages that wait in the broker until they come to this topic ([`Topic::publish_delayed`]).
+    /// Delayed messages that will be published to this topic ([`Topic::publish_delayed`]).
     pub fn scheduled(&self) -> u64 {
         self.shared.scheduled.count(self.id)
     }
 
-    /// Messages that no subscription has been offered: the backlog of a topic without
-    /// subscriptions, or what came since the topic was paused.
+    /// Messages that were not offered to any subscription: the whole backlog of a topic without
+    /// subscriptions, or the messages published since the topic was paused.
     pub fn depth(&self) -> u64 {
         let paused_at = self.paused_at.lock().clone();
         let from = match paused_at {
@@ -188,7 +189,7 @@ impl Topic {
         self.subscriptions.read().clone()
     }
 
-    /// The subscription of that name.
+    /// The subscription with that name.
     pub fn subscription(&self, name: &str) -> Option<Arc<Subscription>> {
         let subscriptions = self.subscriptions.read();
         let at = subscriptions
@@ -197,7 +198,7 @@ impl Topic {
         Some(subscriptions[at].clone())
     }
 
-    /// The subscription of that name, made if there is none.
+    /// The subscription with that name, created if there is none.
     pub fn subscription_or_create(
         self: &Arc<Self>,
         name: &str,
@@ -263,15 +264,15 @@ impl Topic {
             subscription.set_limits(Some(limits));
         }
         self.forget_holes(&subscription);
-        // Publishers count what they publish from now on.
+        // Publishes that start from here on count their own bytes.
         subscription.count_bodies(&ends);
-        // Messages that came while it was being made, and leases that were restored.
+        // Delivers messages that were published meanwhile, and handles restored leases that have
+        // expired.
         subscription.on_due(self.shared.clock.now_ms());
         subscription
     }
 
-    /// Offsets before the first segment and between segments hold no messages, so no subscription
-    /// waits for them.
+    /// Acknowledges offsets before the first segment and between segments: they have no messages.
     fn forget_holes(&self, subscription: &Arc<Subscription>) {
         for (partition, log) in (0u32..).zip(self.partitions().iter()) {
             for gone in log.gone() {
@@ -289,14 +290,14 @@ impl Topic {
         let paused_at = self.paused_at.lock().clone();
         let floor = |(partition, log): (usize, &Partition)| match (earliest, &paused_at) {
             (true, _) => log.start_offset(),
-            // Messages that a paused topic holds back have been delivered to nobody.
+            // Messages that a paused topic holds back were not offered to any subscription yet.
             (false, Some(offsets)) if start == StartAt::Delivery => offsets[partition],
             (false, _) => log.written_end(),
         };
         self.partitions().iter().enumerate().map(floor).collect()
     }
 
-    /// Deletes a subscription and closes its consumers. `false`: there is none of that name.
+    /// Deletes a subscription and closes its consumers. `false`: there is no such subscription.
     pub fn delete_subscription(self: &Arc<Self>, name: &str) -> Result<bool, CatalogError> {
         let Some(subscription) = self.subscription(name) else {
             return Ok(false);
@@ -305,8 +306,8 @@ impl Topic {
         Ok(true)
     }
 
-    /// As [`Self::delete_subscription`], but this very one and no later one of its name. One that
-    /// is gone already is no error.
+    /// As [`Self::delete_subscription`], but deletes this subscription only, not a later one with
+    /// its name. Returns `Ok` if it is deleted already.
     pub fn remove_subscription(
         self: &Arc<Self>,
         subscription: &Arc<Subscription>,
@@ -323,8 +324,9 @@ impl Topic {
                 return Ok(());
             }
             let is_last = kept.is_empty();
-            // The messages that the last subscription was offered go with it, as nsqd has it: a
-            // later one must not meet them again. Readers by offset keep them.
+            // As in nsqd, messages that the last subscription was offered are deleted with it, so
+            // that a later subscription does not get them. They stay if the topic has readers by
+            // offset.
             let retention = &self.options().retention;
             let has_readers =
                 retention.min_ms.is_some() || self.shared.committed.has_topic(self.id);
@@ -355,13 +357,13 @@ impl Topic {
         Ok(())
     }
 
-    /// Up to where subscriptions have been offered messages.
+    /// The offsets up to which messages were offered to subscriptions.
     fn offered_ends(&self) -> Vec<Offset> {
         let paused_at = self.paused_at.lock().clone();
         paused_at.unwrap_or_else(|| self.written_ends())
     }
 
-    /// An ephemeral subscription lost its last consumer.
+    /// Called when an ephemeral subscription has lost its last consumer: deletes it.
     pub(crate) fn delete_if_unused(self: &Arc<Self>, subscription: &Arc<Subscription>) {
         if !subscription.has_consumers()
             && let Err(error) = self.remove_subscription(subscription)
@@ -370,7 +372,8 @@ impl Topic {
         }
     }
 
-    /// How far offsets have been used: cursors and segments, which tell it too, may go.
+    /// The next offset of each partition, as journal entries: cursors and segments, which also
+    /// record it, may be deleted.
     pub(crate) fn next_offsets(&self) -> Vec<Entry> {
         let entry = |(partition, log): (u32, &Partition)| Entry::Next {
             topic: self.id,
@@ -399,12 +402,12 @@ impl Topic {
         (0u32..).zip(offsets).map(entry).collect()
     }
 
-    /// Whether subscriptions get nothing new.
+    /// Whether new messages are held back from the subscriptions.
     pub fn is_paused(&self) -> bool {
         self.paused_at.lock().is_some()
     }
 
-    /// Holds new messages back from all subscriptions.
+    /// Holds back messages published from now on.
     pub fn pause(self: &Arc<Self>) -> Result<(), CatalogError> {
         let _definitions = self.lock_definitions()?;
         let ends = || self.written_ends();
@@ -412,7 +415,7 @@ impl Topic {
         self.limits_changed(Some(limits))
     }
 
-    /// Lets messages through again.
+    /// Delivers the messages held back, and new ones.
     pub fn unpause(self: &Arc<Self>) -> Result<(), CatalogError> {
         let _definitions = self.lock_definitions()?;
         *self.paused_at.lock() = None;
@@ -429,7 +432,7 @@ impl Topic {
         Ok(definitions)
     }
 
-    /// The caller holds `definitions`.
+    /// The caller holds the lock `definitions`.
     fn limits_changed(self: &Arc<Self>, limits: Option<Vec<Offset>>) -> Result<(), CatalogError> {
         for subscription in self.subscriptions().iter() {
             subscription.set_limits(limits.clone());
@@ -440,7 +443,7 @@ impl Topic {
         self.shared.write(&[Entry::Topic(self.definition())])
     }
 
-    /// Removes the messages that no subscription has been offered ([`Self::depth`]).
+    /// Removes the messages that were not offered to any subscription ([`Self::depth`]).
     pub fn empty(self: &Arc<Self>) -> Result<(), CatalogError> {
         let _definitions = self.lock_definitions()?;
         let ends = self.written_ends();
@@ -483,26 +486,26 @@ impl Topic {
         }
     }
 
-    /// The description for its folder: the bytes of a definition's entry. Asked by a thread that
-    /// appends: it waits for nobody who does.
+    /// The bytes of the definition's journal entry, which describe the topic in its folder. An
+    /// appending thread calls this, so it must not wait for another append.
     pub(crate) fn description(&self) -> Vec<u8> {
         Entry::Topic(self.definition_unpaused()).encode()
     }
 
-    /// The definition that comes after this one. The caller holds `definitions`.
+    /// A copy of the definition with the next revision. The caller holds the lock `definitions`.
     pub(crate) fn next_definition(&self) -> TopicDefinition {
         let mut definition = self.definition();
         definition.revision += 1;
         definition
     }
 
-    /// A definition of this topic is in the journal, and in use.
+    /// Called when a new definition is in the journal and in use.
     pub(crate) fn redefined(&self, revision: u64) {
         self.revision.store(revision, Ordering::Relaxed);
         self.shared.log.describe(self.id);
     }
 
-    /// Everything that a restart needs to know of this topic.
+    /// The journal entries that a restart needs of this topic.
     pub(crate) fn snapshot(&self) -> Vec<Entry> {
         let mut entries = vec![Entry::Topic(self.definition())];
         if self.ephemeral {
@@ -518,7 +521,8 @@ impl Topic {
         entries
     }
 
-    /// Takes the topic out of use: its consumers are closed, publishes fail.
+    /// Takes the deleted topic out of use: closes its subscriptions and watchers. Publishes fail
+    /// from now on.
     pub(crate) fn close(&self) {
         self.deleted.store(true, Ordering::Release);
         for watchers in self.shape().watchers.iter() {

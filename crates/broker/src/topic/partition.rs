@@ -1,9 +1,8 @@
-//! A partition: the log of one, as everybody outside the log meets it. This file alone knows which
-//! type that log is.
+//! A partition of a topic. Only this file knows the type of the log behind it.
 //!
-//! Readers by offset (Kafka's Fetch, the admin pages) have what is public here. Changes of a
-//! partition (appends, raised ends, retention, compaction) are the broker's: others ask the
-//! [`Topic`](crate::Topic), which tells its subscriptions.
+//! Readers by offset (Kafka's Fetch, the admin pages) use the public methods. Changes (appends,
+//! raised ends, retention, compaction) are private to the broker: other crates go through
+//! [`Topic`](crate::Topic), which notifies its subscriptions.
 
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -21,22 +20,22 @@ pub struct Partition {
     log: Arc<PartitionLog>,
 }
 
-/// How a partition is, for people.
+/// The status of a partition, for display.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartitionStatus {
     /// As [`Partition::start_offset`].
     pub start_offset: Offset,
     /// As [`Partition::written_end`].
     pub written_end: Offset,
-    /// Everything before this offset that could be synced is synced.
+    /// Everything below this offset is synced, as far as it could be.
     pub synced_end: Offset,
-    /// Bytes of its batches on the disk.
+    /// Bytes of its batches on disk.
     pub stored_bytes: u64,
-    /// Files that hold them.
+    /// The number of its segment files.
     pub segments: usize,
 }
 
-/// Two handles are equal if they are of the same partition, opened by the same broker.
+/// Two handles are equal if they refer to the same partition, opened by the same broker.
 impl PartialEq for Partition {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.log, &other.log)
@@ -45,42 +44,43 @@ impl PartialEq for Partition {
 
 impl Eq for Partition {}
 
-/// Where it begins and ends.
+/// Where the partition begins and ends.
 impl Partition {
-    /// Offset of the first record that is still there, or [`Self::written_end`] if none is. Takes
-    /// the partition's lock.
+    /// Offset of the first record that the log still has, or [`Self::written_end`] if it has none.
+    /// Takes the partition's lock.
     pub fn start_offset(&self) -> Offset {
         self.log.start_offset()
     }
 
-    /// Offset after the last record that readers may see.
+    /// The offset after the last record that readers may see.
     pub fn written_end(&self) -> Offset {
         self.log.written_end()
     }
 
-    /// The offset that the next record will get: after a power loss above [`Self::written_end`],
-    /// and nothing will ever lie between.
+    /// The offset of the next record. After a power loss it is above [`Self::written_end`], and the
+    /// offsets between stay empty forever.
     pub fn next_offset(&self) -> Offset {
         self.log.next_offset()
     }
 
-    /// Offset after the last record that was accepted: up to there readers may see it soon.
+    /// The offset after the last accepted record. Records up to there become readable once they are
+    /// written.
     pub(crate) fn accepted_end(&self) -> Offset {
         self.log.accepted_end()
     }
 
-    /// [`Self::written_end`], and how many records are accepted behind it and not written yet.
+    /// [`Self::written_end`], and the number of accepted records that are not written yet.
     pub(crate) fn written_and_unwritten(&self) -> (Offset, u64) {
         self.log.written_and_unwritten()
     }
 
-    /// Ranges of offsets that hold no records and never will: a power loss or a segment that went
-    /// has left them.
+    /// Ranges of offsets without records, which stay empty forever: the result of a power loss or
+    /// of a lost segment.
     pub(crate) fn holes(&self) -> Vec<Range<Offset>> {
         self.log.holes()
     }
 
-    /// Ranges of offsets that no subscription has to wait for: those before the first segment, and
+    /// Ranges of offsets that no subscription must wait for: those before the first segment, and
     /// holes.
     pub(crate) fn gone(&self) -> Vec<Range<Offset>> {
         let before = 0..self.log.start_offset();
@@ -88,23 +88,23 @@ impl Partition {
         all.filter(|gone| !gone.is_empty()).collect()
     }
 
-    /// The same place for a reader, named so that its distance to the end counts no hole: inside a
-    /// hole that is the first record behind, or the end if there is none.
+    /// Moves a reader's offset out of a hole, so that its lag does not count the hole: to the first
+    /// record after the hole, or to the end if there is none. Other offsets are unchanged.
     pub fn same_place(&self, offset: Offset) -> Offset {
         self.log.same_place(offset)
     }
 
-    /// How many offsets a reader at `from` has before it, without those of holes.
+    /// A reader's lag at `from`: how many offsets follow, without holes.
     pub fn held_from(&self, from: Offset) -> u64 {
         self.log.held_from(from)
     }
 
-    /// Bytes of its batches on the disk.
+    /// Bytes of its batches on disk.
     pub fn stored_bytes(&self) -> u64 {
         self.log.size_bytes()
     }
 
-    /// All that people want to know of it at once.
+    /// Its status in one value, for display.
     pub fn status(&self) -> PartitionStatus {
         let segments = self.log.segments();
         PartitionStatus {
@@ -116,7 +116,7 @@ impl Partition {
         }
     }
 
-    /// The topic that it belongs to.
+    /// The id of its topic.
     pub(crate) fn topic(&self) -> Uuid {
         self.log.topic()
     }
@@ -127,15 +127,15 @@ impl Partition {
     }
 }
 
-/// The way out.
+/// Reads.
 impl Partition {
-    /// Reads from `from` on: at least one batch if there is one, and else as many whole batches as
-    /// fit `bytes_max`. Never waits for the disk.
+    /// Reads from `from` on: as many whole batches as fit `bytes_max`, but at least one if there is
+    /// one. Never waits for the disk.
     pub fn read(&self, from: Offset, bytes_max: usize) -> Read {
         self.log.read(from, bytes_max)
     }
 
-    /// As [`Self::read`], but waits for the disk; no batch means the end.
+    /// As [`Self::read`], but waits for the disk. An empty result means the end.
     ///
     /// # Errors
     /// A file could not be read, or the log was closed.
@@ -147,19 +147,19 @@ impl Partition {
         self.log.read_waiting(from, bytes_max)
     }
 
-    /// Whether a read from here on is served from memory that is shared, and costs no copy.
+    /// Whether a read at `from` is served from shared memory, without a copy.
     pub fn is_in_memory(&self, from: Offset) -> bool {
         self.log.is_in_memory(from)
     }
 
-    /// As many whole batches from `from` on as fit `bytes_max` and can be sent from their file as
-    /// they lie. `None`: [`Self::read`] has to look. Never waits for the disk.
+    /// As many whole batches from `from` on as fit `bytes_max` and can be sent straight from their
+    /// file. `None`: the caller must use [`Self::read`]. Never waits for the disk.
     pub fn read_stored(&self, from: Offset, bytes_max: usize) -> Option<StoredBatches> {
         self.log.read_stored(from, bytes_max)
     }
 
-    /// Offset and timestamp of the first record that is not older than `timestamp_ms`, milliseconds
-    /// since 1970. Blocks on the disk.
+    /// Offset and timestamp of the first record at or after `timestamp_ms`, milliseconds since
+    /// 1970. Blocks on the disk.
     ///
     /// # Errors
     /// A file could not be opened or read.
@@ -170,8 +170,8 @@ impl Partition {
         self.log.offset_for_timestamp(timestamp_ms)
     }
 
-    /// Offset and timestamp of the record with the highest timestamp, the first of them; `None`
-    /// when there is no record. Blocks on the disk.
+    /// Offset and timestamp of the first record with the highest timestamp; `None` if there is no
+    /// record. Blocks on the disk.
     ///
     /// # Errors
     /// A file could not be opened or read.
@@ -179,21 +179,21 @@ impl Partition {
         self.log.max_timestamp()
     }
 
-    /// The idempotent producers that it knows, in order of their ids.
+    /// The state of its idempotent producers, in order of their ids.
     pub fn producers(&self) -> Vec<ProducerInfo> {
         self.log.producers()
     }
 
-    /// The offsets of each of its files, oldest first.
+    /// The range of offsets of each of its segments, oldest first.
     pub(crate) fn ranges(&self) -> Vec<Range<Offset>> {
         let segments = self.log.segments().into_iter();
         segments.map(|it| it.base..it.end).collect()
     }
 }
 
-/// The way in, for the broker alone.
+/// Writes, for the broker only.
 impl Partition {
-    /// Opens a partition of a topic; one that is open already has these options from now on.
+    /// Opens a partition of a topic. A partition that is open already gets these options.
     ///
     /// # Errors
     /// The log is closed.
@@ -207,7 +207,7 @@ impl Partition {
         Ok(Self { log })
     }
 
-    /// Appends a batch: ready when it is as durable as `class` says.
+    /// Appends a batch. The result resolves when the batch is as durable as `class` says.
     ///
     /// # Errors
     /// As [`PartitionLog::append`].
@@ -215,7 +215,7 @@ impl Partition {
         self.log.append(batch, class)
     }
 
-    /// As [`Self::append`], but may use the reserve of the disk.
+    /// As [`Self::append`], but may use the disk's reserve.
     ///
     /// # Errors
     /// As [`PartitionLog::append`].
@@ -227,20 +227,20 @@ impl Partition {
         self.log.append_internal(batch, class)
     }
 
-    /// Sets who is told when batches have become readable; only the first call counts.
+    /// Sets the listener that is called when batches become readable. Only the first call counts.
     pub(crate) fn on_written(&self, listener: WrittenListener) {
         self.log.on_written(listener);
     }
 
-    /// Makes sure that no record gets an offset below `at_least`.
+    /// Ensures that no record gets an offset below `at_least`.
     pub(crate) fn raise_next_offset(&self, at_least: Offset) {
         self.log.raise_next_offset(at_least);
     }
 }
 
-/// The removal of records, for the broker alone.
+/// Removal of records, for the broker only.
 impl Partition {
-    /// Readers no longer see records before `offset`, until the next start. Blocks on the disk.
+    /// Hides records before `offset` from readers until the next start. Blocks on the disk.
     ///
     /// # Errors
     /// A file could not be removed.
@@ -248,7 +248,8 @@ impl Partition {
         self.log.truncate_before(offset)
     }
 
-    /// Drops what is too old or too much. Returns the bytes freed. Blocks on the disk.
+    /// Deletes segments that exceed the age or size limit. Returns the bytes freed. Blocks on the
+    /// disk.
     ///
     /// # Errors
     /// As [`PartitionLog::retain`].
@@ -260,7 +261,8 @@ impl Partition {
         self.log.retain(older_than_ms, bytes_max)
     }
 
-    /// Drops what `covers` says everybody has passed. Returns the bytes freed. Blocks on the disk.
+    /// Deletes segments that everyone has consumed, as `covers` reports. Returns the bytes freed.
+    /// Blocks on the disk.
     ///
     /// # Errors
     /// As [`PartitionLog::drop_covered`].
@@ -272,8 +274,8 @@ impl Partition {
         self.log.drop_covered(kept_since_ms, covers)
     }
 
-    /// Does what comes due while nobody appends, at `now_ms` (milliseconds since 1970): ends a file
-    /// that is old enough, forgets producers that were silent for long.
+    /// Does what is due without an append, at `now_ms` (milliseconds since 1970): rolls a segment
+    /// that is old enough and forgets producers that have been idle for long.
     pub(crate) fn age(&self, now_ms: i64) {
         self.log.roll_aged(now_ms);
         self.log.forget_silent_producers(now_ms);
@@ -284,7 +286,7 @@ impl Partition {
         self.log.compaction_status()
     }
 
-    /// Does a part of a pass of compaction. Blocks on the disk.
+    /// Does one step of a compaction pass. Blocks on the disk.
     ///
     /// # Errors
     /// As [`PartitionLog::compact`].
@@ -292,7 +294,7 @@ impl Partition {
         self.log.compact(options)
     }
 
-    /// Gives up a pass that is not done, and its memory.
+    /// Abandons an unfinished compaction pass and frees its memory.
     pub(crate) fn abandon_compaction(&self) {
         self.log.abandon_compaction();
     }
@@ -302,7 +304,7 @@ impl Partition {
     }
 }
 
-/// A partition that may be gone, and does not stay for its sake.
+/// A weak handle to a partition: it does not keep the partition open.
 #[derive(Debug)]
 pub(crate) struct WeakPartition(Weak<PartitionLog>);
 

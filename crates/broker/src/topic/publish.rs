@@ -1,4 +1,4 @@
-//! The way of messages into a topic.
+//! Publishes to a topic.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,11 +12,11 @@ use crate::topic::admission::Maker;
 use crate::topic::published::{PublishError, Published};
 
 impl Topic {
-    /// Stores a batch that the broker has built, in a partition of the broker's choice: its records
+    /// Stores a batch that the broker has built in a partition of the broker's choice. Its records
     /// are not validated again.
     ///
-    /// The promise for `asked` holds once the returned future resolves; messages reach
-    /// subscriptions when they are written.
+    /// The future resolves when the batch is as durable as `asked` says. Subscriptions get the
+    /// messages as soon as they are written.
     ///
     /// # Errors
     /// As [`Topic::publish_to`].
@@ -29,7 +29,7 @@ impl Topic {
         self.store(partition, batch, asked, Maker::Broker)
     }
 
-    /// As [`Topic::publish`], in a partition of the caller's choice.
+    /// As [`Topic::publish`], in a given partition.
     ///
     /// # Errors
     /// As [`Topic::publish_to`].
@@ -42,11 +42,11 @@ impl Topic {
         self.store(partition, batch, asked, Maker::Broker)
     }
 
-    /// Stores a client's batch in one partition, as it came. Its records are walked, unless they
+    /// Stores a client's batch in one partition unchanged. Its records are validated unless they
     /// are compressed.
     ///
     /// # Errors
-    /// The topic does not take it, or the log does not; nothing was stored.
+    /// The topic or the log refuses the batch; then nothing was stored.
     pub fn publish_to(
         &self,
         partition: u32,
@@ -87,13 +87,13 @@ impl Topic {
             places.keep();
             self.count(count, bytes, body_bytes);
         }
-        // A batch that came again has the time of the first one.
+        // A duplicate batch gets the append time of the first one.
         let append_time_ms = is_stamped.then_some(appended.timestamp_ms);
         Ok(Published::new(appended, append_time_ms))
     }
 
-    /// Stores a message that the broker itself moves here. It may use the reserve of the disk, and
-    /// no length limit refuses it.
+    /// Stores a message that the broker itself moves here. It may use the disk's reserve, and no
+    /// length limit refuses it.
     pub(crate) fn publish_moved(
         &self,
         batch: Batch,
@@ -106,8 +106,8 @@ impl Topic {
         Ok(published)
     }
 
-    /// As [`Topic::publish_moved`], for a delayed message: it was counted when it was published, so
-    /// it is not counted again.
+    /// As [`Topic::publish_moved`], for a delayed message: it is not counted, because its delayed
+    /// publish was.
     pub(crate) fn publish_counted(
         &self,
         batch: Batch,
@@ -137,10 +137,10 @@ impl Topic {
         }
     }
 
-    /// Stores one message that is to appear in this topic after `delay_ms`.
+    /// Stores one message that appears in this topic after `delay_ms`.
     ///
     /// # Errors
-    /// As [`Topic::publish_to`], and too many messages wait already.
+    /// As [`Topic::publish_to`]; also when too many delayed messages wait.
     pub fn publish_delayed(
         &self,
         message: &Batch,
@@ -163,7 +163,7 @@ impl Topic {
         Ok(published)
     }
 
-    /// The log has written to one of the partitions.
+    /// The log has written to one of the partitions: notifies producers and subscriptions.
     pub(crate) fn written(self: &Arc<Self>) {
         self.shared().room.written();
         for subscription in self.subscriptions().iter() {

@@ -1,4 +1,4 @@
-//! A publish on its way: its promise, and the bound on what is accepted and not yet written.
+//! The result of a publish, and the limit on bytes that are accepted but not yet written.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 /// Why messages were not stored.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum PublishError {
-    /// The log did not take them: a full disk, a failed write, shutdown.
+    /// The log refused them: a full disk, a failed write, or shutdown.
     #[error(transparent)]
     Log(#[from] AppendError),
     /// The topic was deleted.
@@ -36,8 +36,8 @@ pub enum PublishError {
         /// The partition asked for.
         partition: u32,
     },
-    /// The batch says that a broker has stamped it, with the time of its append or with the time
-    /// from which compaction may remove its tombstones; producers must not.
+    /// The batch claims that a broker has stamped it with its append time, or with the time from
+    /// which compaction may remove its tombstones. Producers must not claim either.
     #[error("a producer's batch must not claim to have the broker's timestamps")]
     ForeignAppendTime,
     /// Too many delayed messages wait.
@@ -46,7 +46,7 @@ pub enum PublishError {
         /// The limit.
         scheduled_messages_max: u64,
     },
-    /// A delayed publish wants a batch of exactly one readable record.
+    /// A delayed publish takes a batch of exactly one readable record.
     #[error("a delayed publish takes one message")]
     NotOneMessage,
     /// The batch is larger than the topic allows.
@@ -62,27 +62,27 @@ pub enum PublishError {
     Timestamp {
         /// The timestamp, milliseconds since 1970.
         timestamp_ms: i64,
-        /// The earliest that is allowed now.
+        /// The earliest timestamp that is allowed now.
         earliest_ms: i64,
-        /// The latest that is allowed now.
+        /// The latest timestamp that is allowed now.
         latest_ms: i64,
-        /// Which messages of the batch are at fault, counted from 0: the first 10,000, also those
-        /// without a key that they need. Empty: it is what the batch says of itself.
+        /// The bad messages' positions in the batch, from 0: the first 10,000, including those
+        /// without a required key. Empty if the timestamp in the batch's header is bad.
         records: Vec<u32>,
     },
     /// Messages without a key for a topic that is compacted by key.
     #[error("the topic is compacted, so each message needs a key")]
     NoKey {
-        /// Which messages of the batch they are, counted from 0: the first 10,000; never empty.
+        /// Their positions in the batch, from 0: the first 10,000; never empty.
         records: Vec<u32>,
     },
     /// The batch holds records that cannot be read.
     #[error(transparent)]
     Batch(#[from] BatchError),
-    /// The topic needs to see the records, and they cannot be inflated.
+    /// The topic must check the records, but they cannot be inflated.
     #[error(transparent)]
     Inflate(#[from] InflateError),
-    /// The schedule topic could not be made.
+    /// The schedule topic could not be created.
     #[error("the schedule topic cannot be made: {reason}")]
     NoSchedule {
         /// The catalog's error in words.
@@ -90,15 +90,15 @@ pub enum PublishError {
     },
 }
 
-/// The bound on bytes that were accepted from producers and not yet written, broker-wide.
+/// The broker-wide limit on bytes that are accepted from producers but not yet written.
 ///
-/// A producer waits for nothing but these, and the disk alone drains them, whatever clients do: so
-/// waiting cannot deadlock.
+/// Producers wait only for this limit, and only the disk frees it, independent of clients. So
+/// waiting for it cannot deadlock.
 pub struct Room {
     log: Log,
     bytes_max: u64,
     waiting: Mutex<Vec<Waker>>,
-    /// Whether `waiting` holds anybody: what a write asks before it takes the lock.
+    /// Whether `waiting` has a waker. A write checks this flag before it takes the lock.
     is_waited_for: AtomicBool,
 }
 
@@ -121,17 +121,17 @@ impl Room {
         }
     }
 
-    /// Bytes accepted and not yet written.
+    /// Bytes accepted but not yet written.
     pub fn unwritten_bytes(&self) -> u64 {
         self.log.unwritten_bytes()
     }
 
-    /// Whether producers may go on.
+    /// Whether producers may continue.
     pub fn is_free(&self) -> bool {
         self.unwritten_bytes() < self.bytes_max
     }
 
-    /// Ready when producers may go on.
+    /// Ready when producers may continue.
     pub fn poll_free(&self, context: &mut Context<'_>) -> Poll<()> {
         if self.is_free() {
             return Poll::Ready(());
@@ -143,7 +143,8 @@ impl Room {
             }
             self.is_waited_for.store(true, Ordering::SeqCst);
         }
-        // Pairs with the fence in `written`: either it sees the waiter, or this sees the room.
+        // Pairs with the fence in `written`: either `written` sees the waiter, or this call sees
+        // the free bytes.
         fence(Ordering::SeqCst);
         if self.is_free() {
             Poll::Ready(())
@@ -152,7 +153,8 @@ impl Room {
         }
     }
 
-    /// The log has written something (or failed to): the waiters look again.
+    /// The log has written something, or a write has failed: wakes the waiting producers if bytes
+    /// are free.
     pub(crate) fn written(&self) {
         fence(Ordering::SeqCst);
         if self.is_waited_for.load(Ordering::Relaxed) && self.is_free() {
@@ -168,7 +170,7 @@ impl Room {
     }
 }
 
-/// A publish that was accepted. Resolves when its promise holds, or to the reason why it does not.
+/// An accepted publish. Resolves when it is as durable as asked, or with the reason why it is not.
 #[derive(Debug)]
 pub struct Published {
     appended: Appended,
@@ -183,12 +185,13 @@ impl Published {
         }
     }
 
-    /// Whether the promise is decided already.
+    /// Whether the future would resolve at once.
     pub fn is_ready(&self) -> bool {
         self.appended.is_ready()
     }
 
-    /// While it waits for the disk: whether no kill takes it back any more.
+    /// Whether the messages are written, so that a kill cannot lose them. The sync may still be
+    /// pending.
     pub fn is_written(&self) -> bool {
         self.appended.is_written()
     }
@@ -198,12 +201,13 @@ impl Published {
         self.appended.base
     }
 
-    /// Whether an idempotent producer has sent this batch before, so that nothing was stored now.
+    /// Whether this is a repeated batch of an idempotent producer, so that nothing was stored now.
     pub fn is_duplicate(&self) -> bool {
         self.appended.is_duplicate
     }
 
-    /// The time that the messages got, where the topic stamps them itself; milliseconds since 1970.
+    /// The append time that the topic gave the messages, if it uses append time; milliseconds since
+    /// 1970.
     pub fn append_time_ms(&self) -> Option<i64> {
         self.append_time_ms
     }

@@ -1,4 +1,4 @@
-//! A topic's options: how they are looked up and changed while it is in use.
+//! A topic's options: reading and changing them while it is in use.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,23 +13,24 @@ use crate::topic::Topic;
 use crate::topic::layout::TopicLayout;
 
 impl Topic {
-    /// How it is kept.
+    /// Its options.
     pub fn options(&self) -> Arc<TopicOptions> {
         self.shape.read().options.clone()
     }
 
-    /// The class in which a publish is stored for which the protocol asks `asked`.
+    /// The durability of a publish for which the protocol asks `asked`.
     pub fn durability(&self, asked: Durability) -> Durability {
         self.shape().durability(self.shared(), asked)
     }
 
-    /// Changes options. They are in the kernel when this returns, and take effect at once.
+    /// Changes options. They are written to the journal, not synced, when this returns, and take
+    /// effect at once.
     ///
-    /// The number of partitions ([`Topic::add_partitions`]) and whether the topic is ephemeral do
-    /// not change here, whatever `change` does.
+    /// `change` cannot change whether the topic is ephemeral, nor the number of partitions
+    /// ([`Topic::add_partitions`] does that).
     ///
     /// # Errors
-    /// The topic was deleted, or the journal does not take it; nothing has changed then.
+    /// The topic was deleted, or the journal cannot be written; then nothing has changed.
     pub fn set_options(
         self: &Arc<Self>,
         change: impl FnOnce(&mut TopicOptions),
@@ -47,8 +48,9 @@ impl Topic {
         Ok(())
     }
 
-    /// A reader by offset has come: from now on messages that others have consumed stay for some
-    /// time (`reader_retention_ms` of the broker's options). Cheap after the first time.
+    /// Notes that the topic has a reader by offset: from now on, messages that subscriptions have
+    /// consumed are kept for a while (`reader_retention_ms` in the broker's options). Cheap after
+    /// the first call.
     pub fn note_reader(self: &Arc<Self>) {
         if self.has_reader.load(Ordering::Relaxed) {
             return;
@@ -69,16 +71,16 @@ impl Topic {
     }
 }
 
-/// Topics, and the options that they are to have.
+/// Topics with their new options.
 pub type NewOptions = Vec<(Arc<Topic>, TopicOptions)>;
 
 impl Broker {
-    /// As [`Broker::keep`], and changes options as [`Topic::set_options`] does: both or neither,
-    /// whatever crash comes. `options` is asked while no definition can change, if the value is
-    /// another than the one that is kept; it must not change one itself.
+    /// As [`Broker::keep`], and changes topics' options as [`Topic::set_options`] does. A crash
+    /// leaves both changes or neither. `options` is called only if `value` differs from the kept
+    /// one, while no definition can change; it must not change a definition itself.
     ///
     /// # Errors
-    /// The journal does not take it; nothing has changed then.
+    /// The journal cannot be written; then nothing has changed.
     pub fn keep_with<'a>(
         &self,
         key: impl Into<Name<'a>>,
@@ -96,8 +98,9 @@ impl Broker {
 }
 
 impl Shared {
-    /// Gives topics these options, and writes `beside` with that: all of it or, after an error or a
-    /// crash, nothing. `false`: there was nothing to be changed. The caller holds `definitions`.
+    /// Gives topics new options and writes the entry `beside` with them. After an error or a crash
+    /// all of it has changed or nothing. Returns `false` if nothing changed. The caller holds the
+    /// lock `definitions`.
     fn redefine(&self, beside: Option<Entry>, all: NewOptions) -> Result<bool, CatalogError> {
         let mut entries: Vec<Entry> = beside.into_iter().collect();
         let mut changed = Vec::new();

@@ -30,8 +30,8 @@ fn publish(topic: &Topic, messages: u32) {
 }
 
 /// A publish on another thread, while the topic is being paused, may be delivered before the
-/// subscription hears of the limit. Such a message is the subscription's: it is delivered
-/// again, and to empty the topic does not acknowledge it behind the back of its lease.
+/// subscription hears of the limit. Such a message belongs to the subscription: it is delivered
+/// again, and emptying the topic does not acknowledge it while it is leased.
 #[test]
 fn a_message_that_overtook_the_pause_is_no_message_that_the_pause_holds_back() {
     let disk = SimDisk::new();
@@ -42,7 +42,7 @@ fn a_message_that_overtook_the_pause_is_no_message_that_the_pause_holds_back() {
     let consumer = subscription.attach(ConsumerOptions::default()).unwrap();
     consumer.set_window(u32::MAX);
     publish(&topic, 64);
-    // The first half of `pause`, a publish of a whole word of the ledger, the second half.
+    // The first half of `pause`, then a publish of a whole ledger word, then the second half.
     *topic.paused_at.lock() = Some(topic.written_ends());
     publish(&topic, 64);
     topic.pause().unwrap();

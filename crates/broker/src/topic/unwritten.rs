@@ -1,4 +1,4 @@
-//! The messages that a topic has accepted and not yet written: a client that must see all that was
+//! Messages that a topic has accepted but not yet written. A client that must see everything
 //! published before waits for them.
 
 use std::sync::Arc;
@@ -10,18 +10,18 @@ use crate::topic::Topic;
 use crate::topic::partition::Partition;
 use crate::topic::watch::Watcher;
 
-/// Messages of a topic that are on their way to the disk.
+/// Messages of a topic that are not written yet.
 #[derive(Debug)]
 pub struct Unwritten {
     topic: Arc<Topic>,
     watcher: Arc<Watcher>,
-    /// Partitions and where what was accepted ends there.
+    /// Partitions, and the end of the accepted messages in each.
     ends: Vec<(Partition, Offset)>,
 }
 
 impl Topic {
-    /// The messages that were accepted up to now and that no subscription can see yet, because
-    /// another thread writes them; `None`: there are none.
+    /// The messages accepted so far that no subscription can see yet, because another thread is
+    /// writing them; `None` if there are none.
     pub fn unwritten(self: &Arc<Self>) -> Option<Unwritten> {
         let partitions = self.partitions();
         let ends = partitions
@@ -37,7 +37,8 @@ impl Topic {
 }
 
 impl Unwritten {
-    /// Ready once all of it is written, or could not be. Later messages are not waited for.
+    /// Ready once all of them are written or their write has failed. Does not wait for later
+    /// messages.
     pub fn poll_written(&mut self, context: &mut Context<'_>) -> Poll<()> {
         loop {
             for (log, _) in &self.ends {
@@ -54,7 +55,8 @@ impl Unwritten {
     }
 }
 
-/// Whether something below `end` is still to be written. Where nothing is, the write has failed.
+/// Whether a message below `end` is still to be written. If not, it is written or its write has
+/// failed.
 fn is_on_its_way(log: &Partition, end: Offset) -> bool {
     let written = log.written_end();
     written < end && log.accepted_end() > written

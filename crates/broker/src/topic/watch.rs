@@ -1,7 +1,7 @@
-//! Readers by offset that wait for messages: a watcher of a partition hears of its next write.
+//! Lets readers by offset wait for messages: a watcher is notified of a partition's next write.
 //!
-//! Like an epoll registration with one shot. A [`Watcher`] belongs to one waiting request and may
-//! watch any number of partitions; a writer asks one flag while nobody watches.
+//! It is like a one-shot epoll registration. A [`Watcher`] belongs to one waiting request and may
+//! watch any number of partitions. A write checks one flag if no reader watches.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Weak};
@@ -9,10 +9,10 @@ use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 
-/// Registrations of a partition below which dropped watchers are not looked for.
+/// Below this many registrations a partition does not look for dropped watchers.
 const SWEEP_MIN: usize = 8;
 
-/// Somebody who waits until one of the partitions that it watches has something to read.
+/// A waiting request: it is woken when one of the partitions that it watches has something to read.
 #[derive(Debug, Default)]
 pub struct Watcher {
     fired: AtomicBool,
@@ -20,15 +20,15 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// One that watches nothing yet: see [`crate::Topic::watch`].
+    /// A watcher that watches nothing yet: see [`crate::Topic::watch`].
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// Ready when a watched partition has had a write since the last time that this was ready.
+    /// Ready when a watched partition was written to since this was last ready.
     ///
-    /// It may be ready without anything to read: a partition that was watched earlier still counts.
-    /// Look, and watch again.
+    /// It may be ready without anything to read, because partitions that were watched earlier still
+    /// count. Read, and watch again.
     pub fn poll_fired(&self, context: &mut Context<'_>) -> Poll<()> {
         if self.fired.swap(false, Ordering::AcqRel) {
             return Poll::Ready(());
@@ -39,7 +39,7 @@ impl Watcher {
                 *waker = Some(context.waker().clone());
             }
         }
-        // It may have fired before the waker was there.
+        // It may have fired before the waker was set.
         if self.fired.swap(false, Ordering::AcqRel) {
             return Poll::Ready(());
         }
@@ -48,7 +48,7 @@ impl Watcher {
 
     fn fire(&self) {
         if self.fired.swap(true, Ordering::AcqRel) {
-            // The one that fired it has woken it, and nobody has looked since.
+            // It was fired and woken already, and has not been polled since.
             return;
         }
         if let Some(waker) = self.waker.lock().take() {
@@ -65,9 +65,10 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Whether the watcher is still registered. Where it is not, it was fired since, or is about to
-    /// be. (A partition may fire for what was seen when it was watched: a thread makes its write
-    /// visible first, and fires afterwards.) Of a deleted topic it says nothing: look at the topic.
+    /// Whether the watcher is still registered. If not, it was fired since, or is about to be. (A
+    /// partition may fire for a write that was visible before the registration: a writer makes its
+    /// write visible first and fires afterwards.) For a deleted topic the result means nothing:
+    /// check the topic.
     pub fn stands(&self) -> bool {
         self.watchers.round.load(Ordering::SeqCst) == self.round
     }
@@ -76,9 +77,9 @@ impl Watch {
 /// The watchers of one partition.
 #[derive(Debug, Default)]
 pub(crate) struct Watchers {
-    /// Whether `list` holds anybody: what a write asks.
+    /// Whether `list` has a watcher. A write checks it.
     is_watched: AtomicBool,
-    /// How often `list` was fired; changes under its lock.
+    /// How often `list` was fired. Changes only under its lock.
     round: AtomicU64,
     list: Mutex<List>,
 }
@@ -86,16 +87,16 @@ pub(crate) struct Watchers {
 #[derive(Debug, Default)]
 struct List {
     watchers: Vec<Weak<Watcher>>,
-    /// At this length those that were dropped are looked for.
+    /// At this length dropped watchers are removed.
     sweep_at: usize,
-    /// The topic is gone: a watcher hears so at once.
+    /// The topic is deleted: new watchers fire at once.
     closed: bool,
 }
 
 impl Watchers {
-    /// Adds a watcher, unless it is there.
+    /// Adds a watcher, unless it is registered already.
     ///
-    /// A read of the partition after this is either up to date, or the watcher will fire.
+    /// A read of the partition after this call is up to date, or the watcher will fire.
     pub(crate) fn add(self: &Arc<Self>, watcher: &Arc<Watcher>) -> Watch {
         let round;
         {
@@ -116,7 +117,8 @@ impl Watchers {
             }
             self.is_watched.store(true, Ordering::SeqCst);
         }
-        // Pairs with the fence in `fire`: either it sees the flag, or the caller sees the write.
+        // Pairs with the fence in `fire`: either `fire` sees the flag, or the caller sees the
+        // write.
         fence(Ordering::SeqCst);
         self.watch_of(round)
     }
@@ -126,7 +128,7 @@ impl Watchers {
         Watch { watchers, round }
     }
 
-    /// The partition has something new. One load when nobody watches.
+    /// The partition has something new. One load if it has no watcher.
     pub(crate) fn fire(&self) {
         fence(Ordering::SeqCst);
         if !self.is_watched.load(Ordering::Relaxed) {
@@ -135,7 +137,7 @@ impl Watchers {
         self.fire_all(false);
     }
 
-    /// The topic was deleted.
+    /// The topic was deleted: fires all watchers.
     pub(crate) fn close(&self) {
         self.fire_all(true);
     }

@@ -1,5 +1,4 @@
-//! The messages that one subscription has acknowledged of one partition: a floor and a bitmap above
-//! it.
+//! Which messages of one partition a subscription has acknowledged: a floor and a bitmap above it.
 //!
 //! ```text
 //!            floor                      next
@@ -7,8 +6,8 @@
 //!             '-word---'-(full)-'-word---'            a word is 64 offsets
 //! ```
 //!
-//! Wholly acknowledged words above the floor collapse into ranges, so that one stuck message with a
-//! hundred million acknowledged ones behind it costs a few bytes.
+//! Wholly acknowledged words above the floor collapse into ranges, so that one stuck message
+//! followed by a hundred million acknowledged ones costs a few bytes.
 
 use std::collections::BTreeMap;
 
@@ -19,12 +18,12 @@ use super::leases::NIL;
 /// Offsets per word: one bit each of a `u64`.
 pub(crate) const WORD: u64 = 64;
 
-/// 64 offsets that are neither all acknowledged nor all untouched.
+/// The bits of 64 offsets that are neither all acknowledged nor all untouched.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Word {
     /// Bit n: offset `word * 64 + n` is acknowledged.
     pub(crate) acked: u64,
-    /// First lease of the word's list.
+    /// Index of the first lease in the word's linked list; [`NIL`] if there is none.
     pub(crate) leases: u32,
     dirty: bool,
 }
@@ -43,14 +42,15 @@ impl Default for Word {
 #[derive(Debug, Default)]
 pub(crate) struct Cursor {
     floor: Offset,
-    /// Every offset below is acknowledged or leased.
+    /// Every offset below is acknowledged or leased; delivery of new messages continues here.
     pub(crate) next: Offset,
-    /// After a restart offsets from `next` up to here may be acknowledged or leased already.
+    /// After a restart, offsets from `next` up to here may be acknowledged or leased already. Above
+    /// it all are free.
     pub(crate) restored_end: Offset,
-    /// How many offsets from `next` up to there are neither.
+    /// How many offsets in `[next, restored_end)` are neither acknowledged nor leased.
     pub(crate) restored_free: u64,
     words: BTreeMap<u64, Word>,
-    /// Ranges of wholly acknowledged words, start to end (exclusive), above the floor.
+    /// Start and end (exclusive) of ranges of wholly acknowledged words above the floor.
     full: BTreeMap<u64, u64>,
     volatile: bool,
     floor_dirty: bool,
@@ -58,17 +58,17 @@ pub(crate) struct Cursor {
     dirty_ranges: Vec<(u64, u64)>,
 }
 
-/// The changes of a cursor since they were last asked for.
+/// The changes of a cursor since the last [`Cursor::take_delta`].
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct CursorDelta {
     pub(crate) floor: Offset,
-    /// Word number and its acknowledged bits.
+    /// Word numbers and their acknowledged bits.
     pub(crate) words: Vec<(u64, u64)>,
-    /// Ranges of words, wholly acknowledged.
+    /// Ranges of wholly acknowledged words: start and end (exclusive).
     pub(crate) ranges: Vec<(u64, u64)>,
 }
 
-/// The bits of `word` that lie in `[start, end)`.
+/// The bits of `word` whose offsets lie in `[start, end)`.
 pub(crate) fn bits_between(word: u64, start: Offset, end: Offset) -> u64 {
     let base = word * WORD;
     let from = start.max(base) - base;
@@ -81,7 +81,7 @@ pub(crate) fn bits_between(word: u64, start: Offset, end: Offset) -> u64 {
 }
 
 impl Cursor {
-    /// A cursor that has acknowledged everything below `floor`.
+    /// A cursor of which everything below `floor` is acknowledged.
     pub(crate) fn starting_at(floor: Offset) -> Self {
         Self {
             floor,
@@ -91,7 +91,7 @@ impl Cursor {
         }
     }
 
-    /// Stops collecting changes.
+    /// Stops collecting changes for the journal.
     pub(crate) fn make_volatile(&mut self) {
         self.volatile = true;
     }
@@ -100,7 +100,7 @@ impl Cursor {
         self.floor
     }
 
-    /// One above the highest offset that this cursor knows anything of.
+    /// One above the highest acknowledged offset.
     pub(crate) fn known_end(&self) -> Offset {
         let word_end = self.words.last_key_value().map_or(0, |(word, state)| {
             word * WORD + (WORD - u64::from(state.acked.leading_zeros()))
@@ -113,7 +113,7 @@ impl Cursor {
         self.words.get(&word)
     }
 
-    /// The word's entry, made if it has none. Only for words that are not wholly acknowledged.
+    /// The entry of a word, created if missing. The word must not be wholly acknowledged.
     pub(crate) fn word_mut(&mut self, word: u64) -> &mut Word {
         debug_assert!(!self.is_full(word));
         let floor = self.floor;
@@ -167,13 +167,14 @@ impl Cursor {
         true
     }
 
-    /// The end of the range of wholly acknowledged words in which `offset` lies.
+    /// The end of the range of wholly acknowledged words that contains `offset`, if one does.
     pub(crate) fn full_until(&self, offset: Offset) -> Option<Offset> {
         let (_, end) = self.full.range(..=offset / WORD).next_back()?;
         (offset / WORD < *end).then_some(end * WORD)
     }
 
-    /// Where, from word `from` on, the first offset lies of which the cursor knows anything.
+    /// The first offset of the first word at or above word `from` that has acknowledged or leased
+    /// messages; `Offset::MAX` if there is none.
     pub(crate) fn untouched_until(&self, from: u64) -> Offset {
         let partial = self.words.range(from..).next().map(|(word, _)| *word);
         let full = self.full.range(from..).next().map(|(start, _)| *start);
@@ -199,14 +200,14 @@ impl Cursor {
         below_floor + in_words + self.full.iter().map(overlap).sum::<u64>()
     }
 
-    /// The words in `[start, end)` that are neither wholly acknowledged nor untouched.
+    /// The words in `[start, end)` that have an entry: neither wholly acknowledged nor untouched.
     pub(crate) fn words_between(&self, start: Offset, end: Offset) -> impl Iterator<Item = u64> {
         let last = if end > start { end.div_ceil(WORD) } else { 0 };
         let first = (start / WORD).min(last);
         self.words.range(first..last).map(|(word, _)| *word)
     }
 
-    /// Marks bits of one word acknowledged. The caller has taken them out of their leases.
+    /// Acknowledges bits of one word. The caller has removed them from their leases.
     pub(crate) fn ack_bits(&mut self, word: u64, bits: u64) {
         if self.is_full(word) || (word + 1) * WORD <= self.floor {
             return;
@@ -231,7 +232,7 @@ impl Cursor {
         }
     }
 
-    /// Marks `[start, end)` acknowledged. No lease may lie in it.
+    /// Acknowledges `[start, end)`. No lease may cover any of it.
     pub(crate) fn ack_range(&mut self, start: Offset, end: Offset) {
         let start = start.max(self.floor);
         if start >= end {
@@ -255,7 +256,7 @@ impl Cursor {
         self.raise_floor();
     }
 
-    /// Unlinks all leases, which the caller has forgotten.
+    /// Unlinks all leases from the words. The caller drops the leases themselves.
     pub(crate) fn forget_leases(&mut self) {
         self.words.retain(|_, word| {
             word.leases = NIL;
@@ -297,7 +298,7 @@ impl Cursor {
                 continue;
             }
             if let Some(state) = self.words.get(&word) {
-                // Never all ones here: such a word is in `full`.
+                // Never all ones here: a wholly acknowledged word is in `full`.
                 self.floor = word * WORD + u64::from(state.acked.trailing_ones());
                 if state.acked == bits_between(word, 0, self.floor) && state.leases == NIL {
                     self.words.remove(&word);
@@ -339,7 +340,7 @@ impl Cursor {
         Some(delta)
     }
 
-    /// Everything, for a snapshot.
+    /// The whole state, for a snapshot.
     pub(crate) fn whole(&self) -> CursorDelta {
         CursorDelta {
             floor: self.floor,
@@ -357,7 +358,8 @@ impl Cursor {
         }
     }
 
-    /// Applies what an earlier process wrote. Deltas only ever add acknowledgements.
+    /// Applies a delta that an earlier process wrote to the journal. Deltas only ever add
+    /// acknowledgements.
     pub(crate) fn restore(&mut self, delta: &CursorDelta) {
         if delta.floor > self.floor {
             self.ack_range(self.floor, delta.floor);

@@ -1,4 +1,4 @@
-//! The slab of leases: which consumer holds which messages, and until when.
+//! The slab of leases: which consumer has which messages, and until when.
 //!
 //! One lease stands for up to 64 messages of one [word](super::cursor), delivered together. A
 //! consumer with an unlimited window therefore costs one entry per 64 messages, not one per
@@ -10,63 +10,63 @@ use cloverleaf_log::invariant;
 
 use super::{Settled, WordMask};
 
-/// "No lease": ends every list.
+/// The index that means "no lease"; it ends every linked list.
 pub(crate) const NIL: u32 = u32::MAX;
 
-/// The deadline of a lease that never ends by itself.
+/// The deadline of a lease that never expires.
 pub(crate) const NEVER_MS: u64 = u64::MAX;
 
-/// A consumer's place in its subscription; reused after it left.
+/// A consumer's index in its subscription. It is reused after the consumer has left.
 pub(crate) type ConsumerSlot = u32;
 
 /// The state of the messages of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LeaseState {
-    /// Delivered to this consumer, not settled.
+    /// Delivered to this consumer and not settled.
     InFlight(ConsumerSlot),
-    /// Waiting to be delivered again, in its old position.
+    /// Waiting to be delivered again, at its original offset.
     Ready,
-    /// Waiting for its due time, then ready.
+    /// Becomes ready at its due time.
     Delayed,
-    /// Out of attempts: on its way to the dead-letter topic.
+    /// Waiting to be written to the dead-letter topic.
     Dead,
 }
 
-/// The terms that all messages of a lease share.
+/// What all messages of a lease have in common.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Terms {
     pub(crate) state: LeaseState,
-    /// How often these messages were delivered.
+    /// How often these messages were delivered so far.
     pub(crate) attempts: u16,
-    /// When the state ends by itself; [`NEVER_MS`] if it does not.
+    /// When the state expires, in milliseconds since the epoch; [`NEVER_MS`] if it does not.
     pub(crate) due_ms: u64,
-    /// When they were delivered.
+    /// When they were delivered, in microseconds since the epoch; 0 if they are not in flight.
     pub(crate) delivered_us: u64,
-    /// Bytes of their bodies, of all together; 0 where nobody counts them.
+    /// Total bytes of their bodies; 0 where no limit in bytes needs them.
     pub(crate) bytes: u32,
-    /// How long their batch had waited for this delivery since it was published.
+    /// How long their batch had waited between publish and this delivery.
     pub(crate) waited_ms: u32,
 }
 
-/// To whom messages go, and on what terms.
+/// The consumer that gets messages, and the terms of the delivery.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Grant {
     pub(crate) consumer: ConsumerSlot,
-    /// When they have to be settled; [`NEVER_MS`] if at no time.
+    /// When their ack wait ends, in milliseconds since the epoch; [`NEVER_MS`] without a limit.
     pub(crate) due_ms: u64,
-    /// When they are delivered.
+    /// The time of the delivery, in microseconds since the epoch.
     pub(crate) now_us: u64,
     /// How long their batch has waited since it was published.
     pub(crate) waited_ms: u32,
 }
 
 impl Terms {
-    /// Messages that nobody holds and that wait for no time.
+    /// The terms of messages that no consumer has, in a state that does not expire.
     pub(crate) fn resting(state: LeaseState, attempts: u16, bytes: u32) -> Self {
         Self::until(state, attempts, NEVER_MS, bytes)
     }
 
-    /// Messages that nobody holds, in a state that ends by itself.
+    /// The terms of messages that no consumer has, in a state that expires at `due_ms`.
     pub(crate) fn until(state: LeaseState, attempts: u16, due_ms: u64, bytes: u32) -> Self {
         Self {
             state,
@@ -94,7 +94,7 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// The messages of the lease.
+    /// The messages that the lease covers.
     pub(crate) fn messages(&self) -> WordMask {
         WordMask {
             partition: self.partition,
@@ -105,7 +105,7 @@ impl Lease {
 }
 
 impl Terms {
-    /// The values that are told of messages that were delivered.
+    /// The delivery's data that the settling of a message reports.
     pub(crate) fn settled(&self) -> Settled {
         Settled {
             delivered_us: self.delivered_us,
@@ -120,9 +120,9 @@ impl Terms {
 pub(crate) struct Leases {
     slots: Vec<Option<Lease>>,
     free: Vec<u32>,
-    /// Leases that end by themselves, soonest first.
+    /// Due time and index of the leases that expire, soonest first.
     due: BTreeSet<(u64, u32)>,
-    /// First lease of each consumer.
+    /// Index of the first lease in each consumer's linked list.
     heads: Vec<u32>,
 }
 
@@ -139,7 +139,7 @@ impl Leases {
         self.slots.len() - self.free.len()
     }
 
-    /// Files a new lease and returns its index. The caller links it into its word.
+    /// Stores a new lease and returns its index. The caller links it into its word.
     pub(crate) fn insert(&mut self, partition: u32, word: u64, mask: u64, terms: Terms) -> u32 {
         invariant!(mask != 0, "a lease has no messages");
         let lease = Lease {
@@ -171,7 +171,7 @@ impl Leases {
         index
     }
 
-    /// Adds messages, with bodies of so many bytes, to a lease in the same state.
+    /// Adds messages, with bodies of `bytes` in total, to a lease in the same state.
     pub(crate) fn add_bits(&mut self, index: u32, bits: u64, bytes: u32) {
         if let Some(lease) = self.get_mut(index) {
             invariant!(
@@ -183,7 +183,7 @@ impl Leases {
         }
     }
 
-    /// Frees a lease that the caller has taken out of its word.
+    /// Frees a lease that the caller has unlinked from its word.
     pub(crate) fn remove(&mut self, index: u32) {
         self.set_due(index, NEVER_MS);
         self.unlink_consumer(index);
@@ -195,7 +195,7 @@ impl Leases {
         }
     }
 
-    /// Moves the time at which the lease's state ends by itself.
+    /// Changes the time at which the lease's state expires.
     pub(crate) fn set_due(&mut self, index: u32, due_ms: u64) {
         let Some(lease) = self.slots.get_mut(index as usize).and_then(Option::as_mut) else {
             return;
@@ -209,12 +209,12 @@ impl Leases {
         }
     }
 
-    /// The soonest time at which a lease ends by itself.
+    /// The soonest time at which a lease expires.
     pub(crate) fn first_due_ms(&self) -> Option<u64> {
         self.due.first().map(|(due_ms, _)| *due_ms)
     }
 
-    /// A lease whose time has come.
+    /// The index of a lease that has expired by `now_ms`.
     pub(crate) fn first_due_by(&self, now_ms: u64) -> Option<u32> {
         self.due
             .first()
@@ -222,7 +222,7 @@ impl Leases {
             .map(|(_, index)| *index)
     }
 
-    /// Any lease that `consumer` holds.
+    /// The index of any lease of `consumer`.
     pub(crate) fn first_of_consumer(&self, consumer: ConsumerSlot) -> Option<u32> {
         self.heads
             .get(consumer as usize)
@@ -230,14 +230,14 @@ impl Leases {
             .filter(|head| *head != NIL)
     }
 
-    /// The leases that `consumer` holds, the latest first.
+    /// The leases of `consumer`, latest first.
     pub(crate) fn of_consumer(&self, consumer: ConsumerSlot) -> impl Iterator<Item = &Lease> {
         let first = self.first_of_consumer(consumer);
         let first = first.and_then(|index| self.get(index));
         std::iter::successors(first, |lease| self.get(lease.next_of_consumer))
     }
 
-    /// Every lease, in no order.
+    /// Every lease, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Lease> {
         self.slots.iter().filter_map(Option::as_ref)
     }

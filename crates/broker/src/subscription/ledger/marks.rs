@@ -1,55 +1,57 @@
-//! How far delivery has got in one partition: after a restart this tells which messages may have
-//! been delivered before.
+//! The delivery mark of one partition: after a restart, messages below it may have been delivered
+//! before and are flagged as redelivered.
 //!
-//! The journal has to know before a consumer does, or a kill would hide a delivery. So it is told
-//! ahead: everything below the promise may have been delivered. The promise is renewed when
-//! delivery comes up to it, further ahead the faster it goes; when delivery rests, it is taken back
-//! to the exact place.
+//! The journal must have the mark before a consumer gets the message, or a kill would hide the
+//! delivery. To avoid an entry per message, the mark in the journal (the *promise*) runs ahead of
+//! delivery, like a sequence that allocates numbers in blocks. Delivery that reaches the promise
+//! renews it, further ahead the faster delivery goes. When delivery pauses, the promise is lowered
+//! to the exact offset.
 
 use cloverleaf_log::Offset;
 
-/// The promise goes so many messages ahead at least, and at most.
+/// How many messages the promise runs ahead of delivery: minimum and maximum.
 const AHEAD_MIN: u64 = 64;
 const AHEAD_MAX: u64 = 1 << 16;
 
-/// A promise that is used up sooner than this was too short, one that lasts longer too long.
+/// A promise that is used up sooner than `SHORT_MS` was too short; one that lasts longer than
+/// `LONG_MS` was too long.
 const SHORT_MS: u64 = 100;
 const LONG_MS: u64 = 1_000;
 
-/// How far delivery has got in one partition.
+/// The delivery mark of one partition.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Mark {
-    /// Below this anything may have been delivered by an earlier process.
+    /// Messages below this offset may have been delivered by an earlier process.
     earlier: Offset,
-    /// Behind the last message that was ever delivered.
+    /// One above the highest offset that was ever delivered.
     delivered: Offset,
-    /// The promise in the journal.
+    /// The mark in the journal: messages below it may have been delivered.
     promised: Offset,
     promised_ms: u64,
     ahead: u64,
-    /// `delivered` when [`Mark::rest`] was asked last.
+    /// The value of `delivered` at the last call of [`Mark::rest`].
     seen: Offset,
 }
 
 impl Mark {
-    /// Messages below this may have been delivered before the broker was started.
+    /// Messages below this offset may have been delivered before the broker was started.
     pub(crate) fn earlier(&self) -> Offset {
         self.earlier
     }
 
-    /// The promise in the journal; 0 if it has none.
+    /// The mark in the journal; 0 if it has none.
     pub(crate) fn promised(&self) -> Offset {
         self.promised
     }
 
-    /// Takes the promise that an earlier process wrote. The last one counts.
+    /// Applies a promise that an earlier process wrote. The last one counts.
     pub(crate) fn restore(&mut self, promised: Offset) {
         self.promised = promised;
     }
 
-    /// All that was restored is there, and nothing at or above `end` was ever stored. After a power
-    /// loss the promise may be older than the messages: then all of them count. Returns what has to
-    /// be written down.
+    /// Ends the restore. `end` is above every offset that was ever stored. After a power loss the
+    /// journal's promise may be older than the last deliveries, so every stored message counts as
+    /// delivered. Returns the promise that must be written to the journal, if it changed.
     pub(crate) fn finish_restore(&mut self, end: Offset, lost_power: bool) -> Option<Offset> {
         let before = self.promised;
         self.promised = if lost_power { end } else { before.min(end) };
@@ -57,7 +59,8 @@ impl Mark {
         (self.promised != before).then_some(self.promised)
     }
 
-    /// Messages below `end` are about to be delivered. Returns what has to be written down before.
+    /// Messages below `end` are about to be delivered. Returns the promise that must be written to
+    /// the journal first, if it changed.
     pub(crate) fn reach(&mut self, end: Offset, now_ms: u64) -> Option<Offset> {
         self.delivered = self.delivered.max(end);
         if end <= self.promised {
@@ -75,7 +78,8 @@ impl Mark {
         Some(self.promised)
     }
 
-    /// Nothing more is delivered for now: the exact place, if it has to be written down.
+    /// Lowers the promise to the exact offset, because delivery pauses. Returns it if it must be
+    /// written to the journal.
     pub(crate) fn take_back(&mut self) -> Option<Offset> {
         self.ahead = 0;
         let differs = self.promised != self.delivered;
@@ -83,8 +87,8 @@ impl Mark {
         differs.then_some(self.promised)
     }
 
-    /// Asked from time to time while there is a promise. As [`Mark::take_back`] if nothing was
-    /// delivered since the last time.
+    /// Does [`Mark::take_back`] if nothing was delivered since the last call. Call it from time to
+    /// time while [`Mark::is_ahead`].
     pub(crate) fn rest(&mut self) -> Option<Offset> {
         if std::mem::replace(&mut self.seen, self.delivered) != self.delivered {
             return None;
@@ -92,7 +96,7 @@ impl Mark {
         self.take_back()
     }
 
-    /// Whether [`Mark::rest`] wants to be asked.
+    /// Whether the promise is above the exact offset.
     pub(crate) fn is_ahead(&self) -> bool {
         self.promised != self.delivered
     }

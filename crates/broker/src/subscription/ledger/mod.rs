@@ -1,7 +1,7 @@
 //! The ledger: the whole delivery state of one subscription, as a pure state machine.
 //!
-//! It knows offsets, leases and times that it is told. It knows no log, no lock and no clock, so
-//! that a property test can hold it against a plain model (`tests.rs`).
+//! It works on offsets, leases and the times that its caller passes in. It uses no log, no lock and
+//! no clock, so that a property test can compare it with a plain model (`tests.rs`).
 //!
 //! Every offset below a cursor's `next` is either acknowledged or in exactly one [lease](leases).
 
@@ -29,12 +29,12 @@ use marks::Mark;
 pub(crate) use moved::Moved;
 pub(crate) use persist::{LedgerDelta, PartitionDelta, RestoredRetries, Retry, retries_end};
 
-/// Messages at the head of the line.
+/// What follows at `next`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Claim {
     /// This many consecutive offsets from `next` on were never delivered.
     Free(u64),
-    /// The next so many offsets are acknowledged or leased already: step over them.
+    /// This many offsets from `next` on are acknowledged or leased already: step over them.
     Taken(u64),
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct ReadyRun {
     pub(crate) attempts: u16,
 }
 
-/// Messages of one word (64 offsets) of a partition, with holes where others were settled before.
+/// Messages of one word (64 offsets) of a partition. They need not be consecutive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WordMask {
     pub(crate) partition: u32,
@@ -57,12 +57,12 @@ pub(crate) struct WordMask {
 }
 
 impl WordMask {
-    /// How many they are.
+    /// The number of messages.
     pub(crate) fn count(self) -> u32 {
         self.mask.count_ones()
     }
 
-    /// Their runs: the first of each, and how many follow each other without a hole.
+    /// The messages as runs of consecutive offsets: the first message and the length of each.
     pub(crate) fn runs(self) -> impl Iterator<Item = (MessageId, u32)> {
         let mut rest = self.mask;
         std::iter::from_fn(move || {
@@ -79,7 +79,7 @@ impl WordMask {
     }
 }
 
-/// A lease that ended because its time was up.
+/// A lease that has expired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expired {
     /// The consumer did not settle these messages in time.
@@ -88,11 +88,11 @@ pub(crate) enum Expired {
         messages: WordMask,
         settled: Settled,
     },
-    /// A delay is over.
+    /// The delay of `count` messages has passed.
     Due { count: u32 },
 }
 
-/// Why messages cannot be settled.
+/// The caller does not have this message in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the message is not in flight for this consumer")]
 pub struct NotInFlight;
@@ -102,7 +102,7 @@ pub struct NotInFlight;
 pub(crate) struct Settled {
     pub(crate) delivered_us: u64,
     pub(crate) attempts: u16,
-    /// How long its batch had waited for that delivery since it was published.
+    /// How long its batch had waited between publish and that delivery.
     pub(crate) waited_ms: u32,
 }
 
@@ -111,29 +111,30 @@ pub(crate) struct Settled {
 pub(crate) struct Ledger {
     cursors: Vec<Cursor>,
     leases: Leases,
-    /// Words with a ready lease, per partition.
+    /// The numbers of words with a ready lease, per partition.
     ready_words: Vec<BTreeSet<u64>>,
     ready: u64,
-    /// Bytes of the bodies of the ready messages, where somebody counts them.
+    /// Bytes of the bodies of the ready messages; 0 where no limit in bytes needs them.
     ready_bytes: u64,
     delayed: u64,
     in_flight: u64,
     dead: u64,
-    /// How far delivery has got, per partition.
+    /// The delivery mark of each partition.
     marks: Vec<Mark>,
     /// Deliveries after which a message is dead; 0: never.
     attempts_max: u16,
-    /// Messages that died and wait for their dead letter to be written.
+    /// Messages that died and that [`Ledger::take_died`] has not returned yet.
     died: Vec<(MessageId, DeadReason)>,
     retries_dirty: Vec<(u32, Retry)>,
-    /// Messages whose copies are written where they go, but that are not acknowledged here yet.
+    /// Messages whose copies are written to their destination but that are not acknowledged here
+    /// yet.
     moved: Moved,
-    /// Nothing of it survives a restart: changes are not collected.
+    /// The ledger does not survive a restart: changes are not collected for the journal.
     volatile: bool,
 }
 
 impl Ledger {
-    /// A ledger whose partitions start at `floors`.
+    /// A ledger whose partitions start at the offsets `floors`.
     pub(crate) fn new(floors: &[Offset], attempts_max: u16) -> Self {
         Self {
             cursors: floors
@@ -147,13 +148,13 @@ impl Ledger {
         }
     }
 
-    /// Stops collecting changes: the subscription is ephemeral.
+    /// Stops collecting changes for the journal: the subscription is ephemeral.
     pub(crate) fn make_volatile(&mut self) {
         self.volatile = true;
         self.cursors.iter_mut().for_each(Cursor::make_volatile);
     }
 
-    /// Adds partitions, from their first offset on, until there are `partitions`.
+    /// Adds partitions, each from its first offset on, until there are `partitions`.
     pub(crate) fn grow(&mut self, partitions: usize) {
         while self.cursors.len() < partitions {
             let mut cursor = Cursor::starting_at(0);
@@ -182,7 +183,7 @@ impl Ledger {
         self.cursors[partition as usize].covers(start, end)
     }
 
-    /// One above every offset that the ledger names in a partition.
+    /// One above the highest offset of a partition that is acknowledged or leased.
     pub(crate) fn known_end(&self, partition: u32) -> Offset {
         let Some(cursor) = self.cursors.get(partition as usize) else {
             return 0;
@@ -190,7 +191,7 @@ impl Ledger {
         cursor.known_end().max(self.leased_end(partition))
     }
 
-    /// One above every offset of a partition that is leased; 0: none is.
+    /// One above the highest leased offset of a partition; 0 if none is leased.
     fn leased_end(&self, partition: u32) -> Offset {
         let leases = self.leases.iter();
         let leases = leases.filter(|lease| lease.partition == partition);
@@ -199,28 +200,28 @@ impl Ledger {
         ends.max().unwrap_or(0)
     }
 
-    /// One above the highest offset of a partition that was delivered, as far as it is known: after
-    /// a restart, a first delivery that was in flight is not.
+    /// One above the highest offset of a partition that was delivered, as far as known: first
+    /// deliveries that were in flight before a restart are not known.
     pub(crate) fn delivered_end(&self, partition: u32) -> Offset {
         self.next(partition).max(self.leased_end(partition))
     }
 
-    /// Requeued messages that wait for a consumer.
+    /// The number of requeued messages that wait for a consumer.
     pub(crate) fn ready(&self) -> u64 {
         self.ready
     }
 
-    /// Bytes of their bodies, where somebody counts them.
+    /// Bytes of the bodies of the ready messages; 0 where no limit in bytes needs them.
     pub(crate) fn ready_bytes(&self) -> u64 {
         self.ready_bytes
     }
 
-    /// Messages that wait for their delay to pass.
+    /// The number of messages whose delay has not passed.
     pub(crate) fn delayed(&self) -> u64 {
         self.delayed
     }
 
-    /// How far delivery has got, per partition.
+    /// The delivery mark of each partition.
     #[inline]
     pub(crate) fn marks(&self) -> &[Mark] {
         &self.marks
@@ -231,8 +232,9 @@ impl Ledger {
         &mut self.marks
     }
 
-    /// Where a run from `first` must end: at `end`, or earlier at the mark below which messages may
-    /// have been delivered before the restart, because one delivery has one `redelivered` flag.
+    /// The end of a delivery that starts at `first`: `end`, or the delivery mark of an earlier
+    /// process if that comes first, because all messages of one delivery have the same
+    /// `redelivered` flag.
     #[inline]
     pub(crate) fn delivered_together(
         &self,
@@ -248,22 +250,22 @@ impl Ledger {
         }
     }
 
-    /// Messages that consumers hold.
+    /// The number of messages that consumers have in flight.
     pub(crate) fn in_flight(&self) -> u64 {
         self.in_flight
     }
 
-    /// Messages that wait for their dead letter to be written.
+    /// The number of messages whose dead letters are not written yet.
     pub(crate) fn dead(&self) -> u64 {
         self.dead
     }
 
-    /// The number of lease entries, with which memory grows.
+    /// The number of leases; memory is proportional to it.
     pub(crate) fn lease_count(&self) -> usize {
         self.leases.len()
     }
 
-    /// Messages not delivered yet up to `end`, without the requeued ones.
+    /// The number of messages below `end` that were never delivered; requeued ones do not count.
     pub(crate) fn undelivered(&self, partition: u32, end: Offset) -> u64 {
         let cursor = &self.cursors[partition as usize];
         let count = end.saturating_sub(cursor.next);
@@ -276,13 +278,13 @@ impl Ledger {
         if cursor.covers(end, cursor.restored_end) {
             return cursor.restored_free;
         }
-        // `end` lies within what was restored, because delivery is limited there: rare, so count
-        // from scratch.
+        // `end` lies below `restored_end` only while delivery is limited there (a paused topic):
+        // rare, so count from scratch.
         self.free_between(partition, cursor.next, end)
     }
 
-    /// How many offsets in `[start, end)`, all at or above `next`, are neither acknowledged nor
-    /// leased.
+    /// The number of offsets in `[start, end)` that are neither acknowledged nor leased. `start`
+    /// must not be below `next`.
     fn free_between(&self, partition: u32, start: Offset, end: Offset) -> u64 {
         let cursor = &self.cursors[partition as usize];
         let leased: u64 = cursor
@@ -296,14 +298,15 @@ impl Ledger {
         end.saturating_sub(start) - cursor.acked_between(start, end) - leased
     }
 
-    /// Counts once what is free below `restored_end`; from then on [`Self::advance`] keeps it.
+    /// Counts the free offsets below `restored_end` once; [`Self::advance`] keeps the count up to
+    /// date.
     fn count_free(&mut self, partition: u32) {
         let cursor = &self.cursors[partition as usize];
         let free = self.free_between(partition, cursor.next, cursor.restored_end);
         self.cursors[partition as usize].restored_free = free;
     }
 
-    /// Moves `next` over offsets that were free.
+    /// Moves `next` past offsets that were free.
     fn advance(&mut self, partition: u32, count: u64) {
         let cursor = &mut self.cursors[partition as usize];
         invariant!(
@@ -315,7 +318,7 @@ impl Ledger {
         cursor.next += count;
     }
 
-    /// Whether the next `count_max` offsets may be delivered.
+    /// Which of the `count_max` offsets from `next` on may be delivered. Changes nothing.
     pub(crate) fn claim(&self, partition: u32, count_max: u64) -> Claim {
         let cursor = &self.cursors[partition as usize];
         if cursor.next >= cursor.restored_end {
@@ -350,19 +353,21 @@ impl Ledger {
         bits
     }
 
-    /// Steps over offsets that are [`Claim::Taken`].
+    /// Moves `next` past offsets that are [`Claim::Taken`].
     pub(crate) fn step_over(&mut self, partition: u32, count: u64) {
         self.cursors[partition as usize].next += count;
     }
 
-    /// Offsets from `next` up to `to` hold no message, or none that this subscription wants.
+    /// Acknowledges the offsets from `next` up to `to`: they have no message, or none that this
+    /// subscription wants.
     pub(crate) fn skip_to(&mut self, partition: u32, to: Offset) {
         while self.next(partition) < to {
             let start = self.next(partition);
             match self.claim(partition, to - start) {
                 Claim::Taken(count) => self.step_over(partition, count),
                 Claim::Free(count) => {
-                    // First, because `ack_range` raises the floor, which must not pass `next`.
+                    // `advance` goes first: `ack_range` raises the floor, which must not pass
+                    // `next`.
                     self.advance(partition, count);
                     self.cursors[partition as usize].ack_range(start, start + count);
                 }
@@ -370,7 +375,8 @@ impl Ledger {
         }
     }
 
-    /// Acknowledges offsets that hold no message, or none that is wanted; no lease may lie in them.
+    /// Acknowledges offsets that have no message, or none that is wanted. No lease may cover any of
+    /// them.
     pub(crate) fn forget_range(&mut self, partition: u32, start: Offset, end: Offset) {
         if self.next(partition) >= start {
             return self.skip_to(partition, end);
@@ -383,8 +389,8 @@ impl Ledger {
         }
     }
 
-    /// Leases the next `count` offsets, which were [`Claim::Free`], to a consumer. Their bodies
-    /// have `bytes` bytes, if somebody counts them.
+    /// Leases the next `count` offsets, which were [`Claim::Free`], to a consumer. `bytes` is the
+    /// total size of their bodies, 0 where no limit in bytes needs it.
     #[inline]
     pub(crate) fn take_new(&mut self, partition: u32, count: u64, to: Grant, bytes: u32) {
         let start = self.next(partition);
@@ -393,7 +399,7 @@ impl Ledger {
         while word * WORD < end {
             let mask = bits_between(word, start, end);
             let part = u64::from(mask.count_ones());
-            // Shared out evenly: the parts add up to the whole.
+            // Split in proportion; the parts add up to the whole.
             let part_bytes = left_bytes * part / left;
             (left, left_bytes) = (left - part, left_bytes - part_bytes);
             let terms = Terms {
@@ -411,7 +417,7 @@ impl Ledger {
         self.in_flight += count;
     }
 
-    /// Holds back the next offset, with a body of so many bytes, until `due_ms`.
+    /// Delays the next offset, with a body of `bytes`, until `due_ms`.
     pub(crate) fn delay_new(&mut self, partition: u32, due_ms: u64, bytes: u32) {
         let start = self.next(partition);
         let terms = Terms::until(LeaseState::Delayed, 0, due_ms, bytes);
@@ -466,8 +472,8 @@ impl Ledger {
         None
     }
 
-    /// Takes messages out of a lease; the lease is removed with its last message. Returns the bytes
-    /// that leave with them.
+    /// Removes messages from a lease; the lease is freed with its last message. Returns the bytes
+    /// of their bodies.
     fn take_bits(&mut self, index: u32, bits: u64) -> u32 {
         let Some(lease) = self.leases.get_mut(index) else {
             return 0;
@@ -492,8 +498,8 @@ impl Ledger {
         bytes
     }
 
-    /// The messages that a consumer holds, in runs: the first one, how many, and how they were
-    /// delivered.
+    /// The messages that a consumer has in flight, as runs: the first message, the length, and the
+    /// delivery.
     pub(crate) fn held_by(
         &self,
         consumer: ConsumerSlot,
@@ -505,8 +511,8 @@ impl Ledger {
         })
     }
 
-    /// Panics unless the counters can be the sums of the leases: each lease holds from one message
-    /// to all of a word. For whoever is done with a change.
+    /// Panics unless the counters can be the sums of the leases: each lease covers 1 to 64
+    /// messages. Call it at the end of each change.
     #[inline]
     pub(crate) fn check(&self) {
         let messages = self.ready + self.delayed + self.in_flight + self.dead;
@@ -517,13 +523,14 @@ impl Ledger {
         );
     }
 
-    /// When the next lease ends by itself.
+    /// When the next lease expires.
     pub(crate) fn first_due_ms(&self) -> Option<u64> {
         self.leases.first_due_ms()
     }
 }
 
-/// Lowers the counter of a state (ready, delayed, in flight, dead) that messages have left.
+/// Lowers the counter of a state (ready, delayed, in flight, dead) by messages that leave the
+/// state.
 #[inline]
 fn lower(counter: &mut u64, count: u64) {
     invariant!(

@@ -1,9 +1,9 @@
-//! Messages that have been stored where they go, and are not acknowledged yet because no disk has
-//! them there.
+//! Messages whose copies are written to their destination (a dead-letter topic, or the topic of a
+//! delayed publish) but not synced there, so that the originals cannot be acknowledged yet.
 //!
-//! A kill takes nothing from the kernel, so the next start in the same boot takes them for
-//! acknowledged; after a power loss it does not. So they come twice after a kill as seldom as
-//! others, however long a sync takes.
+//! A kill loses nothing that the kernel has, so the next start in the same boot counts these
+//! messages as acknowledged. After a power loss they do not count. A kill therefore duplicates them
+//! as rarely as other messages, however long a sync takes.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +12,16 @@ use super::{Ledger, LedgerDelta, PartitionDelta};
 use crate::broker::PARTITIONS_MAX;
 use crate::message::MessageId;
 
-/// The messages that have moved, by partition and word.
+/// The moved messages: a bit per offset, by partition and word.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Moved {
     words: BTreeMap<(u32, u64), u64>,
-    /// Words that the journal has to be told, and whether a bit of them was taken back.
+    /// Words whose entry in the journal is out of date, and whether a bit was cleared since.
     dirty: BTreeMap<(u32, u64), bool>,
 }
 
 impl Moved {
-    /// Takes the entries that an earlier process wrote: the last one of a word counts.
+    /// Applies entries that an earlier process wrote: the last entry of a word counts.
     pub(crate) fn restore(&mut self, delta: PartitionDelta) {
         if delta.partition < PARTITIONS_MAX {
             let words = delta.cursor.words.into_iter();
@@ -35,13 +35,13 @@ impl Moved {
         self.words.values().all(|bits| *bits == 0)
     }
 
-    /// The entries that have to be written down so that none of it has moved.
+    /// Entries that clear every moved message in the journal.
     pub(crate) fn taken_back(&self) -> LedgerDelta {
         delta(self.words.keys().map(|place| (*place, 0)))
     }
 }
 
-/// Words as entries have them.
+/// Groups words into one delta per partition.
 fn delta(words: impl Iterator<Item = ((u32, u64), u64)>) -> LedgerDelta {
     let mut all: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
     for ((partition, word), bits) in words {
@@ -59,7 +59,7 @@ fn delta(words: impl Iterator<Item = ((u32, u64), u64)>) -> LedgerDelta {
 }
 
 impl Ledger {
-    /// These messages have moved; or they have not after all.
+    /// Records that these messages have moved or, with `has_moved` false, that their copies failed.
     pub(crate) fn note_moved(&mut self, ids: &[MessageId], has_moved: bool) {
         if self.volatile {
             return;
@@ -76,8 +76,8 @@ impl Ledger {
         }
     }
 
-    /// The entries of it that have to be written down since the last call. Messages that are
-    /// acknowledged meanwhile need none any more.
+    /// The changes for the journal since the last call. Messages that were acknowledged meanwhile
+    /// are left out.
     pub(crate) fn take_moved(&mut self) -> LedgerDelta {
         let cursors = &self.cursors;
         self.moved.words.retain(|(partition, word), bits| {
@@ -93,19 +93,19 @@ impl Ledger {
         }))
     }
 
-    /// All of it, for a snapshot.
+    /// The whole state, for a snapshot.
     pub(crate) fn whole_moved(&self) -> LedgerDelta {
         delta(self.moved.words.iter().map(|(place, bits)| (*place, *bits)))
     }
 
-    /// Acknowledges what has moved, now that it is for good where it goes. Before
+    /// Acknowledges the moved messages: their copies are synced now. Call before
     /// [`Self::finish_restore`].
     pub(crate) fn settle_moved(&mut self, moved: &Moved) {
         for ((partition, word), bits) in &moved.words {
             self.grow(*partition as usize + 1);
             let cursor = &mut self.cursors[*partition as usize];
             cursor.ack_bits(*word, *bits);
-            // Delivery begins anew, and steps over it.
+            // Delivery starts at the floor and steps over the acknowledged messages.
             cursor.next = cursor.floor();
             cursor.restored_end = cursor.restored_end.max(cursor.known_end());
         }

@@ -1,4 +1,5 @@
-//! The end of a delivery: an answer of the consumer, its silence, its departure, or death.
+//! How a delivery ends: settled by the consumer, timed out, released by a consumer that left, or
+//! dead.
 
 use cloverleaf_log::{Offset, invariant};
 
@@ -22,7 +23,7 @@ impl Ledger {
         }
     }
 
-    /// Takes a message out of the lease of the consumer that holds it.
+    /// Takes a message out of its lease, if `consumer` has it in flight.
     fn take_one(&mut self, id: MessageId, consumer: ConsumerSlot) -> Result<One, NotInFlight> {
         let index = self.find_in_flight(id, consumer)?;
         let settled = self.settled(index);
@@ -37,7 +38,7 @@ impl Ledger {
         })
     }
 
-    /// Acknowledges a message that `consumer` holds.
+    /// Acknowledges a message that `consumer` has in flight.
     pub(crate) fn ack(
         &mut self,
         id: MessageId,
@@ -53,7 +54,7 @@ impl Ledger {
         lease.map_or(Settled::default(), |lease| lease.terms.settled())
     }
 
-    /// Gives a message back: ready at once in its old position, or when `due_ms` has come.
+    /// Requeues a message at its original offset: ready at once, or at `due_ms`.
     pub(crate) fn nack(
         &mut self,
         id: MessageId,
@@ -66,7 +67,7 @@ impl Ledger {
         Ok(one.settled)
     }
 
-    /// Declares a message dead that `consumer` holds.
+    /// Rejects a message that `consumer` has in flight: it is dead.
     pub(crate) fn reject(
         &mut self,
         id: MessageId,
@@ -79,7 +80,7 @@ impl Ledger {
         Ok(one.settled)
     }
 
-    /// Moves the deadline of a message that `consumer` holds.
+    /// Changes the ack deadline of a message that `consumer` has in flight.
     pub(crate) fn extend(
         &mut self,
         id: MessageId,
@@ -164,7 +165,7 @@ impl Ledger {
         }
     }
 
-    /// A lease of a word to which messages in the same state can be added.
+    /// The lease of a word whose messages have the same state, so that more can be added.
     fn find_in_word(
         &self,
         partition: u32,
@@ -181,15 +182,14 @@ impl Ledger {
         None
     }
 
-    /// Declares the next offset dead before it was ever delivered (it expired, or the queue is
-    /// full).
+    /// Declares the next undelivered message dead (it expired, or the queue is full).
     pub(crate) fn bury_new(&mut self, partition: u32, reason: DeadReason) {
         let start = self.next(partition);
         self.advance(partition, 1);
         self.bury(partition, start / WORD, 1 << (start % WORD), 0, reason);
     }
 
-    /// Declares the foremost requeued message dead.
+    /// Declares the first requeued message of a partition dead.
     pub(crate) fn bury_ready(&mut self, partition: u32, reason: DeadReason) {
         let taken = self.take_first_ready(partition, 1);
         if taken.mask != 0 {
@@ -222,24 +222,24 @@ impl Ledger {
         }
     }
 
-    /// Messages that died since the last call, with their dead letters still to be written.
+    /// Takes the messages that died since the last call; their dead letters are not written yet.
     pub(crate) fn take_died(&mut self) -> Vec<(MessageId, DeadReason)> {
         std::mem::take(&mut self.died)
     }
 
-    /// Whether [`Self::take_died`] has something to say.
+    /// Whether [`Self::take_died`] would return any.
     pub(crate) fn has_died(&self) -> bool {
         !self.died.is_empty()
     }
 
-    /// The deliveries that a dead message had.
+    /// How often a dead message was delivered.
     pub(crate) fn attempts_of(&self, id: MessageId) -> Option<u16> {
         self.find(id)
             .and_then(|index| self.leases.get(index))
             .map(|lease| lease.terms.attempts)
     }
 
-    /// A dead message's letter is written (or there is nowhere to write it): it is done with.
+    /// Acknowledges a dead message: its dead letter is written, or there is no dead-letter topic.
     pub(crate) fn ack_dead(&mut self, id: MessageId) {
         let Some(index) = self.find(id) else { return };
         let state = self.leases.get(index).map(|lease| lease.terms.state);
@@ -251,7 +251,7 @@ impl Ledger {
         }
     }
 
-    /// Ends one lease whose time has come by `now_ms`; `None` when there is none left.
+    /// Ends one lease that has expired by `now_ms`; `None` when there is none.
     pub(crate) fn expire(&mut self, now_ms: u64) -> Option<Expired> {
         let index = self.leases.first_due_by(now_ms)?;
         let lease = self.leases.get(index)?.clone();
@@ -280,7 +280,8 @@ impl Ledger {
         }
     }
 
-    /// A consumer left: what it held is ready again. Returns how many messages that were.
+    /// Requeues everything that a consumer has in flight, because it left. Returns the number of
+    /// messages.
     pub(crate) fn release(&mut self, consumer: ConsumerSlot) -> u64 {
         let mut count = 0;
         while let Some(index) = self.leases.first_of_consumer(consumer) {
@@ -303,7 +304,7 @@ impl Ledger {
         count
     }
 
-    /// Forgets every lease and acknowledges everything below `ends`, one per partition.
+    /// Drops every lease and acknowledges everything below `ends`, one per partition.
     pub(crate) fn purge(&mut self, ends: &[Offset]) {
         self.leases = Leases::default();
         (self.ready, self.delayed, self.in_flight, self.dead) = (0, 0, 0, 0);
@@ -322,7 +323,7 @@ impl Ledger {
     }
 }
 
-/// One message, taken out of its lease.
+/// One message that was taken out of its lease.
 struct One {
     settled: Settled,
     word: u64,

@@ -1,6 +1,6 @@
 //! The parts of a [`Ledger`] that survive a restart: acknowledgements, attempts and delays.
 //!
-//! In-flight leases do not: after a restart their messages are delivered again.
+//! In-flight leases do not survive: their messages are delivered again after a restart.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,17 +13,17 @@ use super::leases::{LeaseState, Terms};
 use crate::broker::PARTITIONS_MAX;
 use crate::message::DeadReason;
 
-/// Messages of one word that were delivered before, or that wait for their time.
+/// Messages of one word that were delivered before, or that are delayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Retry {
     pub(crate) word: u64,
     pub(crate) mask: u64,
     pub(crate) attempts: u16,
-    /// Milliseconds since the epoch; 0: ready.
+    /// When the delay ends, in milliseconds since the epoch; 0: ready.
     pub(crate) due_ms: u64,
 }
 
-/// The change of one partition.
+/// The changes of one partition.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct PartitionDelta {
     pub(crate) partition: u32,
@@ -32,7 +32,7 @@ pub(crate) struct PartitionDelta {
     pub(crate) retries: Vec<Retry>,
 }
 
-/// The change of a ledger.
+/// The changes of a ledger.
 pub(crate) type LedgerDelta = Vec<PartitionDelta>;
 
 impl Ledger {
@@ -63,7 +63,7 @@ impl Ledger {
         deltas
     }
 
-    /// Everything that a restart needs.
+    /// The whole state, for a snapshot.
     pub(crate) fn whole(&self) -> LedgerDelta {
         let mut deltas: LedgerDelta = (0u32..)
             .zip(self.cursors.iter())
@@ -78,7 +78,8 @@ impl Ledger {
                 LeaseState::Delayed => lease.terms.due_ms,
                 LeaseState::InFlight(_) | LeaseState::Ready | LeaseState::Dead => 0,
             };
-            // A first delivery under way leaves nothing to remember.
+            // A first delivery in flight needs no entry: after a restart it counts as never
+            // delivered.
             let attempts = lease.terms.attempts;
             if matches!(lease.terms.state, LeaseState::InFlight(_)) && attempts <= 1 {
                 continue;
@@ -96,7 +97,8 @@ impl Ledger {
         deltas
     }
 
-    /// Applies what an earlier process wrote, in the order in which it was written.
+    /// Applies a delta that an earlier process wrote. Call in the order in which the deltas were
+    /// written.
     ///
     /// Call [`Self::finish_restore`] with the collected retries afterwards.
     pub(crate) fn restore(&mut self, delta: &PartitionDelta, retries: &mut RestoredRetries) {
@@ -123,7 +125,7 @@ impl Ledger {
         }
     }
 
-    /// Applies what an earlier process wrote of how far delivery had got. The last one counts.
+    /// Applies a delivery mark that an earlier process wrote. The last one counts.
     pub(crate) fn restore_mark(&mut self, partition: u32, promised: Offset) {
         if partition < PARTITIONS_MAX {
             self.grow(partition as usize + 1);
@@ -133,9 +135,9 @@ impl Ledger {
         }
     }
 
-    /// Makes leases of the messages that were requeued or delayed when the process ended, as far as
-    /// the partitions, which have these ends, still hold them: offsets that are `gone` of each will
-    /// be forgotten, and no lease may lie in them then.
+    /// Creates the leases of messages that were requeued or delayed when the process ended. `ends`
+    /// are the partitions' ends. `gone` lists the offsets that each partition has lost: no lease is
+    /// created for them, because the caller acknowledges them afterwards.
     pub(crate) fn finish_restore(
         &mut self,
         retries: RestoredRetries,
@@ -151,8 +153,8 @@ impl Ledger {
             for retry in retries {
                 let cursor = &mut self.cursors[partition as usize];
                 let mask = retry.mask & held & !cursor.acked_bits(word);
-                // A message that was delayed and never delivered is found anew, by the time that it
-                // tells.
+                // A delayed message that was never delivered is scanned again, and its header has
+                // the due time.
                 if mask == 0 || retry.attempts == 0 && retry.due_ms > 0 {
                     continue;
                 }
@@ -173,10 +175,10 @@ impl Ledger {
     }
 }
 
-/// Retries read back so far, by partition and word.
+/// Retries read from the journal so far, by partition and word.
 pub(crate) type RestoredRetries = BTreeMap<(u32, u64), Vec<Retry>>;
 
-/// One above every offset that they name in a partition.
+/// One above the highest offset of a partition that the retries name.
 pub(crate) fn retries_end(retries: &RestoredRetries, partition: u32) -> Offset {
     let mut words = retries.range((partition, 0)..=(partition, u64::MAX)).rev();
     words.next().map_or(0, |((_, word), retries)| {

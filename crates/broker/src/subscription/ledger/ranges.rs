@@ -1,4 +1,4 @@
-//! Many messages at once: consecutive offsets, settled a lease at a time.
+//! Settles ranges of offsets, one lease's part at a time.
 
 use cloverleaf_log::Offset;
 
@@ -7,12 +7,12 @@ use super::leases::{ConsumerSlot, LeaseState, NIL};
 use super::{Ledger, Retry, Settled, lower};
 use crate::message::DeadReason;
 
-/// Consecutive messages with one fate.
+/// Consecutive offsets that are in flight in one lease, or that are all not in flight.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     first: Offset,
     end: Offset,
-    /// The lease in which they are in flight to the consumer; [`NIL`]: they are not.
+    /// The lease in which `consumer` has them in flight; [`NIL`] if it does not have them.
     lease: u32,
 }
 
@@ -26,7 +26,7 @@ struct Part {
 }
 
 impl Ledger {
-    /// The foremost messages of `[first, end)` that share one fate.
+    /// The first piece of `[first, end)`.
     fn piece(&self, partition: u32, first: Offset, end: Offset, consumer: ConsumerSlot) -> Piece {
         let none_until = |end| Piece {
             first,
@@ -64,8 +64,9 @@ impl Ledger {
         }
     }
 
-    /// Takes the messages of `[start, end)` that `consumer` holds out of their leases, `each` at a
-    /// time. Returns how many they were; `told` hears of all, also of those that it does not hold.
+    /// Takes the messages of `[start, end)` that `consumer` has in flight out of their leases and
+    /// passes each piece to `each`. `told` is called for every piece of the range, also for those
+    /// that are not in flight. Returns the number of messages taken.
     fn take_between(
         &mut self,
         partition: u32,
@@ -101,8 +102,9 @@ impl Ledger {
         taken
     }
 
-    /// Acknowledges what `consumer` holds of a range. Returns how many messages that were; `told`
-    /// hears of each piece of the range, in order, whether it was in flight.
+    /// Acknowledges the messages of a range that `consumer` has in flight. Returns their number.
+    /// `told` is called for each piece of the range, in order, with its delivery if it was in
+    /// flight.
     pub(crate) fn ack_between(
         &mut self,
         partition: u32,
@@ -116,8 +118,8 @@ impl Ledger {
         self.take_between(partition, range, consumer, ack, told)
     }
 
-    /// Makes what `consumer` holds of a range ready again, in its old position. Returns how many
-    /// messages that were; `told` as in [`Self::ack_between`].
+    /// Requeues the messages of a range that `consumer` has in flight, at their original offsets.
+    /// Returns their number; `told` as in [`Self::ack_between`].
     pub(crate) fn nack_between(
         &mut self,
         partition: u32,
@@ -132,7 +134,7 @@ impl Ledger {
         self.take_between(partition, range, consumer, nack, told)
     }
 
-    /// Declares what `consumer` holds of a range dead. Returns how many messages that were;
+    /// Declares the messages of a range that `consumer` has in flight dead. Returns their number;
     /// `told` as in [`Self::ack_between`].
     pub(crate) fn reject_between(
         &mut self,
@@ -148,8 +150,8 @@ impl Ledger {
         self.take_between(partition, range, consumer, reject, told)
     }
 
-    /// Makes the messages of a range ready again that `consumer` holds and that never reached it,
-    /// as if they had not been taken. Returns how many messages that were.
+    /// Requeues the messages of a range that are leased to `consumer` but never left its outbox, as
+    /// if they had not been delivered. Returns their number.
     pub(crate) fn untake_between(
         &mut self,
         partition: u32,
@@ -159,7 +161,7 @@ impl Ledger {
         let untake = |ledger: &mut Self, part: Part| {
             let (word, mask) = (part.word, part.mask);
             let attempts = part.attempts.saturating_sub(1);
-            // Of a first delivery the journal knows nothing.
+            // The journal has no entry of a first delivery.
             if attempts > 0 && !ledger.volatile {
                 let retry = Retry {
                     word,
@@ -220,7 +222,7 @@ mod tests {
         let acked = ledger.ack_between(0, (0, 10_000), 0, |_, _, _| pieces += 1);
         assert_eq!((acked, pieces), (10_000, 10_000 / 64 + 1));
         assert_eq!(ledger.floor(0), 10_000);
-        // Nothing is in flight, however large the range: one piece.
+        // Nothing is in flight: one piece, however large the range.
         let mut told = Vec::new();
         let mut tell = |first, count, settled: Option<Settled>| told.push((first, count, settled));
         let acked = ledger.ack_between(0, (5, u64::MAX), 0, &mut tell);

@@ -1,4 +1,4 @@
-//! Messages that wait to be delivered again, in their old position.
+//! Messages that wait to be delivered again, at their original offsets.
 
 use cloverleaf_log::Offset;
 
@@ -8,7 +8,7 @@ use super::{Ledger, ReadyRun, lower};
 use crate::message::MessageId;
 
 impl Ledger {
-    /// The foremost requeued messages of a partition.
+    /// The first requeued messages of a partition.
     pub(crate) fn first_ready(&self, partition: u32) -> Option<ReadyRun> {
         let word = *self.ready_words[partition as usize].first()?;
         let lease = self.leases.get(self.first_ready_lease(partition, word)?)?;
@@ -33,7 +33,7 @@ impl Ledger {
         best.map(|(_, index)| index)
     }
 
-    /// Takes `count` messages from the front of [`Self::first_ready`] out of the ready ones.
+    /// Removes the first `count` messages of [`Self::first_ready`] from their lease.
     pub(super) fn take_first_ready(&mut self, partition: u32, count: u32) -> Taken {
         let Some(word) = self.ready_words[partition as usize].first().copied() else {
             return Taken::default();
@@ -60,7 +60,7 @@ impl Ledger {
         }
     }
 
-    /// Leases the foremost `count` requeued messages of a partition to a consumer.
+    /// Leases the first `count` requeued messages of a partition to a consumer.
     pub(crate) fn take_ready(&mut self, partition: u32, count: u32, to: Grant) {
         let taken = self.take_first_ready(partition, count);
         if taken.mask == 0 {
@@ -78,7 +78,8 @@ impl Ledger {
         self.in_flight += u64::from(taken.mask.count_ones());
     }
 
-    /// The foremost `count` requeued messages are gone from the log: they count as acknowledged.
+    /// Acknowledges the first `count` requeued messages, because the log no longer has them or they
+    /// are dropped.
     pub(crate) fn drop_ready(&mut self, partition: u32, count: u32) {
         let taken = self.take_first_ready(partition, count);
         if taken.mask != 0 {
@@ -86,7 +87,7 @@ impl Ledger {
         }
     }
 
-    /// Holds the foremost requeued message back until `due_ms`.
+    /// Delays the first requeued message until `due_ms`.
     pub(crate) fn delay_ready(&mut self, partition: u32, due_ms: u64) {
         let taken = self.take_first_ready(partition, 1);
         if taken.mask != 0 {
@@ -96,8 +97,8 @@ impl Ledger {
         }
     }
 
-    /// The body of a message that waits has so many bytes. Returns whether it was never delivered:
-    /// then the caller counts it.
+    /// Records the size of the body of a waiting message. Returns whether the message was never
+    /// delivered: the caller counts its bytes then.
     pub(crate) fn note_bytes(&mut self, partition: u32, offset: Offset, bytes: u32) -> bool {
         match self.find(MessageId { partition, offset }) {
             Some(index) => {
@@ -114,7 +115,7 @@ impl Ledger {
     }
 }
 
-/// Requeued messages of one word, taken from the front.
+/// Requeued messages of one word, taken from the first lease.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
     pub(super) word: u64,

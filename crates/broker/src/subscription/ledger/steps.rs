@@ -1,8 +1,8 @@
-//! The events that a ledger can meet, for the test that holds it against a model (`tests.rs`).
+//! Random events for the test that compares the ledger with a model (`tests.rs`).
 
 use proptest::prelude::*;
 
-/// The action on a range.
+/// How a range is settled.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum What {
     Ack,
@@ -11,7 +11,7 @@ pub(super) enum What {
     Untake,
 }
 
-/// The actions of consumers, clocks and crashes.
+/// An action of a consumer, of the clock, or a crash.
 #[derive(Debug, Clone)]
 pub(super) enum Step {
     Append(u64),
@@ -63,7 +63,7 @@ pub(super) enum Step {
     RestartFromSnapshot,
 }
 
-/// Any of them, the frequent ones often.
+/// A random step; frequent ones have a higher weight.
 pub(super) fn step() -> impl Strategy<Value = Step> {
     let consumer = 0u32..3;
     let pick = 0usize..400;

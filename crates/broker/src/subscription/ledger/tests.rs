@@ -1,4 +1,4 @@
-//! The ledger against a plain model: any interleaving of what consumers and clocks can do.
+//! Compares the ledger with a plain model, over random steps of consumers, clock and crashes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,7 @@ use crate::message::DeadReason;
 
 const ATTEMPTS_MAX: u16 = 4;
 
-/// Each message has a body of so many bytes.
+/// Bytes of each message's body.
 const BODY: u32 = 7;
 
 /// The state of one message in the model.
@@ -52,7 +52,7 @@ struct Pair {
     model: BTreeMap<u64, Message>,
     end: u64,
     now_ms: u64,
-    /// The entries that a journal would hold.
+    /// The entries that the journal would have.
     journal: Vec<PartitionDelta>,
 }
 
@@ -91,7 +91,7 @@ impl Pair {
         }
     }
 
-    /// The next message that was never offered, as the ledger steps to it.
+    /// Steps to the next message that was never delivered, and returns how many follow it.
     fn step_to_free(&mut self) -> Option<u64> {
         loop {
             let next = self.ledger.next(0);
@@ -393,7 +393,8 @@ impl Pair {
         self.journal.extend(self.ledger.take_delta());
     }
 
-    /// A new process: acknowledgements hold, what was in flight or dead is offered again.
+    /// Simulates a restart: acknowledgements are kept; messages in flight or dead are delivered
+    /// again.
     fn restart(&mut self, journal: &[PartitionDelta], knows_all: bool) {
         self.ledger = Ledger::new(&[0], ATTEMPTS_MAX);
         let mut retries = RestoredRetries::new();
@@ -421,7 +422,7 @@ impl Pair {
             if acked {
                 continue;
             }
-            // The ledger remembers at most one delivery less than there were.
+            // The ledger may have lost the last delivery of a message, but no earlier one.
             let found = self.ledger.find(MessageId {
                 partition: 0,
                 offset: *offset,
@@ -447,7 +448,7 @@ impl Pair {
                 },
             };
             match (before, *message) {
-                // A delay that a message header demands is found again in the header.
+                // A delay that a message header asks for is read from the header again.
                 (Message::Delayed { attempts: 0, .. }, Message::New) => {}
                 (Message::Ready { attempts: 0 }, Message::New) => assert!(!knows_all),
                 (Message::New, after) => assert_eq!(after, Message::New),
@@ -504,7 +505,7 @@ impl Pair {
     }
 }
 
-/// A hole that damage made, in front of which something waits and behind which there are messages.
+/// Damage made a hole. Requeued messages lie before, in and after it.
 #[test]
 fn what_was_requeued_and_is_gone_is_not_offered_again() {
     let cursor = CursorDelta {
