@@ -1,12 +1,12 @@
-//! The smallest protocol: each frame comes back as it came. No product speaks it: the server's
-//! tests start a broker that does, as a dry run of "How to add a protocol" in `ARCHITECTURE.md`.
+//! The smallest protocol: it sends each frame back unchanged. No product speaks it. The server's
+//! tests start a broker with it, as a dry run of "How to add a protocol" in `ARCHITECTURE.md`.
 //!
 //! ```text
 //! frame   u32, big-endian: bytes of the body, at most BODY_BYTES_MAX
 //!         body
 //! ```
 //!
-//! Architecture invariant: like every protocol's crate, this one knows no socket and no clock.
+//! Architecture invariant: like every protocol crate, this one has no socket and no clock.
 
 use std::mem;
 use std::task::Context;
@@ -14,27 +14,27 @@ use std::task::Context;
 use cloverleaf_session::{Input, Meter, Now, Output, Received};
 use cloverleaf_telemetry::Probe;
 
-/// The largest body that is taken.
+/// The largest body that is accepted, in bytes.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
 
-/// Bytes before the body.
+/// Bytes of the length field before the body.
 const HEAD_BYTES: usize = 4;
 
 /// One connection.
 #[derive(Debug)]
 pub struct Session {
     meter: Meter,
-    /// Frames that have yet to go back.
+    /// Frames that were not sent back yet.
     output: Vec<u8>,
-    /// How many these are.
+    /// The number of frames in `output`.
     unanswered: u64,
-    /// Nothing further is read.
+    /// No further input is read.
     is_over: bool,
     failure: Option<String>,
 }
 
 impl Session {
-    /// Of a connection that has just been accepted.
+    /// The session of a new connection.
     pub fn new(probe: Probe) -> Session {
         Session {
             meter: Meter::new(probe),
@@ -46,7 +46,8 @@ impl Session {
     }
 }
 
-/// How many bytes the first frame has with its head, as far as that is known.
+/// The bytes of the first frame with its length field; only the length field's if that is
+/// incomplete.
 fn frame_bytes(input: &[u8]) -> usize {
     let body = input.first_chunk().map(|size| u32::from_be_bytes(*size));
     HEAD_BYTES + body.unwrap_or_default() as usize
@@ -54,7 +55,7 @@ fn frame_bytes(input: &[u8]) -> usize {
 
 impl cloverleaf_session::Session for Session {
     fn wants_input(&self) -> bool {
-        // Backpressure: a client that does not read its answers is not read from.
+        // Backpressure: no input is read while the client does not read its answers.
         !self.is_over && self.output.is_empty()
     }
 
@@ -128,7 +129,7 @@ mod tests {
         Session::new(Registry::new().open(Protocol::Nats, peer, 1))
     }
 
-    /// The bytes that it wants to have written.
+    /// The bytes that the session wants to write.
     fn said(session: &mut Session) -> Vec<u8> {
         let mut out = Output::default();
         session.poll(&mut Context::from_waker(Waker::noop()), NOW, &mut out);

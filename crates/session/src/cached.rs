@@ -1,7 +1,7 @@
-//! Keeps what a connection has looked up, as long as it holds.
+//! Caches what a connection has looked up, until its source changes.
 
-/// Something that was looked up at a generation, which its source raises with each change: a topic
-/// of a broker's catalogue, routes of a virtual host. With another generation nothing is known.
+/// Values looked up at one generation of their source, which increases with each change: a topic in
+/// a broker's catalog, or routes of a virtual host. A new generation empties the cache.
 #[derive(Debug, Default)]
 pub struct Cached<T> {
     generation: u64,
@@ -9,8 +9,8 @@ pub struct Cached<T> {
 }
 
 impl<T: Default> Cached<T> {
-    /// The values known at this generation. Ask for the generation before anything is looked up: a
-    /// change in between is found the next time.
+    /// The values cached for this generation. Read the generation before looking anything up: a
+    /// change in between then invalidates the value.
     #[inline]
     pub fn at(&mut self, generation: u64) -> &mut T {
         if self.generation != generation {

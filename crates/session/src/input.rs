@@ -1,40 +1,41 @@
-//! The bytes that a session is shown, and whether it may keep them.
+//! The input bytes of a session, and whether it may keep their buffer.
 
 use std::ops::{Deref, Range};
 
 use bytes::{Bytes, BytesMut};
 
-/// A smaller part is copied: that costs less than to take the buffer, and keeps less memory.
+/// A smaller part is copied: copying is cheaper than taking the buffer, and keeps less memory.
 const TAKEN_BYTES_MIN: usize = 64 * 1024;
 
-/// Most bytes beside the part: the buffer stays in memory as long as the part does, and whoever
-/// counts memory counts the part.
+/// Upper limit of bytes besides the part. The whole buffer stays in memory as long as the part
+/// does, but memory accounting counts only the part.
 const BESIDE_BYTES_MAX: usize = 4 * 1024;
 
-/// Bytes that have come and are not done with.
+/// Bytes that were received and not consumed yet.
 #[derive(Debug)]
 pub enum Input<'a> {
-    /// Bytes within a buffer that others need too.
+    /// Bytes in a buffer that the driver keeps.
     Lent(&'a [u8]),
-    /// One command that is whole and alone in its buffer, because it is large. The session may take
-    /// that buffer, to keep what it would have to copy otherwise.
+    /// One complete, large command, alone in its buffer. The session may take that buffer instead
+    /// of copying the command.
     Own(&'a mut BytesMut),
 }
 
 impl Input<'_> {
-    /// Takes a part that is nearly all of a buffer of its own, without a copy; the bytes beside it
-    /// are gone, and no input is left. `None`: it has to be copied.
+    /// Takes a part of an owned buffer without a copy, if it is nearly all of the buffer. The other
+    /// bytes are dropped and the input is empty afterwards. `None`: the part must be copied.
     pub fn take(&mut self, part: Range<usize>) -> Option<Bytes> {
         let Input::Own(buffer) = self else {
             return None;
         };
         let beside = buffer.len() - part.len();
-        // A buffer with much room to spare would stay in memory with the part.
+        // A buffer with much spare capacity would stay in memory with the part.
         let is_tight = buffer.capacity() - buffer.len() <= buffer.len() / 8;
         if part.len() < TAKEN_BYTES_MIN || beside > BESIDE_BYTES_MAX || !is_tight {
             return None;
         }
-        // Dropped here, what lies before it has no share in the buffer: the part is its only owner.
+        // The bytes before the part are dropped here, so the part becomes the only owner of the
+        // buffer.
         let mut taken = std::mem::take(*buffer).split_off(part.start);
         taken.truncate(part.len());
         Some(taken.freeze())

@@ -1,8 +1,9 @@
-//! The interface between a protocol's connection and its driver: bytes in, bytes out, and a time;
-//! and the counts ([`Meter`]) and look-ups ([`Cached`]) that all protocols have alike.
+//! The interface between a protocol's connection and its driver (bytes in, bytes out, and a time),
+//! plus what all protocols share: counts ([`Meter`]) and cached lookups ([`Cached`]).
 //!
 //! Architecture invariant: this crate knows no protocol, no broker, no socket and no clock. A
-//! protocol crate implements [`Session`]; the crate `server` reads, writes and tells the time.
+//! protocol crate implements [`Session`]; the crate `server` is the driver: it reads, writes and
+//! passes in the time.
 
 mod cached;
 mod input;
@@ -16,95 +17,95 @@ pub use input::Input;
 pub use meter::{Meter, Published};
 pub use output::{FileRange, Output, Piece};
 
-/// The current time by two clocks, which are read once per socket read.
+/// The current time by two clocks, read once per socket read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
-    /// The telemetry's monotonic clock, in microseconds.
+    /// Microseconds of the telemetry's monotonic clock.
     pub us: u64,
-    /// Microseconds since 1970.
+    /// Microseconds since 1970, by the wall clock.
     pub unix_us: u64,
 }
 
 impl Now {
-    /// Milliseconds since 1970, as records are stamped.
+    /// Milliseconds since 1970, the unit of records' timestamps.
     pub fn unix_ms(&self) -> i64 {
         i64::try_from(self.unix_us / 1000).unwrap_or(i64::MAX)
     }
 }
 
-/// The outcome of [`Session::receive`] for its input.
+/// The result of [`Session::receive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// These bytes are done with; the rest has to be shown again.
+    /// How many bytes were consumed; the driver must pass the rest in again.
     pub consumed_bytes: usize,
-    /// It is no use to show the rest again before it has this many bytes, unless the session
+    /// The driver need not pass the rest in again before it has this many bytes, unless the session
     /// stopped for another reason ([`Session::wants_input`]).
     pub needed_bytes: usize,
-    /// How much work that was: the bytes consumed, and what their commands cost beside.
+    /// The cost of the work: the bytes consumed, plus the cost of their commands.
     pub cost_bytes: usize,
 }
 
-/// One connection's state machine. No socket, no clock.
+/// One connection's state machine, without socket and clock.
 ///
-/// The driver hands it what it has read ([`Session::receive`]), then calls [`Session::poll`], which
-/// appends what is to be written.
+/// The driver passes in what it has read ([`Session::receive`]), then calls [`Session::poll`],
+/// which appends the output.
 pub trait Session {
-    /// Whether further bytes should be read and shown.
+    /// Whether the driver should read and pass in more bytes.
     fn wants_input(&self) -> bool;
 
-    /// Whether the session stopped to let other connections of its core have their turn and has
-    /// work left: then the driver calls [`Session::poll`] again though no event has come.
+    /// Whether the session has paused with work left, so that other connections of its core get a
+    /// turn. The driver then calls [`Session::poll`] again without waiting for an event.
     fn wants_turn(&self) -> bool {
         false
     }
 
-    /// Whether the connection is to be closed once all output is written.
+    /// Whether the driver should close the connection once all output is written.
     fn is_ended(&self) -> bool;
 
-    /// Why the connection ends, if the client is to blame. For one line in the log.
+    /// Why the connection ends, if the client caused it: one line for the log.
     fn take_failure(&mut self) -> Option<String>;
 
-    /// Takes commands from the start of `input`. If it takes the input's buffer
-    /// ([`Input::take`]), all of the buffer counts as consumed.
+    /// Consumes commands from the start of `input`. If it takes the input's buffer
+    /// ([`Input::take`]), the whole buffer counts as consumed.
     fn receive(&mut self, input: Input<'_>, now: Now) -> Received;
 
-    /// The peer sends no more; `rest` is what was not consumed.
+    /// The peer has closed its sending side; `rest` is what was not consumed.
     fn end_of_input(&mut self, rest: &[u8], now: Now);
 
-    /// The server is shutting down: reads and delivers nothing further, still sends the answers
-    /// that are owed.
+    /// The server is shutting down: the session reads and delivers nothing more, but still sends
+    /// outstanding answers.
     fn drain(&mut self);
 
-    /// Appends to `out` what is to be written now: call it again once that is written, until it
-    /// appends nothing. Then the context's waker will be woken when there is more. It may want
-    /// input again ([`Session::wants_input`]) without having anything to say.
+    /// Appends to `out` what is to be written now. The driver writes it and calls again, until
+    /// nothing is appended; after that the waker is woken when there is more. A call may make the
+    /// session want input again ([`Session::wants_input`]) without appending anything.
     fn poll(&mut self, cx: &mut Context<'_>, now: Now, out: &mut Output);
 
-    /// The time ([`Now::us`]) at which [`Session::poll`] has to be called at the latest although
-    /// nothing else happens; `u64::MAX`: there is none. Asked after a poll that appended nothing.
+    /// The latest time ([`Now::us`]) for the next call of [`Session::poll`] if no event happens
+    /// before; `u64::MAX`: no limit. Valid after a poll that appended nothing.
     fn next_due_us(&self) -> u64;
 
-    /// The counts of this connection.
+    /// This connection's counts.
     fn meter(&mut self) -> &mut Meter;
 
-    /// The driver has read so many bytes from the socket.
+    /// The driver has read `bytes` from the socket.
     #[inline]
     fn read(&mut self, bytes: usize, now: Now) {
         self.meter().read(bytes, now);
     }
 
-    /// Backpressure: the driver does not read from the peer now, for lack of memory, so the peer's
+    /// Backpressure: for lack of memory the driver does not read from the peer now, so the peer's
     /// silence must not count against its idle or heartbeat timeout.
     fn is_not_read(&mut self, _now: Now) {}
 
-    /// A read ended inside a command: its rest has not arrived. The session may not even have seen
-    /// its beginning, because a TLS record is decrypted only when it is complete.
+    /// A read ended inside a command, whose rest has not arrived. The session may not have seen any
+    /// of it, because a TLS record is decrypted only when it is complete.
     #[inline]
     fn read_ended_inside_frame(&mut self, now: Now) {
         self.meter().ended_inside_frame(now);
     }
 
-    /// The socket has taken so many bytes.
+    /// The socket has accepted `bytes`.
     #[inline]
     fn wrote(&mut self, bytes: usize, now: Now) {
         self.meter().wrote(bytes, now);

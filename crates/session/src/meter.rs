@@ -1,53 +1,52 @@
-//! The meter of a connection: counts what each read asks for and what it costs, and tells its
+//! The meter of a connection: counts what each read requests and costs, and reports it to
 //! telemetry.
 
 use cloverleaf_telemetry::{Probe, Topics};
 
 use crate::{Now, Received};
 
-/// What a request costs beside its bytes if it takes the broker's locks or appends to the log: as
-/// much as to parse and copy this many bytes.
+/// The extra cost of a request that takes the broker's locks or appends to the log: it equals
+/// parsing and copying this many bytes.
 const CALL_COST_BYTES: usize = 1024;
 
-/// Budget of such calls in one [`Session::receive`](crate::Session::receive); once it is spent, the
-/// driver may give other connections a turn.
+/// How many such calls one [`Session::receive`](crate::Session::receive) may make. After that the
+/// session stops, so that other connections get a turn.
 const CALLS_MAX: usize = 256;
 
-/// The counts of one connection, between its session and its probe.
+/// The counts of one connection, which it reports to its probe.
 ///
-/// A session begins a read with [`Meter::begin`], counts in between, and answers with what
-/// [`Meter::end`] returns.
+/// A session starts a read with [`Meter::begin`], counts, and returns what [`Meter::end`] returns.
 #[derive(Debug)]
 pub struct Meter {
-    /// This connection's telemetry.
+    /// This connection's probe.
     pub probe: Probe,
-    /// Publishing requests of this read.
+    /// Publish requests of this read.
     pub published: Published,
-    /// Requests of this read that want an answer and publish nothing.
+    /// Requests of this read that need an answer and publish nothing.
     pub others: u64,
     calls: usize,
-    /// When the first byte of a request came that is not complete yet.
+    /// When the first byte of the present incomplete request arrived, in microseconds.
     partial_since_us: Option<u64>,
     answers_unsent: u64,
 }
 
-/// The sum of publishing requests.
+/// Totals of publish requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Published {
-    /// How many requests.
+    /// The number of requests.
     pub requests: u64,
-    /// Those of them that want no answer.
+    /// How many of these need no answer.
     pub silent: u64,
-    /// Their messages.
+    /// The number of their messages.
     pub messages: u64,
-    /// Bytes of the messages.
+    /// Bytes of their messages.
     pub bytes: u64,
-    /// Where the messages went.
+    /// The topics of the messages.
     pub topics: Topics,
 }
 
 impl Meter {
-    /// Of a connection that has just been accepted.
+    /// The meter of a new connection.
     pub fn new(probe: Probe) -> Meter {
         Meter {
             probe,
@@ -59,33 +58,34 @@ impl Meter {
         }
     }
 
-    /// Begins a read with a fresh budget: the calls that a poll has made since the last read do not
+    /// Starts a read with a fresh budget: broker calls made by polls since the last read do not
     /// count.
     #[inline]
     pub fn begin(&mut self) {
         self.calls = 0;
     }
 
-    /// Counts calls of the broker, for the cost of this read.
+    /// Counts calls of the broker, which add to the cost of this read.
     #[inline]
     pub fn called(&mut self, times: usize) {
         self.calls += times;
     }
 
-    /// Whether this read has made so many calls that the rest is to be shown again.
+    /// Whether the budget of broker calls is used up, so that the session must stop and get the
+    /// rest again.
     #[inline]
     pub fn is_spent(&self) -> bool {
         self.calls >= CALLS_MAX
     }
 
-    /// Whether the first request of this read began in an earlier one.
+    /// Whether the first request of this read started in an earlier read.
     #[inline]
     pub fn began_earlier(&self) -> bool {
         self.partial_since_us.is_some()
     }
 
-    /// Ends a read of `shown` bytes and tells the telemetry of it. `consumed` of them are done
-    /// with; the rest needs `needed` bytes.
+    /// Ends a read of `shown` bytes and reports it to telemetry. `consumed` bytes were consumed;
+    /// the rest needs `needed` bytes to be complete.
     #[inline]
     pub fn end(&mut self, consumed: usize, shown: usize, needed: usize, now: Now) -> Received {
         if self.published.requests > 0 || self.others > 0 {
@@ -122,26 +122,26 @@ impl Meter {
         self.probe.requests(others, 0, 0, first_us, now.us);
     }
 
-    /// Counts answers to requests, which go out with the next write.
+    /// Counts answers that the next write sends.
     #[inline]
     pub fn answered(&mut self, requests: u64) {
         self.answers_unsent += requests;
     }
 
-    /// As [`Session::read`](crate::Session::read).
+    /// See [`Session::read`](crate::Session::read).
     #[inline]
     pub fn read(&mut self, bytes: usize, now: Now) {
         self.probe.read(bytes, now.us);
     }
 
-    /// As [`Session::read_ended_inside_frame`](crate::Session::read_ended_inside_frame).
+    /// See [`Session::read_ended_inside_frame`](crate::Session::read_ended_inside_frame).
     #[inline]
     pub fn ended_inside_frame(&mut self, now: Now) {
         self.partial_since_us.get_or_insert(now.us);
         self.probe.read_ended_inside_frame();
     }
 
-    /// As [`Session::wrote`](crate::Session::wrote).
+    /// See [`Session::wrote`](crate::Session::wrote).
     #[inline]
     pub fn wrote(&mut self, bytes: usize, now: Now) {
         self.probe.wrote(bytes);
@@ -151,7 +151,7 @@ impl Meter {
 }
 
 impl Published {
-    /// Counts a request that wants an answer, and its messages.
+    /// Counts a request that needs an answer, and its messages.
     #[inline]
     pub fn add(&mut self, messages: u64, bytes: usize) {
         self.requests += 1;
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn a_request_begins_with_the_first_byte_that_was_left() {
         let mut meter = meter();
-        // The rest is shown again because the session stopped, not because bytes are missing.
+        // The rest is passed in again because the session stopped, not because bytes are missing.
         meter.end(0, 10, 0, at(1));
         assert!(!meter.began_earlier());
         meter.end(0, 10, 20, at(2));

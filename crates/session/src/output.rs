@@ -1,4 +1,4 @@
-//! The output of a session: the bytes and file ranges that it wants to have written.
+//! The output of a session: bytes and file ranges to be written.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 
-/// A range of an open file, to be sent from there.
+/// A range of an open file, to be sent straight from the file.
 #[derive(Clone)]
 pub struct FileRange {
     file: Arc<dyn AsFd + Send + Sync>,
@@ -43,17 +43,17 @@ impl FileRange {
         self.position
     }
 
-    /// Bytes of the range.
+    /// The number of bytes.
     pub fn len(&self) -> usize {
         self.bytes
     }
 
-    /// Whether nothing is left of it.
+    /// Whether it has no bytes left.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// Takes bytes off its beginning: no more than there are.
+    /// Removes up to `bytes` from its start.
     pub fn advance(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
         self.position += bytes as u64;
@@ -61,8 +61,8 @@ impl FileRange {
     }
 }
 
-/// A part of the output: bytes in memory or a range of a file. Neither is copied when it is queued
-/// or advanced.
+/// A part of the output: bytes in memory or a range of a file. Queueing or advancing it copies
+/// nothing.
 #[derive(Clone, Debug)]
 pub enum Piece {
     /// Bytes in memory.
@@ -72,7 +72,7 @@ pub enum Piece {
 }
 
 impl Piece {
-    /// Bytes of it.
+    /// The number of bytes.
     pub fn len(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
@@ -80,12 +80,12 @@ impl Piece {
         }
     }
 
-    /// Whether there are none.
+    /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Takes bytes off its beginning: no more than there are.
+    /// Removes up to `count` bytes from its start.
     pub fn advance(&mut self, count: usize) {
         match self {
             Self::Bytes(bytes) => bytes.advance(count.min(bytes.len())),
@@ -94,18 +94,18 @@ impl Piece {
     }
 }
 
-/// The output that waits to be written: bytes of its own, and between them pieces that are shared
-/// with the log, which are not copied.
+/// The output that waits to be written: this connection's own bytes and, between them, pieces that
+/// are shared with the log and not copied.
 #[derive(Debug, Default)]
 pub struct Output {
-    /// Bytes made for this connection.
+    /// Bytes created for this connection.
     pub bytes: Vec<u8>,
     shared: Vec<Shared>,
     shared_bytes: usize,
     has_files: bool,
 }
 
-/// A shared piece, and its place: it goes before the byte of index `at` of [`Output::bytes`].
+/// A shared piece and its position: before the byte at index `at` of [`Output::bytes`].
 #[derive(Debug)]
 struct Shared {
     at: usize,
@@ -113,12 +113,12 @@ struct Shared {
 }
 
 impl Output {
-    /// Adds shared bytes behind all that was added so far.
+    /// Appends shared bytes.
     pub fn share(&mut self, bytes: Bytes) {
         self.add(Piece::Bytes(bytes));
     }
 
-    /// Adds a part of a file behind all that was added so far.
+    /// Appends a part of a file.
     pub fn share_file(&mut self, range: FileRange) {
         self.has_files |= !range.is_empty();
         self.add(Piece::File(range));
@@ -132,7 +132,7 @@ impl Output {
         }
     }
 
-    /// Moves all of `other` behind what is here.
+    /// Moves all of `other` to the end of this output.
     pub fn append(&mut self, other: &mut Output) {
         let at = self.bytes.len();
         self.bytes.append(&mut other.bytes);
@@ -145,14 +145,14 @@ impl Output {
         self.has_files |= std::mem::take(&mut other.has_files);
     }
 
-    /// Whether some of it lies in files: then it has to go through a queue
+    /// Whether it contains file ranges: then it must be written through a queue
     /// ([`Output::drain_from`]).
     #[inline]
     pub fn has_files(&self) -> bool {
         self.has_files
     }
 
-    /// Bytes to be written, all together.
+    /// The number of bytes to be written.
     #[inline]
     pub fn len(&self) -> usize {
         self.bytes.len() + self.shared_bytes
@@ -164,13 +164,13 @@ impl Output {
         self.len() == 0
     }
 
-    /// Whether all of it lies in [`Output::bytes`].
+    /// Whether all of it is in [`Output::bytes`].
     #[inline]
     pub fn is_plain(&self) -> bool {
         self.shared.is_empty()
     }
 
-    /// Forgets everything; the allocations stay.
+    /// Clears the output and keeps the allocations.
     #[inline]
     pub fn clear(&mut self) {
         self.bytes.clear();
@@ -179,8 +179,8 @@ impl Output {
         self.has_files = false;
     }
 
-    /// Appends all but the first `skip_bytes` to `queue` and clears this output. Shared pieces stay
-    /// shared, our own bytes are copied once.
+    /// Appends everything but the first `skip_bytes` to `queue` and clears this output. Shared
+    /// pieces stay shared; own bytes are copied once.
     pub fn drain_from(&mut self, skip_bytes: usize, queue: &mut VecDeque<Piece>) {
         if self.is_plain() {
             let rest = self.bytes.get(skip_bytes..).unwrap_or_default();
@@ -209,8 +209,7 @@ impl Output {
         self.clear();
     }
 
-    /// Its parts in the order in which they are to be written, without those in files. None is
-    /// empty.
+    /// Its parts in the order of writing, without file ranges. None is empty.
     pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
         debug_assert!(!self.has_files, "the caller leaves something out");
         let mut from = 0;
