@@ -1,4 +1,4 @@
-//! The broker: the catalog of topics, and what all of them share.
+//! The broker: the catalog of topics, and the state that all topics share.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -28,10 +28,11 @@ use crate::topic::Topic;
 use crate::topic::partition::Partition;
 use crate::topic::published::Room;
 
-/// Most partitions of a topic: their number shares 64 bits with the offset in an NSQ message id.
+/// Upper limit of partitions per topic: their number shares 64 bits with the offset in an NSQ
+/// message id.
 pub const PARTITIONS_MAX: u32 = 1024;
 
-/// Longest name of a topic or subscription in bytes: Kafka's limit of 249 and some room.
+/// Upper limit of bytes in a name of a topic or subscription: slightly more than Kafka's 249.
 pub const NAME_BYTES_MAX: usize = 255;
 
 /// A broker on one log. Cheap to clone.
@@ -43,24 +44,24 @@ pub struct Broker {
 
 type Listener = Box<dyn Fn() + Send + Sync>;
 
-/// The state that topics, subscriptions and the housekeeping share.
+/// The state that topics, subscriptions and the housekeeping thread share.
 pub(crate) struct Shared {
     pub(crate) log: Log,
     pub(crate) options: BrokerOptions,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) work: Work,
     pub(crate) room: Arc<Room>,
-    /// Held while a definition changes and while a snapshot of all of them is taken.
+    /// Held while a definition changes and while a snapshot of all definitions is made.
     pub(crate) definitions: Mutex<()>,
     pub(crate) committed: CommittedOffsets,
     pub(crate) kept: ProtocolValues,
     pub(crate) scheduled: Scheduled,
     pub(crate) inflater: Inflater,
-    /// Whether threads of their own inflate and compact.
+    /// Whether the threads "inflater" and "upkeep" run.
     pub(crate) served: Served,
     pub(crate) upkeep: Upkeep,
     pub(crate) identity: OnceLock<Identity>,
-    /// The memory of what consumers held.
+    /// The memory in which consumers' holds are recorded.
     pub(crate) lanes: OnceLock<Arc<LaneMemory>>,
     last_topic_number: AtomicU32,
     topics: RwLock<Topics>,
@@ -81,7 +82,7 @@ impl std::fmt::Debug for Broker {
 }
 
 impl Broker {
-    /// Takes up the state that `recovery` found in the log.
+    /// Opens a broker with the state that `recovery` found in the log.
     pub fn open(
         log: Log,
         mut recovery: Recovery,
@@ -137,7 +138,7 @@ impl Broker {
         })
     }
 
-    /// The topic of that name.
+    /// The topic with that name.
     pub fn topic<'a>(&self, name: impl Into<Name<'a>>) -> Option<Arc<Topic>> {
         self.shared.topic(name.into())
     }
@@ -147,7 +148,7 @@ impl Broker {
         self.shared.topic_by_id(id)
     }
 
-    /// The topic of that name, made if there is none.
+    /// The topic with that name, created if there is none.
     pub fn topic_or_create<'a>(
         &self,
         name: impl Into<Name<'a>>,
@@ -156,16 +157,16 @@ impl Broker {
         self.shared.topic_or_create(name.into(), options)
     }
 
-    /// Deletes a topic with its messages and subscriptions. `false`: there is none of that name.
-    /// Its files are removed in the background. A kill does not bring it back; a power loss does
-    /// not after [`Self::sync_definitions`].
+    /// Deletes a topic with its messages and subscriptions. `false`: there is no such topic. Its
+    /// files are removed in the background. The deletion survives a kill, and after
+    /// [`Self::sync_definitions`] also a power loss.
     pub fn delete_topic<'a>(&self, name: impl Into<Name<'a>>) -> Result<bool, CatalogError> {
         self.shared.delete_topic(name.into())
     }
 
-    /// As [`Self::delete_topic`], but for this very topic and no later one of its name, and only if
-    /// `may_go` says so: it is asked while no definition can change. `false`: it stays, or it was
-    /// gone before.
+    /// As [`Self::delete_topic`], but deletes this topic only, not a later one with its name, and
+    /// only if `may_go` returns true. `may_go` is called while no definition can change. `false`:
+    /// the topic stays, or was deleted before.
     pub fn delete_topic_if(
         &self,
         topic: &Arc<Topic>,
@@ -174,8 +175,8 @@ impl Broker {
         self.shared.delete_topic_if(topic, may_go)
     }
 
-    /// Waits until no power loss takes back what was made, changed or deleted before this call.
-    /// Blocks on the disk.
+    /// Waits until all definitions that were created, changed or deleted before this call survive a
+    /// power loss. Blocks on the disk.
     ///
     /// # Errors
     /// The journal cannot be synced.
@@ -183,7 +184,7 @@ impl Broker {
         self.shared.write_synced(&[])
     }
 
-    /// Whether so many more partitions may be made: for a request that only asks.
+    /// Whether `more` partitions may be created: for a request that only asks.
     ///
     /// # Errors
     /// There would be more than [`BrokerOptions::partitions_max`].
@@ -191,7 +192,7 @@ impl Broker {
         self.shared.check_room(more)
     }
 
-    /// All topics that users see, sorted by namespace and name.
+    /// All topics that are not hidden, sorted by namespace and name.
     pub fn topics(&self) -> Vec<Arc<Topic>> {
         let mut topics = self.shared.all_topics();
         topics.retain(|topic| !topic.options().hidden);
@@ -199,27 +200,27 @@ impl Broker {
         topics
     }
 
-    /// Rises with each definition that is made, changed or deleted.
+    /// Increases with each definition that is created, changed or deleted.
     pub fn generation(&self) -> u64 {
         self.shared.generation.load(Ordering::Acquire)
     }
 
-    /// Calls `listener` after each change of the definitions. It must not call the broker.
+    /// Calls `listener` after each change of the definitions. `listener` must not call the broker.
     pub fn on_change(&self, listener: impl Fn() + Send + Sync + 'static) {
         self.shared.listeners.write().push(Box::new(listener));
     }
 
-    /// The bound on what is accepted and not yet written.
+    /// The limit on bytes that are accepted but not yet written.
     pub fn room(&self) -> &Arc<Room> {
         &self.shared.room
     }
 
-    /// The settings.
+    /// The broker's options.
     pub fn options(&self) -> &BrokerOptions {
         &self.shared.options
     }
 
-    /// The log's figures.
+    /// The log's metrics.
     pub fn log_metrics(&self) -> LogMetrics {
         self.shared.log.metrics()
     }
@@ -229,40 +230,41 @@ impl Broker {
         self.shared.log.is_storage_full()
     }
 
-    /// How full the file system is. Asks the system: not for threads that serve connections.
+    /// How full the file system is. Makes a system call, so do not call it on a thread that serves
+    /// connections.
     ///
     /// # Errors
-    /// The system does not know.
+    /// The system call failed.
     pub fn disk_space(&self) -> std::io::Result<DiskSpace> {
         self.shared.log.disk_space()
     }
 
-    /// Compressed batches that could not be inflated since the process began: subscriptions have
+    /// Compressed batches that could not be inflated since the process started; subscriptions have
     /// skipped their messages.
     pub fn unreadable_batches(&self) -> u64 {
         self.shared.inflater.unreadable()
     }
 
-    /// Does what is due now. Returns when it wants to be called again, milliseconds since the
+    /// Does the housekeeping that is due. Returns when to call again, in milliseconds since the
     /// epoch.
     pub fn tick(&self) -> u64 {
         self.housekeeping.lock().tick()
     }
 
-    /// Writes all progress down and ends the housekeeping. The caller closes the log afterwards.
+    /// Writes all progress and ends the housekeeping. The caller closes the log afterwards.
     pub fn close(&self) {
-        // A thread that waits for a read may hold a lock that is taken now.
+        // A thread that waits for a read may hold a lock that is needed below.
         self.shared.log.stop_waiting();
         {
             let _definitions = self.shared.definitions.lock();
             self.shared.closed.store(true, Ordering::Release);
         }
-        // Nothing is written anew any more once everything is synced.
+        // Stop these first: nothing new may be written once everything is synced.
         self.shared.upkeep.close();
         self.shared.inflater.close();
         self.housekeeping.lock().close();
         self.shared.work.kick();
-        // Topics and what they share name each other: nobody else would free them.
+        // Topics and `Shared` refer to each other: without this they would never be freed.
         let topics = self.shared.topics.write().drain();
         for topic in topics {
             topic.close();
@@ -285,7 +287,8 @@ impl Shared {
         self.last_topic_number.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Whether something of this name may be made. The caller holds `definitions`.
+    /// Whether a topic or subscription with this name may be created. The caller holds
+    /// `definitions`.
     pub(crate) fn check_new(&self, name: &str) -> Result<(), CatalogError> {
         if self.is_closed() {
             return Err(CatalogError::Closed);
@@ -297,7 +300,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether there may be so many more partitions. The caller holds `definitions`, or only asks.
+    /// Whether `partitions` more may be created. The caller holds `definitions`, unless it only
+    /// asks.
     pub(crate) fn check_room(&self, partitions: u32) -> Result<(), CatalogError> {
         let partitions_max = self.options.partitions_max;
         let current = self.topics.read().partitions;
@@ -311,7 +315,7 @@ impl Shared {
         Ok(())
     }
 
-    /// A topic has so many more partitions now. The caller holds `definitions`.
+    /// Adds to the number of partitions of all topics. The caller holds `definitions`.
     pub(crate) fn count_partitions(&self, more: u32) {
         self.topics.write().partitions += u64::from(more);
     }
@@ -365,7 +369,7 @@ impl Shared {
             paused_at: None,
             revision: 0,
         };
-        // An ephemeral one too: so that a restart knows that its folder may go.
+        // Written for an ephemeral topic too, so that a restart may remove its folder.
         self.write(&[Entry::Topic(definition.clone())])?;
         let topic = Topic::open(self, definition)?;
         self.topics.write().insert(&topic);
@@ -401,8 +405,8 @@ impl Shared {
         Ok(true)
     }
 
-    /// The caller holds `definitions`, so that each snapshot has the topic or knows that its files
-    /// are being removed.
+    /// Removes a topic from the catalog. The caller holds `definitions`, so that a snapshot has
+    /// either the topic or its deletion.
     fn take_out(&self, topic: &Arc<Topic>) -> Result<(), CatalogError> {
         self.write(&[Entry::TopicDeleted(topic.id())])?;
         self.topics.write().remove(topic);
@@ -412,7 +416,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Writes entries to the journal: in the kernel when this returns.
+    /// Writes entries to the journal. They are in the kernel when this returns, not synced.
     pub(crate) fn write(&self, entries: &[Entry]) -> Result<(), CatalogError> {
         let encoded: Vec<Vec<u8>> = entries.iter().map(Entry::encode).collect();
         self.write_encoded(&encoded)
@@ -429,8 +433,8 @@ impl Shared {
             })
     }
 
-    /// Writes entries to the journal and waits for their sync. Not for a thread that serves
-    /// anybody.
+    /// Writes entries to the journal and waits for their sync. Do not call it on a thread that
+    /// serves connections.
     pub(crate) fn write_synced(&self, entries: &[Entry]) -> Result<(), CatalogError> {
         let refused = |error: AppendError| CatalogError::Log {
             reason: error.to_string(),
@@ -446,12 +450,12 @@ impl Shared {
         synced.wait().map_err(refused)
     }
 
-    /// Takes in a topic that the journal knows.
+    /// Adds a topic from the journal to the catalog.
     pub(crate) fn restore_topic(&self, topic: &Arc<Topic>) {
         self.topics.write().insert(topic);
     }
 
-    /// Subscription ids go on above this one.
+    /// New subscriptions get ids above this one.
     pub(crate) fn restore_subscription_id(&self, last: u64) {
         self.last_subscription_id.store(last, Ordering::Relaxed);
     }
@@ -467,11 +471,12 @@ impl Shared {
         }
     }
 
-    /// All that a restart needs. The caller holds `definitions`.
+    /// All entries that a restart needs. The caller holds `definitions`.
     pub(crate) fn snapshot(&self) -> Vec<Entry> {
         let topics = self.all_topics();
-        // Ids are never given twice, or the progress of a deleted one would meet a new one: so the
-        // last one is mentioned, before the definition that it may have.
+        // Ids are never reused, or a new subscription would get the progress of a deleted one. So
+        // the snapshot records the last id, as deleted; the definition of the last subscription
+        // follows later if it still exists.
         let last = self.last_subscription_id.load(Ordering::Relaxed);
         let mut entries = vec![
             Entry::Opened(self.boot_id.clone()),
@@ -487,12 +492,12 @@ impl Shared {
     }
 }
 
-/// The topics in use.
+/// The catalog of topics.
 #[derive(Default)]
 struct Topics {
     by_name: HashMap<Namespace, HashMap<String, Arc<Topic>>>,
     by_id: HashMap<Uuid, Arc<Topic>>,
-    /// Of all topics together.
+    /// The number of partitions of all topics.
     partitions: u64,
 }
 
@@ -529,8 +534,7 @@ impl Topics {
     }
 }
 
-/// Makes `start` the topic's first offset again. Records that cannot be removed are hidden all the
-/// same.
+/// Makes `start` the partition's first offset. Records that cannot be removed are hidden.
 pub(crate) fn truncate(topic: &Topic, log: &Partition, start: Offset) {
     if let Err(error) = log.truncate_before(start) {
         tracing::warn!(topic = topic.name(), %error, "cannot remove segments that were emptied");

@@ -5,7 +5,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 
-/// Tells the time. The broker asks once per batch of work, never per message.
+/// The source of time. The broker reads it once per batch of work, never per message.
 pub trait Clock: Send + Sync {
     /// Microseconds since the Unix epoch.
     fn now_us(&self) -> u64;
@@ -15,27 +15,27 @@ pub trait Clock: Send + Sync {
         self.now_us() / 1000
     }
 
-    /// Microseconds since the Unix epoch by the calendar, which may jump: for what is compared with
+    /// Microseconds since the Unix epoch by the wall clock, which may step: for comparison with
     /// other programs' times.
     fn unix_us(&self) -> u64 {
         self.now_us()
     }
 
-    /// Whether a test moves it.
+    /// Whether a test advances it.
     fn is_driven(&self) -> bool {
         false
     }
 
-    /// Calls `hook` after each move of a clock that is driven: a thread that sleeps until a time
-    /// has to be woken then, because that time may have come at once. Others never call it.
+    /// Registers `hook`, which a test's clock calls after each advance: a thread that sleeps until
+    /// a time must wake, because that time may have come. Other clocks never call it.
     fn on_move(&self, _hook: Box<dyn Fn() + Send + Sync>) {}
 }
 
-/// The machine's clock: the wall clock's time at the start of the process, and monotonic time
-/// since.
+/// The machine's clock: the wall clock's time at the start of the process, advanced by the
+/// monotonic clock.
 ///
-/// So a step of the wall clock, in either direction, neither ends leases nor stops anything; a
-/// process that starts with a wrong wall clock keeps the error until it is started again.
+/// So a step of the wall clock neither ends leases nor stops timers. A process that starts with a
+/// wrong wall clock keeps the error until it is restarted.
 #[derive(Debug, Clone, Copy)]
 pub struct SystemClock {
     started: Instant,
@@ -68,7 +68,7 @@ fn calendar_us() -> u64 {
     u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// A clock that stands still until a test moves it.
+/// A clock that a test advances.
 pub struct ManualClock {
     now_us: AtomicU64,
     hooks: Mutex<Vec<Box<dyn Fn() + Send + Sync>>>,

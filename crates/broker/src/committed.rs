@@ -1,6 +1,7 @@
-//! Committed offsets: how far a group that reads by offset has come, by its own account.
+//! Committed offsets: how far a consumer group that reads by offset says it has read.
 //!
-//! Kafka's consumer groups keep theirs here. The broker delivers nothing by them; retention asks.
+//! Kafka's consumer groups store theirs here. The broker does not use them for delivery, only for
+//! retention.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,7 +14,7 @@ use crate::broker::{Broker, CatalogError, Shared};
 use crate::journal::entries::Entry;
 use crate::namespace::{Name, Namespace, OwnedName};
 
-/// Offsets in one entry of a snapshot, so that none grows large.
+/// Upper limit of offsets in one entry of a snapshot, so that no entry grows large.
 const SNAPSHOT_OFFSETS: usize = 4_096;
 
 /// One committed offset.
@@ -30,7 +31,7 @@ pub struct Committed {
     /// The leader epoch that the client gave, -1 if none (Kafka, OffsetCommit).
     #[serde(default)]
     pub leader_epoch: i32,
-    /// The client's own note.
+    /// The client's metadata string.
     #[serde(default)]
     pub metadata: String,
     /// When it was committed, milliseconds since the Unix epoch.
@@ -38,7 +39,7 @@ pub struct Committed {
     pub committed_ms: u64,
 }
 
-/// A committed offset without what it is filed under.
+/// A committed offset without its key (group, topic, partition).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) offset: Offset,
@@ -55,10 +56,10 @@ type Offsets = BTreeMap<Place, Mark>;
 
 type Groups = HashMap<OwnedName, Offsets>;
 
-/// All committed offsets, in memory; the journal keeps them.
+/// All committed offsets, in memory. The journal has them too.
 #[derive(Debug, Default)]
 pub(crate) struct CommittedOffsets {
-    /// Also orders the journal's entries: held while one is written.
+    /// The lock also orders the journal's entries: it is held while an entry is written.
     groups: Mutex<Groups>,
 }
 
@@ -112,7 +113,7 @@ impl CommittedOffsets {
         forget(&mut self.groups.lock(), group, places);
     }
 
-    /// Takes over what the journal has told, but for topics that are gone.
+    /// Takes over the offsets from the journal, except those of deleted topics.
     pub(crate) fn restore(&self, from: Self, is_known: impl Fn(&Uuid) -> bool) {
         let mut groups = from.groups.into_inner();
         groups.retain(|_, offsets| {
@@ -172,7 +173,7 @@ fn forget(groups: &mut Groups, group: &OwnedName, places: &[Place]) {
 }
 
 impl Shared {
-    /// Writes an entry under the lock of the offsets, then changes them.
+    /// Writes entries under the lock of the offsets, then changes the offsets.
     fn change_offsets<R>(
         &self,
         entries: impl FnOnce(&Groups) -> Vec<Entry>,
@@ -188,16 +189,16 @@ impl Shared {
 }
 
 impl Broker {
-    /// Writes committed offsets down, in the kernel when this returns. Those of topics that are
-    /// gone are left out.
+    /// Writes committed offsets to the journal, not synced, when this returns. Offsets of deleted
+    /// topics are ignored.
     ///
     /// # Errors
-    /// The journal does not take them; none is changed.
+    /// The journal cannot be written; then no offset has changed.
     pub fn commit_offsets(&self, offsets: Vec<Committed>) -> Result<(), CatalogError> {
         self.commit_offsets_in(&Namespace::DEFAULT, offsets)
     }
 
-    /// As [`Self::commit_offsets`], of groups of this namespace.
+    /// As [`Self::commit_offsets`], for groups of this namespace.
     pub(crate) fn commit_offsets_in(
         &self,
         namespace: &Namespace,
@@ -205,7 +206,7 @@ impl Broker {
     ) -> Result<(), CatalogError> {
         let mut by_group: Vec<(OwnedName, Vec<(Place, Mark)>)> = Vec::new();
         for committed in offsets {
-            // Mostly all are of one group.
+            // Usually all offsets are of one group.
             if by_group
                 .last()
                 .is_none_or(|(group, _)| group.text != committed.group)
@@ -217,10 +218,11 @@ impl Broker {
             }
         }
         let shared = &self.shared;
-        // Asked under the lock: a topic leaves the catalog before its offsets are forgotten.
+        // Checked under the lock: a deleted topic leaves the catalog before its offsets are
+        // removed.
         let known = |_: &_| {
             for (_, marks) in &mut by_group {
-                // Neighbours are mostly of one topic.
+                // Usually consecutive offsets are of one topic.
                 let (mut asked, mut is_known) = (None, false);
                 marks.retain(|((topic, _), _)| {
                     if asked != Some(*topic) {
@@ -254,7 +256,7 @@ impl Broker {
         offsets.iter().map(committed).collect()
     }
 
-    /// How far a group has come, by topic and partition: its committed offsets without their notes.
+    /// A group's committed offsets by topic and partition, without metadata.
     pub fn committed_places<'a>(&self, group: impl Into<Name<'a>>) -> HashMap<(Uuid, u32), Offset> {
         let group = group.into().owned();
         let groups = self.shared.committed.groups.lock();
@@ -276,7 +278,7 @@ impl Broker {
         Some(mark.committed(group.text, place))
     }
 
-    /// Whether any group has committed offsets of a topic.
+    /// Whether any group has committed offsets in a topic.
     pub fn is_committed(&self, topic: Uuid) -> bool {
         self.shared.committed.has_topic(topic)
     }
@@ -296,11 +298,11 @@ impl Broker {
         names
     }
 
-    /// Forgets some of a group's committed offsets; those that it has not are left out. In the
-    /// kernel when this returns.
+    /// Removes some of a group's committed offsets; partitions without one are ignored. Written to
+    /// the journal, not synced, when this returns.
     ///
     /// # Errors
-    /// The journal does not take it; none is forgotten.
+    /// The journal cannot be written; then no offset is removed.
     pub fn delete_offsets<'a>(
         &self,
         group: impl Into<Name<'a>>,
@@ -321,10 +323,10 @@ impl Broker {
             .change_offsets(entries, |groups, _| forget(groups, group, partitions))
     }
 
-    /// Forgets a group's committed offsets. `false`: it has none.
+    /// Removes all committed offsets of a group. `false`: it has none.
     ///
     /// # Errors
-    /// The journal does not take it; they are kept.
+    /// The journal cannot be written; then the offsets stay.
     pub fn delete_group<'a>(&self, group: impl Into<Name<'a>>) -> Result<bool, CatalogError> {
         let group = &group.into().owned();
         let entries = |groups: &Groups| {

@@ -1,29 +1,29 @@
-//! Errors: why the catalog refuses something, and why a broker does not open.
+//! Errors: why the catalog refuses a request, and why a broker does not start.
 
 use cloverleaf_log::Offset;
 
 use crate::broker::{NAME_BYTES_MAX, PARTITIONS_MAX};
 use crate::journal::entries::EntryError;
 
-/// Why a definition cannot be made, changed or deleted.
+/// Why a definition cannot be created, changed or deleted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CatalogError {
-    /// The topic was deleted meanwhile.
+    /// The topic was deleted in the meantime.
     #[error("topic {topic} was deleted")]
     TopicDeleted {
         /// Its name.
         topic: String,
     },
-    /// The subscription was deleted meanwhile.
+    /// The subscription was deleted in the meantime.
     #[error("subscription {subscription} was deleted")]
     SubscriptionDeleted {
         /// Its name.
         subscription: String,
     },
-    /// A name that is empty, too long or not printable.
+    /// The name is empty, too long or contains control characters.
     #[error("a name has 1 to {NAME_BYTES_MAX} bytes and no control characters")]
     Name,
-    /// The principal that asks may not do that with the object of this name.
+    /// The client has no right to do this with the object of this name.
     #[error("{name}: not allowed")]
     Denied {
         /// The name.
@@ -32,24 +32,24 @@ pub enum CatalogError {
     /// The broker is shutting down.
     #[error("the broker is shutting down")]
     Closed,
-    /// The log cannot hold it.
+    /// The log or the journal cannot be written or opened.
     #[error("the log refuses: {reason}")]
     Log {
         /// The log's error in words.
         reason: String,
     },
-    /// A number of partitions that cannot be.
+    /// The number of partitions is out of range.
     #[error("{partitions} partitions: 1 to {PARTITIONS_MAX} are possible")]
     Partitions {
         /// The number asked for.
         partitions: u32,
     },
-    /// Partitions can be added, never taken away.
+    /// The number of partitions of a topic can only grow.
     #[error("{partitions} partitions: there are {current} already, and their number only grows")]
     PartitionsOnlyGrow {
         /// The number asked for.
         partitions: u32,
-        /// The number that there is.
+        /// The present number.
         current: u32,
     },
     /// The topic has no such partition.
@@ -60,24 +60,24 @@ pub enum CatalogError {
         /// The partition asked for.
         partition: u32,
     },
-    /// All topics together would have too many partitions.
+    /// The broker's limit of partitions would be exceeded.
     #[error(
         "{partitions} more partitions: the broker has {current}, and may have {partitions_max}"
     )]
     PartitionsFull {
-        /// The number of new ones.
+        /// The number of new partitions.
         partitions: u32,
-        /// The number that there is.
+        /// The present number.
         current: u64,
-        /// The limit: `partitions_max` of the broker's options.
+        /// The limit: `partitions_max` in the broker's options.
         partitions_max: u32,
     },
-    /// An offset above the end of its partition.
+    /// The offset lies above the end of its partition.
     #[error("offset {offset} lies above the end {end}")]
     OffsetAboveEnd {
         /// The offset asked for.
         offset: Offset,
-        /// Offset after the last message.
+        /// The offset after the last message.
         end: Offset,
     },
 }
@@ -85,19 +85,19 @@ pub enum CatalogError {
 /// Why the stored state cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// An entry of the state journal that this version cannot read.
+    /// This version cannot decode an entry of the state journal.
     #[error(transparent)]
     Entry(#[from] EntryError),
-    /// A topic whose log cannot be opened.
+    /// The log of a topic cannot be opened.
     #[error(transparent)]
     Catalog(#[from] CatalogError),
-    /// The journal is lost.
+    /// The state journal is lost.
     #[error("{reason}")]
     Lost {
         /// The log's error in words.
         reason: String,
     },
-    /// Folders of topics of which nobody knows what they are.
+    /// Topic folders that neither the journal nor the folders themselves describe.
     #[error(
         "{count} topic folders hold messages, and neither the state journal nor the folders say \
          which topics they are ({folders}): damage has taken that. Put the journal (state.0, \
@@ -106,7 +106,7 @@ pub enum OpenError {
          subscriptions and committed offsets"
     )]
     Unnamed {
-        /// How many.
+        /// Their number.
         count: usize,
         /// Some of them.
         folders: String,

@@ -1,12 +1,12 @@
-//! The delivery engine: topics, partitions, subscriptions, and the catalog of them.
+//! The delivery engine: topics, partitions, subscriptions, and their catalog.
 //!
-//! Architecture invariant: this crate knows no protocol and no socket, and learns the time from a
+//! Architecture invariant: this crate knows no protocol and no socket, and reads the time from a
 //! [`Clock`] only. A protocol's session publishes batches ([`Topic::publish`]), attaches consumers
-//! ([`Subscription::attach`]) and settles what they were given ([`Consumer`]).
+//! ([`Subscription::attach`]) and settles their messages ([`Consumer`]).
 //!
-//! The way in: [`Topic::publish`] → [`Partition`] → [`Subscription`] → `dispatch` → outbox →
-//! [`Consumer::poll_deliveries`]. The way back: [`Consumer::ack_many`] → `ledger` → the state
-//! journal.
+//! The way of a message in and out: [`Topic::publish`] → [`Partition`] → [`Subscription`] →
+//! `dispatch` → outbox → [`Consumer::poll_deliveries`]. The way of an acknowledgement:
+//! [`Consumer::ack_many`] → `ledger` → the state journal.
 
 mod broker;
 mod clock;

@@ -1,8 +1,8 @@
-//! Messages on their way to a consumer, by reference into the log's batches.
+//! Deliveries: messages on their way to a consumer, as references into the log's batches.
 
 use cloverleaf_log::{Batch, Offset};
 
-/// Names one message of a topic: its place, which never changes and is never used twice.
+/// Identifies one message of a topic by its position, which never changes and is never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MessageId {
     /// The partition of the topic.
@@ -16,14 +16,14 @@ pub struct MessageId {
 pub struct MessageRange {
     /// The partition of the topic.
     pub partition: u32,
-    /// The offset of the first one.
+    /// The offset of the first message.
     pub first: Offset,
-    /// How many.
+    /// The number of messages.
     pub count: u32,
 }
 
 impl MessageRange {
-    /// The offset behind the last message.
+    /// The offset after the last message.
     pub(crate) fn end(&self) -> Offset {
         self.first.saturating_add(u64::from(self.count))
     }
@@ -31,10 +31,10 @@ impl MessageRange {
 
 /// Consecutive messages of one batch, delivered to one consumer.
 ///
-/// Read them with [`cloverleaf_log::RecordCursor::at`] from `position` on, `count` of them.
+/// Read them with [`cloverleaf_log::RecordCursor::at`]: `count` records from `position` on.
 #[derive(Debug, Clone)]
 pub struct Delivery {
-    /// The batch that holds them, shared with the log's memory.
+    /// The batch that contains them; its memory is shared with the log.
     pub batch: Batch,
     /// Byte position of the first record in the batch.
     pub position: u32,
@@ -42,20 +42,20 @@ pub struct Delivery {
     pub partition: u32,
     /// Offset of the first message.
     pub first: Offset,
-    /// How many messages.
+    /// The number of messages.
     pub count: u32,
-    /// How often they have been delivered, this time included.
+    /// How often they have been delivered, including this delivery.
     pub attempts: u16,
     /// They were delivered before, or may have been before the broker was restarted.
     pub redelivered: bool,
     /// The bytes of their records, for accounting.
     pub bytes: u32,
-    /// When they were handed to the consumer, in microseconds since the Unix epoch.
+    /// When they were put into the consumer's outbox, in microseconds since the Unix epoch.
     pub delivered_us: u64,
 }
 
 impl Delivery {
-    /// The messages' places.
+    /// The offsets of the messages.
     pub fn range(&self) -> MessageRange {
         MessageRange {
             partition: self.partition,
@@ -72,14 +72,14 @@ pub enum DeadReason {
     Attempts,
     /// A consumer rejected it.
     Rejected,
-    /// Its time to live was over.
+    /// Its time to live passed.
     Expired,
-    /// It was the oldest in a queue that was full.
+    /// It was the oldest message in a queue that exceeded its limit.
     Length,
 }
 
 impl DeadReason {
-    /// The word in the dead letter's header; stable.
+    /// The word in the dead letter's header. Never change it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Attempts => "attempts",
@@ -90,13 +90,14 @@ impl DeadReason {
     }
 }
 
-/// Reserved record headers: what one protocol or the broker itself knows of a message.
+/// Reserved record headers, which the broker or one protocol uses.
 ///
 /// The names are stored in users' logs: never change one.
 pub mod headers {
     /// In the schedule topic: UUID (16 bytes) of the topic to which the message goes.
     pub const SCHEDULE_TOPIC: &[u8] = b"cloverleaf-schedule-topic";
-    /// In the schedule topic: when it goes there, milliseconds since the epoch, 8 bytes big endian.
+    /// In the schedule topic: when the message is due there, milliseconds since the epoch, 8 bytes
+    /// big endian.
     pub const SCHEDULE_DUE: &[u8] = b"cloverleaf-schedule-due";
     /// In a dead letter: the topic in which the message died.
     pub const DEAD_TOPIC: &[u8] = b"cloverleaf-dead-topic";

@@ -1,4 +1,5 @@
-//! Namespaces, in which names count: topics, groups and kept values of one are none of another's.
+//! Namespaces separate names: topics, groups and kept values of one namespace are invisible in
+//! others.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,16 +8,16 @@ use std::sync::Arc;
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Namespace(Option<Arc<str>>);
 
-/// A name in its namespace. A text alone is a name in the default one.
+/// A name in a namespace. A plain string converts to a name in the default namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name<'a> {
-    /// Where it counts.
+    /// The namespace.
     pub namespace: &'a Namespace,
-    /// The name there.
+    /// The name within it.
     pub text: &'a str,
 }
 
-/// A [`Name`] that is kept: a table's key.
+/// A [`Name`] that owns its text: the key of a table.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct OwnedName {
     pub(crate) namespace: Namespace,
@@ -24,10 +25,11 @@ pub(crate) struct OwnedName {
 }
 
 impl Namespace {
-    /// The one whose name is empty: all there was in it before there were others.
+    /// The namespace with the empty name: it contains everything that was stored before there were
+    /// namespaces.
     pub const DEFAULT: Self = Self(None);
 
-    /// The namespace of that name.
+    /// The namespace with that name.
     pub fn new(name: &str) -> Self {
         Self((!name.is_empty()).then(|| name.into()))
     }
@@ -42,7 +44,7 @@ impl Namespace {
         self.0.is_none()
     }
 
-    /// A name in it.
+    /// A name in this namespace.
     pub(crate) fn name<'a>(&'a self, text: &'a str) -> Name<'a> {
         Name {
             namespace: self,

@@ -1,7 +1,7 @@
-//! The options of the broker, a topic, a subscription, a consumer.
+//! The options of a broker, a topic, a subscription and a consumer.
 //!
-//! Topic and subscription options are stored in definitions as JSON; unknown keys are kept out, and
-//! each new key needs a serde default so that definitions written by older versions still load.
+//! Topic and subscription options are stored in definitions as JSON. Unknown keys are refused, and
+//! each new key needs a serde default so that definitions of older versions still load.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::consumer::shared_window::SharedWindow;
 
-/// The promise of an acknowledgement to a producer, whatever the producer asked for.
+/// When a producer's publish is acknowledged, whatever the producer asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DurabilityMode {
-    /// The promise of the producer's protocol (design, section 5).
+    /// As the producer's protocol asks (design, section 5).
     #[default]
     Protocol,
-    /// Everything is synced to disk before the answer.
+    /// After the messages are synced to disk.
     Disk,
-    /// Everything is handed to the kernel before the answer, nothing waits for a sync.
+    /// After the messages are handed to the kernel; no acknowledgement waits for a sync.
     Kernel,
 }
 
 impl DurabilityMode {
-    /// As the option `durability` has it.
+    /// The value of the option `durability`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Protocol => "protocol",
@@ -34,8 +34,8 @@ impl DurabilityMode {
         }
     }
 
-    /// The name that clients are told: that of the class in which a publish is stored for which the
-    /// protocol asks `asked`.
+    /// The name, as clients see it, of the durability of a publish for which the protocol asks
+    /// `asked`.
     pub fn class_name(self, asked: Durability) -> &'static str {
         match self.class(asked) {
             Durability::None => "none",
@@ -44,7 +44,7 @@ impl DurabilityMode {
         }
     }
 
-    /// The class in which a publish is stored for which the protocol asks `asked`.
+    /// The durability of a publish for which the protocol asks `asked`.
     pub fn class(self, asked: Durability) -> Durability {
         match self {
             Self::Protocol => asked,
@@ -54,39 +54,39 @@ impl DurabilityMode {
     }
 }
 
-/// Broker-wide settings.
+/// Broker-wide options.
 #[derive(Debug, Clone)]
 pub struct BrokerOptions {
-    /// The promise of acknowledgements where a topic says nothing else.
+    /// When publishes are acknowledged, unless a topic says otherwise.
     pub durability: DurabilityMode,
-    /// Most bytes accepted from producers and not yet written; beyond, publishing waits.
+    /// Upper limit of bytes accepted from producers but not yet written; beyond it, publishing
+    /// waits.
     pub unwritten_bytes_max: u64,
-    /// Most bytes that wait for one consumer's connection to take them.
+    /// Upper limit of bytes in one consumer's outbox.
     pub outbox_bytes_max: u32,
-    /// Most bytes read from the log at once for one subscription.
+    /// Upper limit of bytes per read from the log for one subscription.
     pub read_bytes_max: usize,
-    /// How long acknowledgements may stay in memory alone.
+    /// How long acknowledgements may stay in memory only, in milliseconds.
     pub progress_interval_ms: u64,
-    /// A log segment that has reached this size is sealed and the next one begun.
+    /// A log segment of this size is sealed and a new one begun.
     pub segment_bytes: u64,
-    /// Most messages that may wait for a delayed publish.
+    /// Upper limit of delayed messages.
     pub scheduled_messages_max: u64,
-    /// How often retention is looked after.
+    /// How often retention runs, in milliseconds.
     pub retention_interval_ms: u64,
-    /// The retention that a reader by offset adds to topics whose messages go once they are
-    /// consumed: nothing younger than this goes.
+    /// Milliseconds for which consumed messages are kept once a topic has had a reader by offset.
     pub reader_retention_ms: u64,
-    /// Largest compressed batch that is inflated for subscriptions and checks, in bytes when
-    /// inflated; the messages of a larger one are skipped.
+    /// Largest compressed batch that is inflated for subscriptions and checks, in inflated bytes.
+    /// The messages of a larger one are skipped.
     pub inflated_batch_bytes_max: usize,
-    /// Bytes of inflated batches that are remembered, all topics together.
+    /// Upper limit of bytes of cached inflated batches, all topics together.
     pub inflated_cache_bytes_max: usize,
-    /// How often topics that are compacted are looked at.
+    /// How often compacted topics are checked, in milliseconds.
     pub compaction_interval_ms: u64,
-    /// Most partitions of all topics together; each costs memory, whether or not it is used.
+    /// Upper limit of partitions of all topics together; each costs memory, used or not.
     pub partitions_max: u32,
-    /// Folders that nobody can name are taken in as topics of made-up names, where damage has taken
-    /// their names; without this they are a reason not to open.
+    /// Keeps topic folders whose names damage has destroyed, as topics with new names. If false,
+    /// the broker refuses to start with such folders.
     pub repair: bool,
 }
 
@@ -102,9 +102,9 @@ impl Default for BrokerOptions {
             segment_bytes: 64 << 20,
             scheduled_messages_max: 1_000_000,
             retention_interval_ms: 1_000,
-            // A reader that comes once a day still finds everything.
+            // A reader that comes once a day still finds every message.
             reader_retention_ms: 24 * 3_600_000,
-            // Sixty times the largest batch that Kafka takes by default.
+            // Sixty times the largest batch that Kafka accepts by default.
             inflated_batch_bytes_max: 64 << 20,
             inflated_cache_bytes_max: 16 << 20,
             // Kafka's `log.cleaner.backoff.ms`.
@@ -115,19 +115,19 @@ impl Default for BrokerOptions {
     }
 }
 
-/// The retention of a topic: which messages go after they have been stored.
+/// The retention of a topic: which stored messages are deleted.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Retention {
-    /// Messages older than this go.
+    /// Messages older than this are deleted.
     pub ms: Option<u64>,
-    /// The oldest segments go when a partition is larger than this.
+    /// The oldest segments are deleted while a partition is larger than this.
     pub bytes: Option<u64>,
-    /// Segments go that every subscription and every committed group has passed. With neither, none
-    /// goes.
+    /// Segments that every subscription and every committed group has passed are deleted. Without
+    /// subscriptions and groups none is.
     pub consumed: bool,
-    /// `consumed` removes nothing younger than this. Set when a reader by offset appears, who would
-    /// else find nothing that others have consumed.
+    /// `consumed` deletes nothing younger than this. Set when a reader by offset appears, because
+    /// it would otherwise not find messages that subscriptions have consumed.
     pub min_ms: Option<u64>,
 }
 
@@ -155,23 +155,22 @@ impl From<Compression> for Codec {
     }
 }
 
-/// How a topic is compacted: of the messages with one key the newest stays.
+/// Compaction of a topic: of the messages with the same key the newest is kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Compaction {
-    /// A message without a body (a tombstone) stays so long, for readers to see it
-    /// (`delete.retention.ms`).
+    /// Milliseconds for which a message without a body (a tombstone) is kept, so that readers see
+    /// it (`delete.retention.ms`).
     pub delete_retention_ms: u64,
-    /// Messages younger than this are left alone (`min.compaction.lag.ms`).
+    /// Messages younger than this are not compacted (`min.compaction.lag.ms`).
     pub min_lag_ms: u64,
-    /// Messages older than this make compaction due, whatever the ratio
+    /// Messages older than this make compaction due, regardless of the ratio
     /// (`max.compaction.lag.ms`).
     pub max_lag_ms: Option<u64>,
-    /// Compaction is due when so much of a partition, in thousandths of its bytes, came since the
-    /// last time (`min.cleanable.dirty.ratio`).
+    /// Compaction is due when this share of a partition's bytes, in thousandths, is new since the
+    /// last compaction (`min.cleanable.dirty.ratio`).
     pub dirty_ratio_permille: u32,
-    /// Batches that are written anew become so (`compression.type`); `None`: they stay as they
-    /// came.
+    /// The compression of rewritten batches (`compression.type`); `None`: they keep their own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compression: Option<Compression>,
 }
@@ -189,35 +188,36 @@ impl Default for Compaction {
     }
 }
 
-/// How a topic is kept.
+/// The options of a topic.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TopicOptions {
     /// Number of partitions.
     pub partitions: u32,
-    /// Lives in this process only: gone after a restart, deleted with its last subscription.
+    /// Ends with the process, and is deleted with its last subscription.
     pub ephemeral: bool,
-    /// The promise of acknowledgements, if it differs from the broker's.
+    /// When publishes are acknowledged, if different from the broker's setting.
     pub durability: Option<DurabilityMode>,
-    /// When stored messages go.
+    /// When stored messages are deleted.
     pub retention: Retention,
     /// Not listed to users.
     pub hidden: bool,
-    /// Of the messages with one key only the newest stays; each must have one.
+    /// Only the newest message of each key is kept; each message must have a key.
     pub compaction: Option<Compaction>,
-    /// A log segment that has reached this size is sealed, if it differs from the broker's.
+    /// The size at which a log segment is sealed, if different from the broker's.
     pub segment_bytes: Option<u64>,
-    /// A log segment whose first message is older than this is sealed.
+    /// The age of its first message, in milliseconds, at which a log segment is sealed.
     pub segment_ms: Option<u64>,
-    /// Messages carry the time at which they were stored, not the producer's.
+    /// Messages get the time at which they were stored, instead of the producer's.
     pub append_time: bool,
-    /// Largest batch that producers may store, header included.
+    /// Upper limit of bytes of a producer's batch, including its header.
     pub batch_bytes_max: Option<u64>,
-    /// A producer's timestamp may lie so far in the past.
+    /// How far a producer's timestamp may lie in the past, in milliseconds.
     pub timestamp_before_max_ms: Option<u64>,
-    /// A producer's timestamp may lie so far in the future.
+    /// How far a producer's timestamp may lie in the future, in milliseconds.
     pub timestamp_after_max_ms: Option<u64>,
-    /// A protocol's own settings as the user gave them. The broker keeps them and knows none.
+    /// A protocol's own settings as the user gave them. The broker stores them and does not
+    /// interpret them.
     pub settings: BTreeMap<String, String>,
 }
 
@@ -244,20 +244,20 @@ impl Default for TopicOptions {
     }
 }
 
-/// Where a new subscription begins.
+/// Where a new subscription starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StartAt {
-    /// The topic's first subscription takes the whole backlog, a later one starts at the end (NSQ).
+    /// The topic's first subscription gets the whole backlog, a later one starts at the end (NSQ).
     #[default]
     Delivery,
-    /// The oldest message that is stored.
+    /// At the oldest stored message.
     Earliest,
-    /// Messages published from now on.
+    /// At the end: only messages published from now on.
     Latest,
 }
 
-/// The order among partitions.
+/// The order in which partitions are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PartitionOrder {
@@ -268,97 +268,100 @@ pub enum PartitionOrder {
     HighestFirst,
 }
 
-/// The reaction when a subscription holds as many messages that are not in flight as it may.
+/// What happens when more messages wait in a subscription than its limit allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Overflow {
-    /// The oldest message goes (to the dead-letter topic, if there is one).
+    /// The oldest message is dropped (dead-lettered, if there is a dead-letter topic).
     #[default]
     DropHead,
-    /// New messages are refused.
+    /// New publishes are refused.
     RejectPublish,
 }
 
-/// Which of the consumers with room gets the next message. Priority goes before it.
+/// Which consumer with free slots in its window gets the next message. A higher priority always
+/// goes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Dispatch {
-    /// The one with the fewest messages in flight, in turn where that is a tie.
+    /// The one with the fewest messages in flight; round-robin among equals.
     #[default]
     LeastLoaded,
-    /// The one that was served last until its window is used up, then the next one. For programs
+    /// The one that was served last, until its window is full, then the next one. For programs
     /// whose consumers share one pool of workers.
     FillFirst,
 }
 
-/// How a subscription delivers.
+/// The options of a subscription.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SubscriptionOptions {
-    /// Where it begins.
+    /// Where it starts.
     pub start: StartAt,
-    /// Gone with its last consumer, and after a restart.
+    /// Deleted with its last consumer, and ends with the process.
     pub ephemeral: bool,
-    /// Deliveries after which a message is dead; 0: never.
+    /// How often a message is delivered before it is dead; 0: no limit.
     pub attempts_max: u16,
-    /// The topic to which dead messages go; without one they are dropped.
+    /// The topic to which dead messages are copied; without one they are dropped.
     pub dead_letter: Option<String>,
-    /// Most messages that wait; more is handled by `overflow`.
+    /// Upper limit of waiting messages; `overflow` says what happens beyond it.
     pub length_max: Option<u64>,
-    /// Most bytes of bodies that wait, keys and headers not counted; more is handled by `overflow`.
-    /// Exact, but for a message that comes back: it counts as the average of those that it was
-    /// delivered with.
+    /// Upper limit of bytes of waiting bodies, without keys and headers; `overflow` says what
+    /// happens beyond it. Exact, except that a requeued message counts with the average size of the
+    /// messages that it was delivered with.
     pub length_bytes_max: Option<u64>,
-    /// The reaction beyond `length_max` and `length_bytes_max`.
+    /// What happens beyond `length_max` and `length_bytes_max`.
     pub overflow: Overflow,
-    /// Only the consumer that attached first gets messages; when it leaves, the next one by
+    /// Only one consumer gets messages: the first that attached. When it leaves, the next one by
     /// priority and then by arrival takes over.
     pub single_active: bool,
-    /// With `single_active`: one of a higher priority takes over, too, once all that the active one
-    /// holds is settled; until then it gets nothing more.
+    /// With `single_active`: a consumer of a higher priority takes over once the active one has
+    /// settled its messages in flight. Until then the active one gets no more messages.
     pub active_yields: bool,
-    /// Most consumers at once; 0: no limit.
+    /// Upper limit of consumers; 0: no limit.
     pub consumers_max: u32,
-    /// The order among partitions.
+    /// The order in which partitions are served.
     pub order: PartitionOrder,
-    /// Which consumer gets the next message. As it was when the subscription was made:
-    /// [`crate::Subscription::dispatch_policy`] says how it is now.
+    /// The policy that selects the consumer of the next message, as it was when the subscription
+    /// was created. [`crate::Subscription::dispatch_policy`] returns the present one.
     pub dispatch: Dispatch,
-    /// Messages carry an expiry header that is honoured.
+    /// Expiry headers of messages are honoured.
     pub expires: bool,
-    /// Messages expire so long after their timestamp, or when their expiry header says, whichever
-    /// is sooner. One without a timestamp does not.
+    /// Messages expire this long after their timestamp, or at the time in their expiry header,
+    /// whichever is sooner. A message without a timestamp has no such limit.
     pub message_ttl_ms: Option<u64>,
-    /// Only messages whose `nats-subject` header matches one of these patterns (`*` one token, `>`
-    /// the rest); empty: all.
+    /// Delivers only messages whose `nats-subject` header matches one of these patterns (`*` one
+    /// token, `>` the rest); empty: all.
     pub subjects: Vec<String>,
-    /// Messages wait for the time in their schedule header. For the broker's own schedule topic.
+    /// Delays messages until the time in their schedule header. For the broker's own schedule
+    /// topic.
     pub scheduled: bool,
 }
 
-/// How one consumer wants its messages.
+/// The options of a consumer.
 #[derive(Debug, Clone, Default)]
 pub struct ConsumerOptions {
-    /// After this long without an answer a message is delivered again; `None`: never.
+    /// Milliseconds after which an unsettled message is requeued; `None`: never.
     pub ack_wait_ms: Option<u64>,
-    /// [`crate::Consumer::extend`] cannot hold a message longer than this after its delivery.
+    /// Milliseconds after its delivery beyond which [`crate::Consumer::extend`] cannot extend a
+    /// message.
     pub ack_wait_max_ms: Option<u64>,
-    /// Consumers with a higher priority get messages first.
+    /// Consumers of a higher priority get messages first.
     pub priority: i32,
-    /// The only consumer there may be.
+    /// Allows no other consumer of the subscription.
     pub exclusive: bool,
-    /// Messages in flight to this consumer count, together with those of others (of any
-    /// subscription), against this window too. Those of one with `auto_ack` do not count, and come
-    /// while there is room; one with `pull` is not concerned.
+    /// Messages in flight to this consumer also count against this window, together with those of
+    /// other consumers (of any subscription). Those of a consumer with `auto_ack` do not count; it
+    /// gets messages while the window has free slots. A consumer with `pull` ignores the window.
     pub shared_window: Option<Arc<SharedWindow>>,
-    /// Messages are settled as soon as the consumer has taken them.
+    /// Messages are acknowledged as soon as the consumer has taken them from its outbox.
     pub auto_ack: bool,
-    /// Gets nothing by itself, only with [`crate::Consumer::poll_take`], whatever its window is. It
-    /// does not count as a consumer: no `exclusive`, `single_active` or `consumers_max` is in its
-    /// way, nor is it in theirs.
+    /// It gets messages only by [`crate::Consumer::poll_take`], regardless of its window. It does
+    /// not count as a consumer: `exclusive`, `single_active` and `consumers_max` neither limit it
+    /// nor include it.
     pub pull: bool,
-    /// Shown in statistics.
+    /// Its name in statistics.
     pub label: String,
-    /// The number of its connection, as telemetry has it; 0: it has none.
+    /// The number of its connection in telemetry; 0 without a connection.
     pub connection: u64,
 }

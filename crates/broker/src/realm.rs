@@ -20,14 +20,14 @@ use crate::topic::Topic;
 use crate::topic::published::Room;
 use crate::topic::settings::NewOptions;
 
-/// A namespace of a broker, as somebody may use it. Cheap to clone.
+/// One namespace of a broker, with the rights of one user. Cheap to clone.
 #[derive(Clone)]
 pub struct Realm {
     broker: Broker,
     namespace: Namespace,
-    /// `None`: a client without a name, or of a broker without rules. It may do all.
+    /// `None`: a client without a name, or a broker without rules. Everything is allowed.
     rights: Option<Arc<Rights>>,
-    /// How often rights were replaced.
+    /// How often the rights were replaced.
     revision: u64,
 }
 
@@ -36,13 +36,13 @@ struct Rights {
     grants: Arc<Grants>,
 }
 
-/// Why there is no topic for who asked.
+/// Why a client does not get a topic.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoTopic {
-    /// There is none.
+    /// There is no such topic.
     #[error("there is no such topic")]
     Unknown,
-    /// No rule allows it, or one denies it.
+    /// No rule allows it, or a rule denies it.
     #[error("not allowed")]
     Denied,
 }
@@ -58,7 +58,7 @@ impl std::fmt::Debug for Realm {
 }
 
 impl Realm {
-    /// A namespace, with all rights.
+    /// A namespace with all rights.
     pub fn new(broker: Broker, namespace: Namespace) -> Self {
         Self {
             broker,
@@ -68,17 +68,17 @@ impl Realm {
         }
     }
 
-    /// The default namespace, with all rights.
+    /// The default namespace with all rights.
     pub fn whole(broker: Broker) -> Self {
         Self::new(broker, Namespace::DEFAULT)
     }
 
-    /// The same namespace without a rights check, for the broker's own work.
+    /// The same namespace without checks of rights, for the broker's own work.
     pub fn with_all_rights(&self) -> Self {
         Self::new(self.broker.clone(), self.namespace.clone())
     }
 
-    /// From now on it is used by `principal`, who may do what `grants` say.
+    /// Sets the user: from now on `grants` decide what `principal` may do.
     pub fn enter(&mut self, principal: Principal, grants: impl Into<Arc<Grants>>) {
         self.rights = Some(Arc::new(Rights {
             principal,
@@ -87,8 +87,8 @@ impl Realm {
         self.revision += 1;
     }
 
-    /// Whether the principal may do this with what is called `name`; `topic` is what a channel
-    /// belongs to, and empty for the other kinds.
+    /// Whether the principal may do `operation` with the object `name`. `topic` is the topic of a
+    /// channel, and empty for other kinds.
     #[inline]
     pub fn may(&self, operation: Operation, kind: Kind, topic: &str, name: &str) -> bool {
         let Some(rights) = &self.rights else {
@@ -103,7 +103,7 @@ impl Realm {
         rights.grants.may(&rights.principal, operation, &resource)
     }
 
-    /// Whether everything is allowed, so that nobody has to ask.
+    /// Whether everything is allowed, so that callers can skip their checks.
     #[inline]
     pub fn is_unrestricted(&self) -> bool {
         self.rights.is_none()
@@ -123,17 +123,17 @@ impl Realm {
         }
     }
 
-    /// Rises with each definition that is made, changed or deleted, and with other rights: what was
-    /// found and allowed before is to be asked for again.
+    /// Changes with each definition that is created, changed or deleted, and when the rights are
+    /// replaced: cached lookups and permissions are invalid then.
     #[inline]
     pub fn generation(&self) -> u64 {
         self.broker.generation() + self.revision
     }
 
-    /// The topic of that name.
+    /// The topic with that name.
     ///
     /// # Errors
-    /// There is none, or it is not allowed.
+    /// There is no such topic, or access is denied.
     pub fn topic(&self, operation: Operation, name: &str) -> Result<Arc<Topic>, NoTopic> {
         if !self.may_topic(operation, name) {
             return Err(NoTopic::Denied);
@@ -145,7 +145,7 @@ impl Realm {
     /// The topic with that id.
     ///
     /// # Errors
-    /// There is none in this namespace, or it is not allowed.
+    /// There is no such topic in this namespace, or access is denied.
     pub fn topic_by_id(&self, operation: Operation, id: Uuid) -> Result<Arc<Topic>, NoTopic> {
         let topic = self.broker.topic_by_id(id);
         let topic = topic.filter(|topic| *topic.full_name().namespace == self.namespace);
@@ -157,11 +157,11 @@ impl Realm {
         }
     }
 
-    /// The topic of that name, made if there is none. The operation is asked for in both cases: in
-    /// some protocols who may publish may make.
+    /// The topic with that name, created if there is none. `operation` is checked in both cases: in
+    /// some protocols the right to publish includes creating the topic.
     ///
     /// # Errors
-    /// It is not allowed, or cannot be made.
+    /// Access is denied, or the topic cannot be created.
     pub fn topic_or_create(
         &self,
         operation: Operation,
@@ -173,10 +173,10 @@ impl Realm {
         self.broker.topic_or_create(name, options)
     }
 
-    /// A channel to consume from, and its topic, both made if need be.
+    /// A channel to consume from; it and its topic are created if missing.
     ///
     /// # Errors
-    /// It is not allowed, or cannot be made.
+    /// Access is denied, or the channel cannot be created.
     pub fn channel_or_create(
         &self,
         topic: &str,
@@ -196,7 +196,7 @@ impl Realm {
     /// As [`Broker::delete_topic`].
     ///
     /// # Errors
-    /// It is not allowed, or the journal does not take it.
+    /// Access is denied, or the journal cannot be written.
     pub fn delete_topic(&self, name: &str) -> Result<bool, CatalogError> {
         self.check(Operation::Declare, Kind::Topic, name)?;
         self.broker.delete_topic(self.namespace.name(name))
@@ -205,7 +205,7 @@ impl Realm {
     /// As [`Broker::delete_topic_if`].
     ///
     /// # Errors
-    /// It is not allowed, or the journal does not take it.
+    /// Access is denied, or the journal cannot be written.
     pub fn delete_topic_if(
         &self,
         topic: &Arc<Topic>,
@@ -215,12 +215,12 @@ impl Realm {
         self.broker.delete_topic_if(topic, may_go)
     }
 
-    /// The topics that the principal may see, but for hidden ones, sorted by name.
+    /// The topics that the principal may see, without hidden ones, sorted by name.
     pub fn topics(&self) -> Vec<Arc<Topic>> {
         self.seen(self.broker.topics())
     }
 
-    /// The same with hidden ones, in no order.
+    /// The topics that the principal may see, including hidden ones, in no particular order.
     pub fn all_topics(&self) -> Vec<Arc<Topic>> {
         self.seen(self.broker.all_topics())
     }
@@ -239,7 +239,8 @@ impl Realm {
     /// As [`Broker::commit_offsets`].
     ///
     /// # Errors
-    /// It is not allowed for one of the groups, or the journal does not take it; none is changed.
+    /// Access is denied for one of the groups, or the journal cannot be written; then no offset has
+    /// changed.
     pub fn commit_offsets(&self, offsets: Vec<Committed>) -> Result<(), CatalogError> {
         for of_one in offsets.chunk_by(|a, b| a.group == b.group) {
             self.check(Operation::Consume, Kind::Group, &of_one[0].group)?;
@@ -247,7 +248,7 @@ impl Realm {
         self.broker.commit_offsets_in(&self.namespace, offsets)
     }
 
-    /// The committed offsets of a group; none for who may not see it.
+    /// The committed offsets of a group; empty if the principal may not see the group.
     pub fn committed_offsets(&self, group: &str) -> Vec<Committed> {
         if self.may(Operation::Describe, Kind::Group, "", group) {
             self.broker.committed_offsets(self.namespace.name(group))
@@ -256,7 +257,8 @@ impl Realm {
         }
     }
 
-    /// The committed offset of a group for one partition, for who may see it.
+    /// The committed offset of a group for one partition; `None` also if the principal may not see
+    /// the group.
     pub fn committed_offset(&self, group: &str, topic: Uuid, partition: u32) -> Option<Committed> {
         let group = if self.may(Operation::Describe, Kind::Group, "", group) {
             self.namespace.name(group)
@@ -276,7 +278,7 @@ impl Realm {
     /// As [`Broker::delete_offsets`].
     ///
     /// # Errors
-    /// It is not allowed, or the journal does not take it; none is forgotten.
+    /// Access is denied, or the journal cannot be written; then no offset is removed.
     pub fn delete_offsets(
         &self,
         group: &str,
@@ -290,19 +292,19 @@ impl Realm {
     /// As [`Broker::delete_group`].
     ///
     /// # Errors
-    /// It is not allowed, or the journal does not take it; they are kept.
+    /// Access is denied, or the journal cannot be written; then the offsets stay.
     pub fn delete_group(&self, group: &str) -> Result<bool, CatalogError> {
         self.check(Operation::Declare, Kind::Group, group)?;
         self.broker.delete_group(self.namespace.name(group))
     }
 }
 
-/// The state that protocols keep for themselves, in their namespace.
+/// Values that protocols store for themselves, in this namespace.
 impl Realm {
     /// As [`Broker::keep`].
     ///
     /// # Errors
-    /// The journal does not take it; the old value is kept.
+    /// The journal cannot be written; then the old value stays.
     pub fn keep(&self, key: &str, value: Option<Vec<u8>>) -> Result<(), CatalogError> {
         self.broker.keep(self.namespace.name(key), value)
     }
@@ -310,7 +312,7 @@ impl Realm {
     /// As [`Broker::keep_with`].
     ///
     /// # Errors
-    /// The journal does not take it; nothing has changed then.
+    /// The journal cannot be written; then nothing has changed.
     pub fn keep_with(
         &self,
         key: &str,
@@ -321,31 +323,31 @@ impl Realm {
         self.broker.keep_with(key, value, options)
     }
 
-    /// The value kept under `key`.
+    /// The value stored under `key`.
     pub fn kept(&self, key: &str) -> Option<Vec<u8>> {
         self.broker.kept(self.namespace.name(key))
     }
 
-    /// All values whose keys begin with `prefix`, by key.
+    /// All values whose keys begin with `prefix`, sorted by key.
     pub fn kept_under(&self, prefix: &str) -> Vec<(String, Vec<u8>)> {
         self.broker.kept_under(self.namespace.name(prefix))
     }
 
-    /// As [`Broker::route_dead`], of this namespace.
+    /// As [`Broker::route_dead`], for this namespace.
     pub fn route_dead(&self, to: &str, told: impl Fn(&Arc<Subscription>) + Send + Sync + 'static) {
         self.broker.route_dead(self.namespace.name(to), told);
     }
 }
 
-/// The broker as a whole: what is no matter of names or rights.
+/// Calls about the broker as a whole, which need no rights.
 impl Realm {
-    /// The bound on what is accepted and not yet written.
+    /// The limit on bytes that are accepted but not yet written.
     #[inline]
     pub fn room(&self) -> &Arc<Room> {
         self.broker.room()
     }
 
-    /// The settings.
+    /// The broker's options.
     pub fn options(&self) -> &BrokerOptions {
         self.broker.options()
     }
@@ -379,7 +381,7 @@ impl Realm {
     /// As [`Broker::disk_space`].
     ///
     /// # Errors
-    /// The system does not know.
+    /// The system call failed.
     pub fn disk_space(&self) -> std::io::Result<DiskSpace> {
         self.broker.disk_space()
     }
@@ -387,7 +389,7 @@ impl Realm {
     /// As [`Broker::check_partitions`].
     ///
     /// # Errors
-    /// There would be too many.
+    /// The broker's limit of partitions would be exceeded.
     pub fn check_partitions(&self, more: u32) -> Result<(), CatalogError> {
         self.broker.check_partitions(more)
     }

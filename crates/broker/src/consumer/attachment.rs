@@ -1,4 +1,4 @@
-//! How consumers come and go, and what the subscription knows of each.
+//! Attaching and detaching consumers.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use crate::subscription::Subscription;
 /// Why a consumer cannot attach.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AttachError {
-    /// As many consumers as the subscription allows are there.
+    /// The subscription has as many consumers as it allows.
     #[error("the subscription has {consumers_max} consumers, as many as it allows")]
     TooMany {
         /// The limit.
         consumers_max: u32,
     },
-    /// An exclusive consumer is there, or this one wants to be alone and is not.
+    /// Another consumer has exclusive use, or this one asks for it while others are attached.
     #[error("the subscription is in exclusive use")]
     Exclusive,
     /// The subscription was deleted.
@@ -28,7 +28,7 @@ pub enum AttachError {
 }
 
 impl Subscription {
-    /// Attaches a consumer; it gets messages once its window is set.
+    /// Attaches a consumer. It gets messages once its window is set.
     pub fn attach(self: &Arc<Self>, options: ConsumerOptions) -> Result<Consumer, AttachError> {
         let outbox = Arc::new(Outbox::default());
         let mut state = self.state.lock();
@@ -56,10 +56,12 @@ impl Subscription {
         Ok(Consumer::new(self.clone(), slot, outbox, auto_ack))
     }
 
-    /// The last consumer has left, if `is_so`.
+    /// Called when a consumer has left; `is_so`: it was the last one. Has an ephemeral subscription
+    /// deleted.
     pub(super) fn lost_last_consumer(self: &Arc<Self>, is_so: bool) {
         if is_so && self.is_ephemeral() {
-            // Deleting touches files: not on the thread of a connection.
+            // Deletion touches files, so the housekeeping thread does it, not the connection's
+            // thread.
             self.shared.work.unused(self.clone());
         }
     }
@@ -70,7 +72,7 @@ impl Subscription {
 }
 
 impl Subscription {
-    /// There is room again in a shared window for which this has waited.
+    /// A shared window on which the subscription waits has free slots again: dispatches.
     pub(crate) fn window_has_room(self: &Arc<Self>, window: &Arc<SharedWindow>) {
         self.change(|state| {
             if state.consumers.unpark(window) && window.wait(self) {
@@ -81,8 +83,9 @@ impl Subscription {
 }
 
 impl ConsumerState {
-    /// Waits for the shared window that alone keeps it from its messages; it is returned if it has
-    /// room that nobody is told of.
+    /// If a full shared window is all that stops this consumer, registers the subscription with
+    /// that window. Returns the window if it has free slots by now, of which no waiter was
+    /// notified.
     pub(crate) fn wait_for_shared(
         &self,
         subscription: &Arc<Subscription>,

@@ -1,10 +1,10 @@
-//! The holds of a subscription's consumers, as the timeline shows them: which messages each had in
-//! flight, from when to when.
+//! The holds of a subscription's consumers, for the timeline: which messages each consumer had in
+//! flight, and from when to when.
 //!
-//! Nothing is written down when messages are delivered, because the ledger knows what is in flight
-//! since when. When a delivery ends, one piece for a run of messages is, unless there are too many
-//! of them; the memory is bounded as `cloverleaf_telemetry::Lane` says. Consumers without a
-//! connection, the broker's own, are not recorded.
+//! A delivery itself records nothing, because the ledger knows what is in flight since when. The
+//! end of a delivery records one hold per run of consecutive messages, up to a rate limit.
+//! `cloverleaf_telemetry::Lane` bounds the memory. Consumers without a connection (the broker's
+//! own) are not recorded.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,51 +18,52 @@ use crate::message::{MessageId, MessageRange};
 use crate::subscription::Subscription;
 use crate::subscription::ledger::Settled;
 
-/// Consumers that have left and are still remembered, per subscription.
+/// How many consumers that have left are remembered per subscription.
 const DEPARTED_MAX: usize = 32;
 
-/// Runs of messages in flight that are shown of one consumer, the latest.
+/// How many runs of messages in flight are shown per consumer: the latest ones.
 const HELD_MAX: usize = 512;
 
 /// How a delivery ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HoldEnd {
-    /// It has not: the messages are in flight.
+    /// It has not ended: the messages are in flight.
     Held,
-    /// The consumer acknowledged them, or wanted them without acknowledging.
+    /// The consumer acknowledged them, or it consumes without acknowledgements.
     Acked,
-    /// The consumer gave them back.
+    /// The consumer requeued them.
     Nacked,
-    /// The consumer gave them up.
+    /// The consumer rejected them.
     Rejected,
-    /// The consumer did not answer in time.
+    /// The consumer did not answer within its ack wait.
     TimedOut,
     /// The consumer left.
     Left,
 }
 
-/// Consecutive messages that one consumer held for one piece of time. Times are microseconds since
-/// the Unix epoch.
+/// Consecutive messages that one consumer had in flight over the same period. Times are
+/// microseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hold {
     /// Their partition.
     pub partition: u32,
-    /// How many.
+    /// The number of messages.
     pub count: u32,
-    /// The offset of the first one.
+    /// The offset of the first message.
     pub first: Offset,
     /// When they were delivered.
     pub delivered_us: u64,
-    /// When that ended; for messages in flight the time of the look.
+    /// When the delivery ended; for messages in flight the time of this report.
     pub ended_us: u64,
-    /// Milliseconds from the publish of their batch to this delivery, earlier deliveries included.
-    /// A Kafka producer sets that time itself.
+    /// Milliseconds from the publish of their batch to this delivery, including earlier deliveries.
+    /// A Kafka producer sets the publish time itself.
     pub waited_ms: u32,
-    /// How often they had been delivered, this time included.
+    /// How often they had been delivered, including this delivery.
     pub attempts: u16,
     /// How it ended.
     pub end: HoldEnd,
-    /// Messages before this that no piece tells of.
+    /// How many earlier messages were not recorded because of the rate limit, since the last
+    /// recorded hold.
     pub left_out: u64,
 }
 
@@ -94,7 +95,7 @@ impl HoldHistory {
 /// A consumer that has left.
 #[derive(Debug)]
 struct Departed {
-    /// Which one it was: each consumer of a subscription has its own.
+    /// The consumer's number of arrival, unique in its subscription.
     arrival: u64,
     connection: u64,
     label: String,
@@ -102,12 +103,12 @@ struct Departed {
     holds: Box<HoldHistory>,
 }
 
-/// The consumers of a subscription that have left lately, oldest first.
+/// The consumers that have left the subscription recently, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct DepartedHolds(VecDeque<Departed>);
 
 impl DepartedHolds {
-    /// Remembers a consumer that has left, if there is anything to remember.
+    /// Remembers a consumer that has left, if it has recorded holds.
     pub(crate) fn keep(&mut self, gone: &mut ConsumerState) {
         let Some(holds) = gone.holds.take().filter(|holds| !holds.lane.is_empty()) else {
             return;
@@ -125,14 +126,14 @@ impl DepartedHolds {
     }
 }
 
-/// Takes note of deliveries of one consumer that end together, neighbours in one piece.
+/// Records deliveries of one consumer that end together; consecutive messages become one hold.
 pub(crate) struct Ending<'a> {
-    /// `None`: it is not recorded.
+    /// `None`: this consumer is not recorded.
     holds: Option<&'a mut HoldHistory>,
-    /// There is room now.
+    /// The rate limit allows a recording now.
     has_room: bool,
-    /// The piece that grows: where it begins, where the next of its messages would stand, and how
-    /// they were delivered.
+    /// The hold under construction: its first offset, the offset after its last message, and its
+    /// delivery.
     partition: u32,
     first: Offset,
     next: Offset,
@@ -163,8 +164,8 @@ impl<'a> Ending<'a> {
         }
     }
 
-    /// Messages with one fate have ended. Most are neighbours of those before: for each message of
-    /// a busy consumer there are three comparisons.
+    /// Adds consecutive messages of one delivery. They mostly follow those added before, so a busy
+    /// consumer pays three comparisons per message.
     #[inline]
     pub(crate) fn add(&mut self, partition: u32, first: Offset, count: u64, settled: Settled) {
         if !self.has_room {
@@ -197,7 +198,7 @@ impl<'a> Ending<'a> {
         }
     }
 
-    /// All is said: so many messages have ended.
+    /// Records the last hold. `messages` is the number of all messages added.
     #[inline]
     pub(crate) fn finish(mut self, messages: u64) {
         if self.has_room {
@@ -223,7 +224,7 @@ impl Hold {
         }
     }
 
-    /// The messages' places.
+    /// The offsets of the messages.
     pub fn range(&self) -> MessageRange {
         MessageRange {
             partition: self.partition,
@@ -234,7 +235,7 @@ impl Hold {
 }
 
 impl Consumers {
-    /// Runs of messages of a consumer, the first of each and how many, have ended.
+    /// Records the end of runs of messages: the first message and the length of each.
     pub(crate) fn note_end(
         &mut self,
         slot: u32,
@@ -253,7 +254,7 @@ impl Consumers {
         ending.finish(all);
     }
 
-    /// A consumer leaves with these messages.
+    /// Records that a consumer leaves while these messages are in flight to it.
     pub(crate) fn note_leaving(
         &mut self,
         slot: u32,
@@ -269,24 +270,24 @@ impl Consumers {
     }
 }
 
-/// The part of the timeline that is one consumer's.
+/// One consumer's part of the timeline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConsumerHolds {
-    /// The number of its connection, as telemetry has it.
+    /// The number of its connection in telemetry.
     pub connection: u64,
     /// Its label in statistics.
     pub label: String,
-    /// Whether it is still there.
+    /// Whether it is still attached.
     pub is_attached: bool,
-    /// Whether it asks for each message, instead of being given them.
+    /// Whether it pulls messages one by one (AMQP's `basic.get`).
     pub pulls: bool,
-    /// Messages that may be in flight to it.
+    /// How many messages may be in flight to it.
     pub window: u32,
-    /// The messages that it held and holds, by the end, those in flight last.
+    /// Its holds in the order in which they ended; messages in flight come last.
     pub holds: Vec<Hold>,
-    /// Whether older ones were forgotten for newer ones.
+    /// Whether older holds were dropped for newer ones.
     pub has_forgotten: bool,
-    /// Messages since the last piece that no piece tells of.
+    /// Messages since the last recorded hold that were not recorded because of the rate limit.
     pub left_out: u64,
 }
 
@@ -307,17 +308,16 @@ impl ConsumerHolds {
 }
 
 impl Subscription {
-    /// The messages that each consumer held since `since_us` (microseconds since the Unix epoch),
-    /// consumers that have left first. Consumers without anything to show are among them while they
-    /// are attached.
+    /// The holds of each consumer since `since_us` (microseconds since the Unix epoch), beginning
+    /// with consumers that have left. Attached consumers are listed even without holds.
     pub fn holds(&self, since_us: u64) -> Vec<ConsumerHolds> {
         let mut all = Vec::new();
         self.each_hold(since_us, |consumer| all.push(consumer));
         all
     }
 
-    /// The same, one consumer after the other: deliveries of the subscription wait for a copy of
-    /// what one of them held, never for all. Consumers that come meanwhile are left out.
+    /// As [`Self::holds`], one consumer at a time, so that the subscription's lock is held only
+    /// while one consumer's holds are copied. Consumers that attach meanwhile are left out.
     pub fn each_hold(&self, since_us: u64, mut tell: impl FnMut(ConsumerHolds)) {
         for (slot, arrival) in self.held_lately() {
             let seen = self.holds_of(slot, arrival, since_us);
@@ -327,7 +327,7 @@ impl Subscription {
         }
     }
 
-    /// The consumers to tell of: a slot, where there is one, and which of its consumers that was.
+    /// The consumers to report: the slot of each attached one, and each one's number of arrival.
     fn held_lately(&self) -> Vec<(Option<u32>, u64)> {
         let state = self.state.lock();
         let departed = state
@@ -349,7 +349,7 @@ impl Subscription {
         let attached = slot.and_then(|slot| Some((slot, state.consumers.get(slot)?)));
         let attached = attached.filter(|(_, consumer)| consumer.arrival() == arrival);
         let Some((slot, consumer)) = attached else {
-            // It may have left just now.
+            // It may have left since the list was made.
             let gone = state
                 .consumers
                 .departed()
@@ -388,14 +388,14 @@ impl Subscription {
 }
 
 impl Broker {
-    /// Has holds recorded in this memory, which others may share. To be called before there are
-    /// consumers; without it the broker makes a memory of its own.
+    /// Sets the memory in which holds are recorded; it may be shared with other recorders. Must be
+    /// called before consumers attach; otherwise the broker creates a memory of its own.
     pub fn record_holds_in(&self, memory: Arc<LaneMemory>) {
-        // A second one would bound nothing.
+        // A second call has no effect: holds are recorded in the first memory already.
         let _ = self.shared.lanes.set(memory);
     }
 
-    /// Forgets what consumers held that have held nothing since `before_us`.
+    /// Forgets holds that ended before `before_us`.
     pub fn forget_holds(&self, before_us: u64) {
         for topic in self.shared.all_topics() {
             for subscription in topic.subscriptions().iter() {

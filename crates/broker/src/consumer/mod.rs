@@ -1,4 +1,4 @@
-//! A consumer: the handle through which a protocol's session takes and settles messages.
+//! A consumer: the handle by which a protocol's session takes and settles messages.
 
 pub(crate) mod attachment;
 pub(crate) mod holds;
@@ -22,26 +22,27 @@ use crate::consumer::state::ConsumerState;
 use crate::message::{Delivery, MessageRange};
 use crate::subscription::{Subscription, SubscriptionState};
 
-/// A delivery that was settled: for the delivered-to-acknowledged time of the telemetry.
+/// A delivery that was settled: telemetry measures the time from delivery to acknowledgement with
+/// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settlement {
-    /// How long the consumer had the message, in microseconds by the broker's clock. No other clock
-    /// could tell: a wall clock steps, the broker's does not.
+    /// How long the consumer had the message, in microseconds by the broker's clock. A wall clock
+    /// may step; the broker's does not.
     pub held_us: u64,
-    /// How often it had been delivered.
+    /// How often the message had been delivered.
     pub attempts: u16,
 }
 
-/// The messages that a consumer holds, and those that were taken from it.
+/// How many messages a consumer has in flight, and how many have timed out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Holding {
     /// Messages in flight to it.
     pub in_flight: u32,
-    /// Messages that it ever held for too long, and that others may have got.
+    /// Messages that it did not settle within its ack wait, since it attached. They were requeued.
     pub timed_out: u64,
 }
 
-/// One consumer of a subscription. Dropping it detaches it; what it held is delivered to others.
+/// One consumer of a subscription. Dropping it detaches it and requeues its messages in flight.
 #[derive(Debug)]
 pub struct Consumer {
     subscription: Arc<Subscription>,
@@ -65,14 +66,14 @@ impl Consumer {
         }
     }
 
-    /// The subscription from which it consumes.
+    /// The subscription that it consumes from.
     pub fn subscription(&self) -> &Arc<Subscription> {
         &self.subscription
     }
 
-    /// Sets the most messages that may be in flight to this consumer at once.
+    /// Sets how many messages may be in flight to this consumer at once.
     ///
-    /// NSQ's RDY and AMQP's prefetch; `u32::MAX` is no limit, 0 stops delivery.
+    /// This is NSQ's RDY and AMQP's prefetch; `u32::MAX` is no limit, 0 stops delivery.
     pub fn set_window(&self, messages: u32) {
         self.subscription.change(|state| {
             let set = |consumer: &mut ConsumerState| consumer.window = messages;
@@ -80,7 +81,8 @@ impl Consumer {
         });
     }
 
-    /// Shares a window with other consumers from now on, or with none. Messages in flight count.
+    /// Shares a window with other consumers from now on; `None` shares none. Messages in flight
+    /// count against it.
     pub fn set_shared_window(&self, window: Option<Arc<SharedWindow>>) {
         let mut left = None;
         self.subscription.change(|state| {
@@ -101,7 +103,8 @@ impl Consumer {
         }
     }
 
-    /// Takes what was delivered. `None`: the subscription was deleted, nothing more will come.
+    /// Takes the deliveries in the outbox. `None`: the subscription was deleted and delivers
+    /// nothing more.
     pub fn poll_deliveries(
         &self,
         context: &mut Context<'_>,
@@ -124,17 +127,18 @@ impl Consumer {
         }
     }
 
-    /// Ends delivery (AMQP's `basic.cancel`): what was not taken goes back as if it had not been
-    /// delivered, and others take over where this one was the single active or the exclusive one.
-    /// Messages that were taken stay in flight, and can be settled until the consumer is dropped.
+    /// Stops delivery (AMQP's `basic.cancel`). Deliveries still in the outbox are requeued as if
+    /// they had not been delivered. If this was the single active or the exclusive consumer, others
+    /// take over. Messages taken from the outbox stay in flight and can be settled until the
+    /// consumer is dropped.
     pub fn retire(&self) {
         self.retire_unseen(&[]);
     }
 
-    /// As [`Self::retire`], for a session that has taken more than its client was sent: these
-    /// ranges go back too, together with what was not taken and in their old positions, as if they
-    /// had not been delivered. Messages of them that are not in flight to this consumer are left
-    /// alone.
+    /// As [`Self::retire`], for a session that has taken messages from the outbox which its client
+    /// was never sent: the ranges `unseen` are requeued too, at their original offsets, as if they
+    /// had not been delivered. Messages in them that are not in flight to this consumer are
+    /// ignored.
     pub fn retire_unseen(&self, unseen: &[MessageRange]) {
         let left = self.subscription.change(|state| {
             if state.consumers.get(self.slot).is_none() {
@@ -160,7 +164,8 @@ impl Consumer {
                 .requeued
                 .fetch_add(released, Ordering::Relaxed);
             if state.consumers.is_empty() {
-                // Without consumers, batches that were read ahead need not wait in memory.
+                // Without consumers nothing needs the batches that were read ahead: free their
+                // memory.
                 state.readers.clear();
             }
             counted && !state.closed && state.consumers.counted() == 0
@@ -168,15 +173,14 @@ impl Consumer {
         self.subscription.lost_last_consumer(left);
     }
 
-    /// Gives back the messages that a consumer has not taken out of its outbox, as if they had not
-    /// been delivered.
+    /// Requeues the messages in a consumer's outbox as if they had not been delivered.
     fn give_outbox_back(&self, state: &mut SubscriptionState) {
         let deliveries = state.consumers.take_outbox(self.slot);
         self.untake(state, deliveries.iter().map(Delivery::range));
     }
 
-    /// Gives back those of these ranges that are in flight to a consumer, as if they had not been
-    /// delivered.
+    /// Requeues the messages of these ranges that are in flight to the consumer, as if they had not
+    /// been delivered.
     fn untake(&self, state: &mut SubscriptionState, ranges: impl Iterator<Item = MessageRange>) {
         let mut count = 0;
         for range in ranges {
@@ -196,7 +200,7 @@ impl Consumer {
             .fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Messages in flight to this consumer.
+    /// The number of messages in flight to this consumer.
     pub fn in_flight(&self) -> u32 {
         self.subscription
             .state
@@ -205,7 +209,7 @@ impl Consumer {
             .in_flight_at(self.slot)
     }
 
-    /// The messages that it holds, and those that were taken from it.
+    /// How many messages it has in flight, and how many have timed out.
     pub fn holding(&self) -> Holding {
         let state = self.subscription.state.lock();
         let consumer = state.consumers.get(self.slot);

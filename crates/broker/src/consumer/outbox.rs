@@ -1,4 +1,4 @@
-//! The mailbox between a subscription and one consumer's connection.
+//! The outbox: deliveries on their way from a subscription to a consumer's connection.
 
 use std::task::{Context, Poll, Waker};
 
@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use crate::message::Delivery;
 
-/// The cost of a delivery beside its records, in bytes, about.
+/// Approximate memory of a delivery besides its records, in bytes.
 const DELIVERY_BYTES: u64 = 128;
 
 /// Deliveries that the consumer's connection has not taken yet.
@@ -19,20 +19,22 @@ pub(crate) struct Outbox {
 struct Inner {
     deliveries: Vec<Delivery>,
     bytes: u64,
-    /// The subscription stopped because of `bytes`.
+    /// `bytes` reached the limit, so the subscription delivers nothing more until the outbox is
+    /// taken.
     full: bool,
     closed: bool,
     waker: Option<Waker>,
 }
 
-/// The state of the outbox when its connection took the deliveries.
+/// Whether the outbox was full when its deliveries were taken.
 pub(crate) struct Taken {
-    /// The subscription waits to hear that there is room again.
+    /// The subscription must be told that the outbox has space again.
     pub(crate) was_full: bool,
 }
 
 impl Outbox {
-    /// Adds a delivery. Says whether the outbox now holds `bytes_max` or more, and whom to wake.
+    /// Adds a delivery. Returns whether the outbox has `bytes_max` bytes or more now, and the waker
+    /// of the connection's task.
     pub(crate) fn push(&self, delivery: Delivery, bytes_max: u64) -> (bool, Option<Waker>) {
         let mut inner = self.inner.lock();
         inner.bytes += u64::from(delivery.bytes) + DELIVERY_BYTES;
@@ -41,7 +43,7 @@ impl Outbox {
         (inner.full, inner.waker.take())
     }
 
-    /// Moves all deliveries into `into`; pending while there is none, `None` once closed.
+    /// Moves all deliveries into `into`. Pending while there is none; `None` once closed.
     #[inline]
     pub(crate) fn poll_take(
         &self,
@@ -68,12 +70,12 @@ impl Outbox {
         Poll::Ready(Some(Taken { was_full }))
     }
 
-    /// Throws away what is waiting: the subscription was emptied.
+    /// Drops all deliveries: the subscription was emptied.
     pub(crate) fn clear(&self) {
         drop(self.take_all());
     }
 
-    /// Takes out what is waiting.
+    /// Takes all deliveries.
     pub(crate) fn take_all(&self) -> Vec<Delivery> {
         let mut inner = self.inner.lock();
         inner.bytes = 0;
@@ -81,7 +83,7 @@ impl Outbox {
         std::mem::take(&mut inner.deliveries)
     }
 
-    /// Remembers whom to wake with [`Self::take_waker`].
+    /// Stores the waker that [`Self::take_waker`] returns.
     pub(crate) fn set_waker(&self, waker: &Waker) {
         let mut inner = self.inner.lock();
         if !inner.waker.as_ref().is_some_and(|w| w.will_wake(waker)) {
@@ -93,7 +95,7 @@ impl Outbox {
         self.inner.lock().waker.take()
     }
 
-    /// Nothing more will come. Returns whom to wake.
+    /// Closes the outbox: no delivery follows. Returns the waker of the connection's task.
     pub(crate) fn close(&self) -> Option<Waker> {
         let mut inner = self.inner.lock();
         inner.closed = true;

@@ -1,4 +1,4 @@
-//! Deliveries whose deadline has passed, as long as their consumer may still answer them.
+//! Deliveries that missed their ack deadline and that the consumer may still acknowledge late.
 //!
 //! ```text
 //! delivered ──── deadline ─┐                      ┌ acknowledged after all: this much too late
@@ -6,39 +6,39 @@
 //!     └────────────────────┴──── overdue ─────────┘
 //! ```
 //!
-//! The ledger forgets them, because the message goes to others. Only the telemetry wants to know
-//! how long the work took, so a sample of them is enough.
+//! The ledger forgets these deliveries, because their messages are requeued. Only the telemetry
+//! needs them, to measure how long the work took, so a sample is enough.
 //!
-//! A message may come to the same consumer again, and an acknowledgement does not say which of its
-//! deliveries it answers. One is the answer to the second, as far as anybody can tell; if another
-//! one follows, which is too late then, the consumer worked on both, and the first one was the
-//! answer to the first.
+//! A message may be delivered to the same consumer again, and an acknowledgement does not name the
+//! delivery that it answers. The first acknowledgement counts for the second delivery, because that
+//! one is in flight. If another acknowledgement follows, the consumer worked on both deliveries,
+//! and the first acknowledgement was the answer to the first delivery.
 
 use std::collections::BTreeMap;
 
 use crate::message::MessageId;
 use crate::subscription::ledger::WordMask;
 
-/// Deliveries that are remembered per consumer: 5 KB.
+/// How many deliveries are remembered per consumer: 5 KB.
 const OVERDUE_MAX: usize = 64;
 
-/// Work that takes longer than this is not waited for. No deadline is as long.
+/// A delivery is forgotten after this time, in microseconds. No ack deadline is that long.
 const FORGET_US: u64 = 3_600_000_000;
 
-/// So many times as long as the first acknowledgement took another one may take to follow: the
-/// second delivery stood in line behind all the others.
+/// A second acknowledgement counts if it follows within this multiple of the time that the first
+/// one took: the second delivery waited in the client's queue.
 const SECOND_MAX: u64 = 4;
 
-/// A delivery that was not answered in time.
+/// A delivery that missed its ack deadline.
 #[derive(Debug)]
 struct Held {
     delivered_us: u64,
-    /// When an acknowledgement came that counted for a later delivery of the message.
+    /// When the message was acknowledged, which counted for its later delivery.
     acked_us: Option<u64>,
 }
 
 impl Held {
-    /// The time from which on nobody waits for an answer any more.
+    /// The time from which on the delivery is forgotten.
     fn forget_us(&self) -> u64 {
         match self.acked_us {
             None => self.delivered_us.saturating_add(FORGET_US),
@@ -50,15 +50,15 @@ impl Held {
     }
 }
 
-/// A consumer's deliveries that it has not answered in time. Times are in microseconds by the
+/// A consumer's deliveries that missed their ack deadline. Times are in microseconds by the
 /// broker's clock.
 #[derive(Debug)]
 pub(crate) struct Overdue {
     held: BTreeMap<MessageId, Held>,
-    /// Of 2 to the power of this one message is remembered, wherever it stands: it would be wrong
-    /// to keep those that come first, because they are also answered first.
+    /// One in `2^thinned` messages is remembered, chosen by a hash of its offset. Keeping the first
+    /// ones instead would bias the sample, because they are acknowledged first.
     thinned: u32,
-    /// Before this there is nothing to forget.
+    /// Nothing has to be forgotten before this time.
     forget_us: u64,
 }
 
@@ -73,7 +73,7 @@ impl Default for Overdue {
 }
 
 impl Overdue {
-    /// The deadline of messages has passed.
+    /// Adds messages whose ack deadline has passed.
     pub(crate) fn add(&mut self, messages: WordMask, delivered_us: u64, now_us: u64) {
         self.forget(now_us);
         if self.held.len() < OVERDUE_MAX / 4 {
@@ -90,7 +90,7 @@ impl Overdue {
     }
 
     fn insert(&mut self, id: MessageId, delivered_us: u64) {
-        // The client answers the oldest of several deliveries first.
+        // The client acknowledges the oldest of several deliveries first.
         let held = self.held.entry(id).or_insert(Held {
             delivered_us,
             acked_us: None,
@@ -103,7 +103,7 @@ impl Overdue {
         }
     }
 
-    /// The client acknowledges a message that it has in time, as far as anybody can tell.
+    /// The client acknowledges a message that it has in flight again.
     pub(crate) fn acked_again(&mut self, id: MessageId, now_us: u64) {
         if let Some(held) = self.held.get_mut(&id) {
             held.acked_us = Some(now_us);
@@ -111,8 +111,8 @@ impl Overdue {
         }
     }
 
-    /// The client acknowledges a message that it has no more. Returns how long it took for the
-    /// delivery whose deadline had passed, if that is remembered.
+    /// The client acknowledges a message that it does not have in flight. Returns how long it had
+    /// the overdue delivery, in microseconds, if that is remembered.
     pub(crate) fn acked_late(&mut self, id: MessageId, now_us: u64) -> Option<u64> {
         self.forget(now_us);
         let held = self.held.remove(&id)?;
@@ -120,7 +120,7 @@ impl Overdue {
         Some(acked_us.saturating_sub(held.delivered_us))
     }
 
-    /// Whether nothing is remembered any more.
+    /// Whether no delivery is remembered.
     pub(crate) fn is_done(&mut self, now_us: u64) -> bool {
         self.forget(now_us);
         self.held.is_empty()
@@ -136,8 +136,8 @@ impl Overdue {
     }
 }
 
-/// Whether a message is among one of 2 to the power of `thinned`. The multiplier is 2^64 divided
-/// by the golden ratio: it spreads neighbours evenly.
+/// Whether a message belongs to the sample of one in `2^thinned`. The multiplier is 2^64 divided by
+/// the golden ratio: it spreads consecutive offsets evenly.
 fn is_kept(id: MessageId, thinned: u32) -> bool {
     let place = id.offset ^ (u64::from(id.partition) << 40);
     place.wrapping_mul(0x9E37_79B9_7F4A_7C15).leading_zeros() >= thinned
@@ -166,11 +166,11 @@ mod tests {
     fn an_answer_says_how_long_the_client_had_it() {
         let mut overdue = Overdue::default();
         overdue.add(word(0, &[5, 6]), 100, 200);
-        // Delivered to the same client again: it answers the first delivery.
+        // Delivered to the same client again: this keeps the first delivery's time.
         overdue.add(word(0, &[5]), 300, 400);
         assert_eq!(overdue.acked_late(id(4), 900), None);
         overdue.acked_again(id(5), 900);
-        // The second answer shows that it was so.
+        // The second acknowledgement shows that the first one answered the first delivery.
         assert_eq!(overdue.acked_late(id(5), 1_000), Some(800));
         assert_eq!(overdue.acked_late(id(5), 1_000), None);
         assert_eq!(overdue.acked_late(id(6), 1_001), Some(901));
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn no_others_are_remembered_than_those_that_timed_out() {
         let mut overdue = Overdue::default();
-        // The messages between them were acknowledged in time.
+        // The messages between were acknowledged in time.
         overdue.add(word(2, &[3, 17, 40, 63]), 100, 200);
         for other in [4, 5, 6, 16, 18] {
             assert_eq!(overdue.acked_late(id(128 + other), 300), None, "{other}");
@@ -199,7 +199,7 @@ mod tests {
         assert!(!overdue.is_done(1_300), "another answer may follow");
         assert!(overdue.is_done(1_300 + SECOND_MAX * 1_300));
         assert_eq!(overdue.acked_late(id(1), 1_300), None);
-        // Nor is one remembered for good that nobody answers.
+        // A delivery that is never acknowledged is forgotten too.
         overdue.add(word(0, &[2]), 0, 1_000);
         assert!(!overdue.is_done(FORGET_US - 1));
         assert!(overdue.is_done(FORGET_US));
@@ -214,7 +214,8 @@ mod tests {
         }
         let count = overdue.held.len();
         assert!((16..=OVERDUE_MAX).contains(&count), "{count}");
-        // They are answered one after the other, ten a second: half of them in the first half.
+        // They are acknowledged in order, ten per second: half of them in the first half of the
+        // time.
         let answers = (0..40 * 64).map(|n| (n, 60_000_001 + n * 100_000));
         let answers = answers.filter_map(|(n, at_us)| overdue.acked_late(id(n), at_us));
         let mut ages: Vec<u64> = answers.collect();
@@ -234,7 +235,7 @@ mod tests {
             overdue.add(word(number, &all), 1, 2);
         }
         assert!(overdue.held.len() <= OVERDUE_MAX && overdue.thinned > 10);
-        // These were never answered.
+        // These were never acknowledged.
         for number in 0..24 {
             overdue.add(word(20_000 + number, &[0]), FORGET_US, FORGET_US + 2);
         }

@@ -1,4 +1,4 @@
-//! Takes one message for a consumer that asks for one (AMQP's `basic.get`).
+//! Delivers one message to a consumer that pulls (AMQP's `basic.get`).
 
 use std::task::{Context, Poll};
 
@@ -8,9 +8,9 @@ use crate::subscription::dispatch::{Blank, DispatchRound, Found};
 
 impl Consumer {
     /// Takes exactly one message, for a consumer with [`crate::ConsumerOptions::pull`] (AMQP's
-    /// `basic.get`). `None`: none is ready, or the subscription was deleted.
+    /// `basic.get`). `None`: no message is ready, or the subscription was deleted.
     ///
-    /// Pending while the disk is asked. A caller that gives up asking loses nothing.
+    /// Pending while a read from the disk is under way. A caller that stops polling loses nothing.
     pub fn poll_take(&self, context: &mut Context<'_>) -> Poll<Option<Delivery>> {
         let mut state = self.subscription.state.lock();
         let pulls = state
@@ -34,15 +34,16 @@ impl Consumer {
                 answer = Poll::Ready(taken.pop());
             }
             Found::SteppedOver(_) => {
-                // Enough for one go: others want the thread and the lock too.
+                // The step limit is reached: let other tasks use the thread and the lock.
                 context.waker().wake_by_ref();
                 answer = Poll::Pending;
             }
             Found::Blank(Blank::Nothing) => {}
             Found::Blank(Blank::Waiting) => answer = Poll::Pending,
         }
-        // The rest may be looked after by a timer, or may have become too little to be. To those
-        // who wait, this one too, it is no news: they would ask again, and wake each other.
+        // This dispatch sets the timers of the messages that are left, and drops excess ones. It
+        // must not wake consumers that wait for a read, because it brings them nothing: they would
+        // poll again and wake each other.
         let mut waiting = state.consumers.take_pull_waits();
         self.subscription.dispatch(&mut state);
         if answer.is_pending() {

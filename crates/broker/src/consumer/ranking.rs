@@ -1,9 +1,8 @@
-//! The ranking of many consumers: whose turn it is.
+//! The ranking: orders many consumers so that the next one is found fast.
 //!
-//! With few of them `choice.rs` looks at each, which is cheaper. Here those with room stand in
-//! order, so that a choice and a change cost the logarithm of their number. A consumer that is kept
-//! from its messages by nothing but a shared window is parked there, and let go once that has room
-//! again.
+//! With few consumers `choice.rs` compares all. The ranking keeps those with free slots in their
+//! window in order, so that a choice and a change cost O(log n). A consumer that only a full shared
+//! window stops is parked at that window, and is released when the window has free slots.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -14,23 +13,23 @@ use crate::options::Dispatch;
 use crate::subscription::Subscription;
 use cloverleaf_log::invariant;
 
-/// Where a consumer with room stands.
+/// The position of a consumer in the ranking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     priority: i32,
-    /// The load, by which the policy orders before the slot.
+    /// The sort key before the slot: messages in flight, or 0 with `Dispatch::FillFirst`.
     load: u32,
     in_flight: u32,
-    /// The shared window at which it is parked.
+    /// The shared window at which it is parked, by address.
     parked: Option<usize>,
 }
 
-/// The consumers that have room in their own windows.
+/// The consumers that have free slots in their own windows.
 #[derive(Debug)]
 pub(crate) struct Ranking {
     policy: Dispatch,
     ready: Order,
-    /// By window. The subscription's name stands with each of these windows.
+    /// Parked consumers by shared window. The subscription waits on each of these windows.
     parked: HashMap<usize, Order>,
 }
 
@@ -43,7 +42,7 @@ struct Order {
 /// Consumers of one priority.
 #[derive(Debug, Default)]
 struct Level {
-    /// Load and slot.
+    /// Load and slot of each consumer.
     members: BTreeSet<(u32, u32)>,
     in_flight: u64,
 }
@@ -57,7 +56,7 @@ impl Ranking {
         }
     }
 
-    /// Gives a consumer the place that it should have.
+    /// Updates the position of a consumer after a change.
     pub(crate) fn place(&mut self, slot: u32, consumer: &mut ConsumerState) {
         let before = consumer.place.take();
         let parked = before.and_then(|place| place.parked);
@@ -110,7 +109,8 @@ impl Ranking {
         self.ready.best(self.policy, last_served)
     }
 
-    /// How many have room at the highest priority, and what they have in flight.
+    /// The number of consumers with free slots at the highest priority, and their messages in
+    /// flight.
     pub(crate) fn rivals(&self) -> (u64, u64) {
         let level = self.ready.levels.last_key_value();
         level.map_or((0, 0), |(_, level)| {
@@ -118,8 +118,8 @@ impl Ranking {
         })
     }
 
-    /// The consumer's shared window was full: others go before it until there is room again. It is
-    /// returned if it has room that nobody is told of.
+    /// Parks a consumer at its full shared window, so that others go first until the window has
+    /// free slots. Returns the window if it has free slots by now, of which no waiter was notified.
     pub(crate) fn park(
         &mut self,
         slot: u32,
@@ -135,8 +135,8 @@ impl Ranking {
         has_room.then_some(window)
     }
 
-    /// Lets as many go of those parked at `window` as have room there. `true`: some stay, though
-    /// there may be room, and have to wait anew.
+    /// Releases as many consumers parked at `window` as it has free slots. Returns `true` if some
+    /// stay parked: the subscription must wait on the window again.
     pub(crate) fn unpark(
         &mut self,
         window: &Arc<SharedWindow>,
@@ -183,8 +183,8 @@ impl Order {
         }
     }
 
-    /// Of the least load the next one in turn; or the one that was served last, if it has room and
-    /// the policy is to fill it.
+    /// With `LeastLoaded` the next consumer in turn among those with the least load; with
+    /// `FillFirst` the one that was served last, if it still has free slots.
     fn best(&self, policy: Dispatch, last_served: u32) -> Option<u32> {
         let (_, level) = self.levels.last_key_value()?;
         let first = level.members.first()?;

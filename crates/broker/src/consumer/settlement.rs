@@ -1,4 +1,4 @@
-//! Settlement: a consumer acknowledges messages that it holds, gives them back, or gives them up.
+//! Settlement: a consumer acknowledges, requeues or rejects messages in flight to it.
 
 use std::sync::atomic::Ordering;
 
@@ -12,13 +12,13 @@ use crate::subscription::died::Died;
 use crate::subscription::ledger::leases::NEVER_MS;
 use crate::subscription::ledger::{NotInFlight, Settled};
 
-/// The answer of a consumer to messages that it has in hand.
+/// How a consumer settles messages.
 #[derive(Debug, Clone, Copy)]
 enum Settle {
     Ack,
-    /// Gives them back.
+    /// Requeues them.
     Nack,
-    /// Gives them up.
+    /// Rejects them: they are dead-lettered or dropped.
     Reject,
 }
 
@@ -30,9 +30,10 @@ impl Consumer {
         result
     }
 
-    /// Acknowledges messages in one go; `settled` hears of each. It must not call the broker. The
-    /// last that it hears is about acknowledgements that come too late: in microseconds, how long
-    /// the consumer took for a delivery whose deadline had passed, as far as that is remembered.
+    /// Acknowledges messages in one call. `settled` is called for each message; it must not call
+    /// the broker. Its last argument is set for a late acknowledgement of a message whose ack
+    /// deadline has passed: how long the consumer had the message, in microseconds, if that is
+    /// remembered.
     pub fn ack_many(
         &self,
         ids: &[MessageId],
@@ -41,7 +42,7 @@ impl Consumer {
         self.subscription.change(|state| {
             let now_us = state.now_us;
             let mut count = 0;
-            // Nearly always there are none.
+            // Nearly always `None`.
             let mut overdue = state.consumers.take_overdue(self.slot);
             let mut ending = Ending::new(&mut state.consumers, self.slot, HoldEnd::Acked, now_us);
             for id in ids {
@@ -72,7 +73,7 @@ impl Consumer {
         });
     }
 
-    /// Gives a message back: at once in its old position, or after `delay_ms`.
+    /// Requeues a message at its original offset: at once, or after `delay_ms`.
     pub fn nack(&self, id: MessageId, delay_ms: u64) -> Result<Settlement, NotInFlight> {
         let due_ms = (delay_ms > 0).then(|| {
             self.subscription
@@ -97,7 +98,7 @@ impl Consumer {
         })
     }
 
-    /// Gives a message up: it goes to the dead-letter topic, or nowhere if there is none.
+    /// Rejects a message: it is dead-lettered, or dropped if there is no dead-letter topic.
     pub fn reject(&self, id: MessageId) -> Result<Settlement, NotInFlight> {
         self.subscription.change(|state| {
             let settled = state.ledger.reject(id, self.slot)?;
@@ -111,7 +112,7 @@ impl Consumer {
         })
     }
 
-    /// Starts a message's deadline anew.
+    /// Restarts a message's ack deadline (NSQ's TOUCH).
     pub fn extend(&self, id: MessageId) -> Result<(), NotInFlight> {
         let now_ms = self.subscription.shared.clock.now_ms();
         self.subscription.change(|state| {
@@ -130,8 +131,9 @@ impl Consumer {
         })
     }
 
-    /// Acknowledges ranges in one go; `settled` hears of each, in pieces with one fate: `None` for
-    /// messages that are not in flight to this consumer. It must not call the broker.
+    /// Acknowledges ranges in one call. `settled` is called for consecutive messages with the same
+    /// delivery: with `None` for messages that are not in flight to this consumer. It must not call
+    /// the broker.
     pub fn ack_ranges(
         &self,
         ranges: &[MessageRange],
@@ -165,33 +167,33 @@ impl Consumer {
         });
     }
 
-    /// Gives ranges back in one go: at once, in their old position. Messages of them that are not
-    /// in flight to this consumer are left alone.
+    /// Requeues ranges at once, at their original offsets. Messages in them that are not in flight
+    /// to this consumer are ignored.
     pub fn nack_ranges(&self, ranges: &[MessageRange]) {
         self.settle_ranges(Settle::Nack, ranges);
     }
 
-    /// Gives ranges up in one go: they go to the dead-letter topic, or nowhere if there is none.
-    /// Messages of them that are not in flight to this consumer are left alone.
+    /// Rejects ranges: they are dead-lettered, or dropped if there is no dead-letter topic.
+    /// Messages in them that are not in flight to this consumer are ignored.
     pub fn reject_ranges(&self, ranges: &[MessageRange]) {
         self.settle_ranges(Settle::Reject, ranges);
     }
 
-    /// As [`Self::nack_ranges`]. Messages that have died of it (they were delivered too often) are
-    /// handed over, if somebody has asked for them ([`crate::Broker::route_dead`]), and told to
-    /// nobody else.
+    /// As [`Self::nack_ranges`]. Messages that are dead now, because they were delivered too often,
+    /// are returned if a router replaces the dead-letter topic ([`crate::Broker::route_dead`]); the
+    /// router is not notified of these.
     #[must_use]
     pub fn nack_ranges_taking(&self, ranges: &[MessageRange]) -> Vec<Died> {
         self.settle_ranges_taking(Settle::Nack, ranges)
     }
 
-    /// As [`Self::reject_ranges`], and hands over as [`Self::nack_ranges_taking`].
+    /// As [`Self::reject_ranges`]. Returns dead messages like [`Self::nack_ranges_taking`].
     #[must_use]
     pub fn reject_ranges_taking(&self, ranges: &[MessageRange]) -> Vec<Died> {
         self.settle_ranges_taking(Settle::Reject, ranges)
     }
 
-    /// A consumer with `auto_ack` has taken these out of its outbox.
+    /// Acknowledges deliveries that a consumer with `auto_ack` has taken out of its outbox.
     pub(crate) fn auto_acked(&self, taken: &[Delivery]) {
         self.subscription.change(|state| {
             state.consumers.outbox_taken(self.slot);
@@ -219,14 +221,14 @@ impl Consumer {
             .change(|state| self.settle_in(state, settle, ranges.iter().copied()));
     }
 
-    /// As [`Self::settle_ranges`]; what has died, and is routed by somebody, is the caller's to see
-    /// to.
+    /// As [`Self::settle_ranges`]. Returns dead messages if a router replaces the dead-letter
+    /// topic; the caller must route them.
     fn settle_ranges_taking(&self, settle: Settle, ranges: &[MessageRange]) -> Vec<Died> {
         self.subscription
             .change_taking(|state| self.settle_in(state, settle, ranges.iter().copied()))
     }
 
-    /// Ends what a consumer holds of these ranges.
+    /// Settles the messages of these ranges that are in flight to the consumer.
     fn settle_in(
         &self,
         state: &mut SubscriptionState,
@@ -271,7 +273,7 @@ impl Consumer {
     }
 }
 
-/// Tells of a range in as few pieces as there are fates.
+/// Reports a range in as few pieces as possible: one per delivery.
 struct Report<'a, F: FnMut(MessageRange, Option<Settlement>)> {
     range: MessageRange,
     settled: Option<Settlement>,
@@ -288,7 +290,7 @@ impl<F: FnMut(MessageRange, Option<Settlement>)> Report<'_, F> {
             self.range.count = 0;
             self.settled = settled;
         }
-        // A range counts its messages in 32 bits, and this is a part of one.
+        // Fits in u32: a piece is part of a range, which counts its messages in a `u32`.
         self.range.count += u32::try_from(count).unwrap_or(u32::MAX - self.range.count);
     }
 
@@ -304,7 +306,7 @@ impl<F: FnMut(MessageRange, Option<Settlement>)> Report<'_, F> {
 }
 
 impl Settled {
-    /// The facts that the session hears of it.
+    /// What the session learns of the delivery.
     fn settlement(self, now_us: u64) -> Settlement {
         Settlement {
             held_us: now_us.saturating_sub(self.delivered_us),

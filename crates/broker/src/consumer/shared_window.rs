@@ -1,11 +1,12 @@
-//! A window that several consumers share, of one subscription or of many (AMQP's `basic.qos` with
+//! A window that several consumers share, of one or many subscriptions (AMQP's `basic.qos` with
 //! `global`).
 //!
-//! Each subscription has a lock of its own, so a place in the window is taken before messages are
-//! looked for, and what was too much is given back. A subscription that finds no place leaves its
-//! name; the one that frees a place lets it look again, once no lock is held. While somebody waits
-//! there is room for the one whose turn it is alone: a consumer that has freed a place would take
-//! it again otherwise, and the messages of the others would never come.
+//! Each subscription has its own lock, so dispatch reserves slots in the window before it looks for
+//! messages, and releases the unused ones. A subscription that finds the window full registers as a
+//! waiter. When slots are released, waiters dispatch one after the other, while no lock is held.
+//! While there are waiters, only the one whose turn it is may reserve slots. Otherwise the consumer
+//! that releases a slot would take it again at once, and the waiters' messages would never be
+//! delivered.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashSet, VecDeque};
@@ -16,42 +17,43 @@ use parking_lot::Mutex;
 
 use crate::subscription::Subscription;
 
-/// Fewer subscriptions that wait are not worth a look for those that are gone.
+/// Below this number of waiters dropped subscriptions are not removed.
 const CLEAN_MIN: usize = 16;
 
-/// The most messages that may be in flight to all consumers that share it.
+/// Limits the messages in flight to all consumers that share it.
 #[derive(Debug)]
 pub struct SharedWindow {
-    /// `u32::MAX`: no limit.
+    /// The limit; `u32::MAX`: none.
     messages_max: AtomicU32,
-    /// In flight, and places that a subscription holds while it looks for messages.
+    /// Messages in flight, plus slots that a subscription has reserved while it looks for messages.
     taken: AtomicU64,
     waiting: Mutex<Waiting>,
-    /// How many wait.
+    /// The number of waiters, readable without the lock.
     waiting_count: AtomicUsize,
 }
 
-/// The subscriptions that found no place.
+/// The waiters: subscriptions that found the window full.
 #[derive(Debug, Default)]
 struct Waiting {
     subscriptions: VecDeque<Weak<Subscription>>,
-    /// Where they lie: none waits twice, and none's place is another's while it waits.
+    /// Addresses of the waiters, so that none registers twice. A weak reference keeps an address
+    /// from being reused.
     known: HashSet<usize>,
-    /// With so many the dead ones are looked for.
+    /// At this number of waiters dropped subscriptions are removed.
     clean_at: usize,
-    /// Somebody lets them look again, one by one.
+    /// A thread is serving the waiters.
     is_served: bool,
 }
 
 thread_local! {
-    /// Windows with new room while this thread serves one already: so serving nests in no depth.
+    /// Windows with released slots, collected while this thread is serving: avoids recursion.
     static FREED: RefCell<Option<Vec<Arc<SharedWindow>>>> = const { RefCell::new(None) };
-    /// Where the window lies in which this thread lets somebody look whose turn it is; 0: none.
+    /// Address of the window whose waiter has its turn on this thread; 0: none.
     static TURN: Cell<usize> = const { Cell::new(0) };
 }
 
 impl SharedWindow {
-    /// A window of so many messages; `u32::MAX` is no limit, 0 stops delivery.
+    /// A window of `messages` slots; `u32::MAX` is no limit, 0 stops delivery.
     pub fn new(messages: u32) -> Arc<Self> {
         Arc::new(Self {
             messages_max: AtomicU32::new(messages),
@@ -61,35 +63,35 @@ impl SharedWindow {
         })
     }
 
-    /// Changes the window. Messages in flight beyond it stay.
+    /// Changes the limit. Messages in flight beyond it stay in flight.
     pub fn set(self: &Arc<Self>, messages: u32) {
         self.messages_max.store(messages, Ordering::SeqCst);
         serve(vec![self.clone()]);
     }
 
-    /// Messages in flight to the consumers that share it. A little more while one of their
-    /// subscriptions is looking for messages.
+    /// Messages in flight to the consumers that share it. Slightly too high while a subscription
+    /// has slots reserved.
     pub fn in_flight(&self) -> u32 {
         u32::try_from(self.taken.load(Ordering::SeqCst)).unwrap_or(u32::MAX)
     }
 
-    /// Places that the caller may take now.
+    /// Slots that the caller may reserve now: 0 while others wait.
     pub(crate) fn room(&self) -> u64 {
         if self.is_for_others() { 0 } else { self.free() }
     }
 
-    /// Places that are free, whoever may take them.
+    /// Free slots, regardless of waiters.
     pub(crate) fn free(&self) -> u64 {
         room(&self.messages_max, self.taken.load(Ordering::SeqCst))
     }
 
-    /// Whether somebody waits, and it is not the caller's turn.
+    /// Whether there are waiters and it is not this thread's turn.
     fn is_for_others(&self) -> bool {
         self.waiting_count.load(Ordering::SeqCst) > 0
             && TURN.get() != std::ptr::from_ref(self).addr()
     }
 
-    /// Takes up to `count` places. Returns how many.
+    /// Reserves up to `count` slots. Returns how many.
     pub(crate) fn reserve(&self, count: u64) -> u64 {
         if self.is_for_others() {
             return 0;
@@ -104,12 +106,12 @@ impl SharedWindow {
         granted
     }
 
-    /// Takes places for messages that are in flight already, whether there is room or not.
+    /// Adds messages that are in flight already, even beyond the limit.
     pub(crate) fn enter(&self, count: u64) {
         self.taken.fetch_add(count, Ordering::SeqCst);
     }
 
-    /// Gives places back. The caller has [`serve`] called once it holds no lock.
+    /// Releases slots. The caller must call [`serve`] once it holds no lock.
     pub(crate) fn release(&self, count: u64) {
         let subtract = |taken: u64| Some(taken.saturating_sub(count));
         let _before = self
@@ -117,8 +119,8 @@ impl SharedWindow {
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, subtract);
     }
 
-    /// Lets `subscription` look again when there is room. `true`: there is some already, of which
-    /// nobody is told; the caller has [`serve`] called once it holds no lock.
+    /// Registers `subscription` as a waiter. Returns `true` if slots are free by now, of which no
+    /// waiter was notified: the caller must call [`serve`] once it holds no lock.
     #[must_use]
     pub(crate) fn wait(&self, subscription: &Arc<Subscription>) -> bool {
         let mut waiting = self.waiting.lock();
@@ -134,14 +136,14 @@ impl SharedWindow {
         self.waiting_count.store(count, Ordering::SeqCst);
     }
 
-    /// Lets those who wait look again, as long as there is room.
+    /// Lets waiters dispatch, one after the other, while slots are free.
     fn serve_waiting(self: &Arc<Self>) {
         let mut is_mine = false;
         loop {
             let next = {
                 let mut waiting = self.waiting.lock();
                 if waiting.is_served && !is_mine {
-                    // The thread that serves looks for room once more after this.
+                    // The serving thread checks for free slots once more after this.
                     return;
                 }
                 let next = match self.free() {
@@ -196,7 +198,7 @@ fn room(messages_max: &AtomicU32, taken: u64) -> u64 {
     }
 }
 
-/// These windows have new room. The caller holds no lock.
+/// Serves the waiters of these windows, which have released slots. The caller holds no lock.
 pub(crate) fn serve(windows: Vec<Arc<SharedWindow>>) {
     let is_nested = FREED.with_borrow_mut(|freed| match freed {
         Some(freed) => {
@@ -221,7 +223,7 @@ pub(crate) fn serve(windows: Vec<Arc<SharedWindow>>) {
     }
 }
 
-/// This thread serves windows, until this is dropped.
+/// Marks that this thread is serving windows, until dropped.
 struct Serving;
 
 impl Drop for Serving {
@@ -230,7 +232,7 @@ impl Drop for Serving {
     }
 }
 
-/// This thread lets somebody look whose turn it is, until this is dropped.
+/// Marks that a waiter of a window has its turn on this thread, until dropped.
 struct Turn {
     before: usize,
 }

@@ -1,4 +1,4 @@
-//! The subscription's state of one consumer: its window, and what it holds.
+//! A subscription's state of one consumer: its window and its messages in flight.
 
 use std::sync::Arc;
 
@@ -10,30 +10,30 @@ use crate::consumer::ranking::Place;
 use crate::consumer::shared_window::SharedWindow;
 use crate::options::ConsumerOptions;
 
-/// The subscription's state of one consumer.
+/// A subscription's state of one consumer.
 #[derive(Debug)]
 pub(crate) struct ConsumerState {
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) window: u32,
     pub(crate) in_flight: u32,
     pub(crate) stalled: bool,
-    /// Is a consumer to others: it neither only pulls nor has it retired. Asked for each delivery.
+    /// It counts as a consumer: it neither only pulls nor has retired. Read for each delivery.
     pub(super) counts: bool,
-    /// Gets nothing more, and settles what it has.
+    /// It gets no more messages and only settles those in flight.
     pub(super) retired: bool,
-    /// The window that it shares with others.
+    /// The window that it shares with other consumers.
     shared: Option<Arc<SharedWindow>>,
     pub(crate) options: ConsumerOptions,
-    /// The place in the order of arrival.
+    /// Its number in the order of arrival.
     arrival: u64,
     pub(crate) delivered: u64,
-    /// Messages that were taken from it because it held them for too long.
+    /// Messages that it did not settle within its ack wait.
     timed_out: u64,
-    /// A sample of these, while it may still answer them.
+    /// A sample of these, while it may still acknowledge them late.
     pub(crate) overdue: Option<Box<Overdue>>,
-    /// Where it stands in the ranking, if it does.
+    /// Its position in the ranking; `None` without a ranking or without free slots.
     pub(crate) place: Option<Place>,
-    /// The holds that the timeline shows of it.
+    /// Its recorded holds, for the timeline.
     pub(crate) holds: Option<Box<HoldHistory>>,
 }
 
@@ -60,22 +60,22 @@ impl ConsumerState {
         consumer
     }
 
-    /// Its place in the order of arrival, which no other one of the subscription ever has.
+    /// Its number in the order of arrival, unique in the subscription.
     pub(crate) fn arrival(&self) -> u64 {
         self.arrival
     }
 
-    /// Whether it may ask for messages.
+    /// Whether it may pull messages.
     pub(crate) fn may_pull(&self) -> bool {
         !self.retired && self.options.pull
     }
 
-    /// The window that it shares with others: while it is full, nothing is delivered.
+    /// The window that it shares with others. While that is full, it gets nothing.
     pub(crate) fn shared_window(&self) -> Option<&Arc<SharedWindow>> {
         self.shared.as_ref()
     }
 
-    /// The window in which its messages take places: those that need no acknowledgement take none.
+    /// The shared window against which its messages count; `None` for a consumer with `auto_ack`.
     pub(crate) fn places(&self) -> Option<&Arc<SharedWindow>> {
         self.shared.as_ref().filter(|_| !self.options.auto_ack)
     }
@@ -84,11 +84,11 @@ impl ConsumerState {
         self.shared = window.filter(|_| !self.options.pull);
     }
 
-    /// Messages that may be delivered to it now.
+    /// The number of messages that may be delivered to it now.
     #[inline]
     pub(crate) fn room(&self) -> u64 {
         match &self.shared {
-            // A consumer that takes no place in the window takes none from those who wait.
+            // With `auto_ack` it takes no slot, so it does not compete with the waiters.
             Some(shared) if self.options.auto_ack && shared.free() > 0 => self.own_room(),
             Some(shared) if self.options.auto_ack => 0,
             Some(shared) => self.own_room().min(shared.room()),
@@ -96,7 +96,7 @@ impl ConsumerState {
         }
     }
 
-    /// As [`Self::room`], whatever the window says that it shares.
+    /// As [`Self::room`], without regard to the shared window.
     #[inline]
     pub(crate) fn own_room(&self) -> u64 {
         #[cfg(test)]
@@ -108,7 +108,7 @@ impl ConsumerState {
         }
     }
 
-    /// The messages that it holds, and those that were taken from it.
+    /// How many messages it has in flight, and how many have timed out.
     pub(crate) fn holding(&self) -> Holding {
         Holding {
             in_flight: self.in_flight,
@@ -116,13 +116,14 @@ impl ConsumerState {
         }
     }
 
-    /// Deadlines of messages have passed. Returns the shared window that has new room.
+    /// Counts messages whose ack deadline has passed. Returns the shared window if that released
+    /// slots.
     pub(crate) fn time_out(&mut self, count: u32) -> Option<Arc<SharedWindow>> {
         self.timed_out += u64::from(count);
         self.settle(count)
     }
 
-    /// Messages are no longer in flight. Returns the shared window that has new room.
+    /// Removes messages from the count in flight. Returns the shared window if that released slots.
     pub(crate) fn settle(&mut self, count: u32) -> Option<Arc<SharedWindow>> {
         let count = count.min(self.in_flight);
         self.in_flight -= count;

@@ -1,15 +1,15 @@
-//! The tasks and shared windows that hear of a change once the subscription's lock is free.
+//! The tasks and shared windows to notify once the subscription's lock is released.
 
 use std::sync::Arc;
 use std::task::Waker;
 
 use crate::consumer::shared_window::{self, SharedWindow};
 
-/// Gathered under the lock, sent without it.
+/// Notifications collected under the lock and sent without it.
 #[derive(Debug, Default)]
 pub(crate) struct Wakes {
     wakers: Vec<Waker>,
-    /// Windows with new room: their waiters look again.
+    /// Windows with released slots: their waiters dispatch.
     windows: Vec<Arc<SharedWindow>>,
 }
 
@@ -19,13 +19,13 @@ impl Wakes {
         self.wakers.extend(waker);
     }
 
-    /// A shared window has new room.
+    /// Adds a shared window that has released slots.
     #[inline]
     pub(crate) fn add_window(&mut self, window: Option<Arc<SharedWindow>>) {
         self.windows.extend(window);
     }
 
-    /// As [`Self::add_window`], once for several times in a row.
+    /// As [`Self::add_window`], without repeating the last window.
     pub(crate) fn add_window_once(&mut self, window: Arc<SharedWindow>) {
         let is_last = |last: &Arc<SharedWindow>| Arc::ptr_eq(last, &window);
         if !self.windows.last().is_some_and(is_last) {
@@ -33,7 +33,7 @@ impl Wakes {
         }
     }
 
-    /// Wakes all. The caller holds no lock.
+    /// Sends all notifications. The caller holds no lock.
     #[inline]
     pub(crate) fn send(self) {
         for waker in self.wakers {

@@ -1,4 +1,4 @@
-//! The schedule of compaction, partition by partition. How it is done is the log's business.
+//! Decides when each partition is compacted. The log does the compaction.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,17 +11,17 @@ use crate::options::Compaction;
 use crate::topic::Topic;
 use crate::topic::partition::{Partition, WeakPartition};
 
-/// Goes through all partitions in rounds, one pass at a time: a pass that is not done holds memory
-/// for its keys.
+/// Goes through all partitions in rounds. At most one pass is unfinished at a time, because it
+/// keeps an index of its keys in memory.
 #[derive(Debug)]
 pub(crate) struct Compactor {
-    /// The partition whose pass is not done: it goes on first.
+    /// The partition whose pass is unfinished: it continues first.
     begun: Option<WeakPartition>,
-    /// Up to here, in order of topic and partition, this round has come.
+    /// The last partition that this round has checked, in order of topic id and partition number.
     after: Option<Place>,
-    /// A pass of this round has ended before everything was clean.
+    /// A pass of this round stopped before its partition was clean.
     is_unfinished: bool,
-    /// As [`CompactionOptions::work_bytes_max`].
+    /// See [`CompactionOptions::work_bytes_max`].
     work_bytes_max: u64,
 }
 
@@ -37,8 +37,8 @@ impl Default for Compactor {
 }
 
 impl Compactor {
-    /// Looks after topics until this round has come to its end, or a pass is not done, or something
-    /// is and it is `until_ms`. `true`: it wants to go on at once.
+    /// Compacts until the round is complete, a pass is left unfinished, or `until_ms` is reached
+    /// after some work. Returns `true` to be called again at once.
     pub(crate) fn run(
         &mut self,
         shared: &Arc<Shared>,
@@ -114,7 +114,7 @@ impl Compactor {
             }
             Ok(done) if done.holds_pass => self.begun = Some(log.downgrade()),
             Ok(_) => self.is_unfinished = true,
-            // Its topic is deleted, or the broker ends.
+            // The topic was deleted, or the broker is shutting down.
             Err(LogError::Closed) => {}
             Err(error) => {
                 tracing::warn!(topic = topic.name(), partition = log.number(), %error,
@@ -139,7 +139,7 @@ fn is_due(log: &Partition, compaction: &Compaction, now_ms: i64) -> bool {
     from_ms <= now_ms.saturating_sub(i64::try_from(max_lag_ms).unwrap_or(i64::MAX))
 }
 
-/// Whether so much is new, or tombstones may go.
+/// Whether enough of the partition is new, or tombstones may be removed.
 fn is_worth_it(status: &CompactionStatus, compaction: &Compaction, now_ms: i64) -> bool {
     if status
         .horizon_ms
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
     use crate::{Broker, BrokerOptions, ManualClock, TopicOptions};
 
-    /// Two topics, in each of which one key has many records in segments of their own.
+    /// Two topics, each with one key whose records are in segments of their own.
     fn broker() -> (Log, Broker) {
         let options = LogOptions {
             manual: true,
@@ -214,7 +214,7 @@ mod tests {
             rounds += 1;
             assert!(rounds < 100);
         }
-        // The rest: the newest of the sealed segments, and the active one.
+        // What is left: the newest sealed segment and the active one.
         assert!(["a", "b"].iter().all(|name| segments(&broker, name) <= 3));
         broker.close();
     }
@@ -244,7 +244,7 @@ mod tests {
         let (_log, broker) = broker();
         let is_due_at = |now_ms, max_lag_ms| {
             let compaction = Compaction {
-                // Never for being so much.
+                // The ratio alone never makes compaction due.
                 dirty_ratio_permille: 1_001,
                 max_lag_ms,
                 ..Compaction::default()
@@ -255,7 +255,7 @@ mod tests {
                 now_ms,
             )
         };
-        // All records are of 1,000 ms.
+        // All records have the timestamp 1,000 ms.
         assert!(!is_due_at(1_499, Some(500)) && is_due_at(1_500, Some(500)));
         assert!(!is_due_at(i64::MAX, None));
         broker.close();

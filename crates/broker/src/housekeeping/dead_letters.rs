@@ -1,6 +1,6 @@
-//! Dead letters: messages that are not delivered again go to a topic of their own, with the reason.
+//! Dead letters: dead messages are copied to their dead-letter topic, with the reason.
 //!
-//! Letters of one tick that go to the same topic are one batch.
+//! Dead letters of one tick to the same topic form one batch.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -19,71 +19,71 @@ use crate::subscription::Subscription;
 use crate::topic::Topic;
 use crate::topic::published::PublishError;
 
-/// Most letters being written at once; more wait in their subscriptions.
+/// Upper limit of dead letters being written at once; further ones wait in their subscriptions.
 const LETTERS_MAX: usize = 4096;
 
-/// A batch of letters that has so many bytes takes no more.
+/// A batch is published once it has this many bytes.
 const BATCH_BYTES: usize = 512 << 10;
 
-/// A message that died.
+/// A dead message.
 struct Dead {
     subscription: Arc<Subscription>,
     id: MessageId,
     reason: DeadReason,
     attempts: u16,
-    /// The batch that it was in was too large: it is retried in a batch of its own.
+    /// The batch that contained it was too large, so it gets a batch of its own.
     alone: bool,
-    /// After a failure: not before this time.
+    /// After a failure: no retry before this time, in milliseconds since the epoch.
     retry_ms: u64,
-    /// How long to wait after the next failure.
+    /// The pause after the next failure, in milliseconds.
     pause_ms: u64,
     fetched: Fetched,
 }
 
-/// First and longest pause after a letter could not be written.
+/// First and longest pause after a failed write.
 const PAUSE_MS_MIN: u64 = 1_000;
 const PAUSE_MS_MAX: u64 = 60_000;
 
-/// Most letters begun in one go: progress and timeouts wait for it.
+/// Upper limit of dead letters started in one tick, because progress and timeouts wait meanwhile.
 const LETTERS_PER_TICK: usize = 1024;
 
-/// Why a letter was not written.
+/// Why a dead letter is not written now.
 enum LetterError {
-    /// Its message is being read from the disk.
+    /// The message is being read from the disk.
     Coming,
-    /// There is nothing or nobody to write to.
+    /// The message, its topic or the dead-letter topic is gone: no dead letter is needed.
     Needless,
-    /// It will be written later.
+    /// It will be tried again.
     Later(String),
-    /// It never will.
+    /// It can never be written.
     Never(String),
 }
 
-/// A batch of letters to one topic.
+/// A batch of dead letters to one topic.
 struct Letters {
     to: Arc<Topic>,
     builder: BatchBuilder,
     dead: Vec<Dead>,
 }
 
-/// Letters to write and letters being written.
+/// Dead letters to write, and those being written.
 pub(crate) struct DeadLetters {
     waiting: VecDeque<Dead>,
-    /// Letters whose messages are being read from the disk, and those behind such a one in its
-    /// subscription: the end of a read wakes them, not a timer.
+    /// Dead letters whose messages are being read from the disk, and later ones of the same
+    /// subscription. The end of a read resumes them, not a timer.
     coming: VecDeque<Dead>,
     /// The subscriptions with letters in `coming`. Further ones of the same subscription join them
-    /// without a look into the log, which keeps their order.
+    /// without a read, which keeps their order.
     coming_of: HashSet<u64>,
     reads: LookupReads,
     waker: Waker,
     moving: Moving<Vec<Dead>>,
-    /// Letters in `moving`.
+    /// The number of dead letters in `moving`.
     moving_count: usize,
 }
 
 impl DeadLetters {
-    /// The waker wakes whoever calls [`Self::advance`].
+    /// `waker` must wake the thread that calls [`Self::advance`].
     pub(crate) fn new(waker: Waker) -> Self {
         Self {
             waiting: VecDeque::new(),
@@ -96,7 +96,7 @@ impl DeadLetters {
         }
     }
 
-    /// Takes over what died since the last time.
+    /// Takes over the messages that died since the last call.
     pub(crate) fn take_up(&mut self, shared: &Arc<Shared>) {
         for subscription in shared.work.take_dead() {
             for died in subscription.take_died() {
@@ -114,7 +114,7 @@ impl DeadLetters {
         }
     }
 
-    /// Writes letters. Returns when to go on, milliseconds since the epoch.
+    /// Writes dead letters. Returns when to call again, in milliseconds since the epoch.
     pub(crate) fn advance(&mut self, shared: &Arc<Shared>, now_ms: u64) -> Option<u64> {
         self.write_some(shared, now_ms);
         let moving = self.take_moved(now_ms);
@@ -130,7 +130,8 @@ impl DeadLetters {
         }
     }
 
-    /// Finds out which letters are written by now. `true`: some are still under way.
+    /// Settles the dead letters that are written by now. Returns `true` if some are still being
+    /// written.
     pub(crate) fn take_moved(&mut self, now_ms: u64) -> bool {
         let mut failed = Vec::new();
         let mut done = 0;
@@ -237,15 +238,15 @@ fn give_up(dead: &Dead, reason: &str) {
     letters_written(std::slice::from_ref(dead));
 }
 
-/// Tells the subscriptions that these letters are written, or not wanted.
+/// Notifies the subscriptions that these dead letters are written, or not needed.
 fn letters_written(all: &[Dead]) {
     for (subscription, ids) in by_subscription(all) {
         subscription.letters_written(&ids);
     }
 }
 
-/// Tells the subscriptions that these letters are written and survive `kill -9`; with `has_moved`
-/// false, that they failed.
+/// Notifies the subscriptions that these dead letters are written and survive `kill -9` or, with
+/// `has_moved` false, that their write failed.
 fn letters_moved(all: &[Dead], has_moved: bool) {
     for (subscription, ids) in by_subscription(all) {
         subscription.note_moved(&ids, has_moved);
@@ -260,7 +261,7 @@ fn by_subscription(all: &[Dead]) -> impl Iterator<Item = (&Arc<Subscription>, Ve
     })
 }
 
-/// Adds a letter to the open batch of its topic. Returns which one that is.
+/// Adds a dead letter to the open batch of its topic. Returns the index of that batch.
 fn add_letter(
     shared: &Arc<Shared>,
     lookup: &mut Lookup,
@@ -297,7 +298,7 @@ fn add_letter(
     dead.fetched = fetched;
     match written {
         Ok(Some(())) => Ok(at),
-        // Retention took it meanwhile.
+        // Retention has removed the message meanwhile.
         Ok(None) => Err(LetterError::Needless),
         Err(LookupError::Slow) => Err(LetterError::Coming),
         Err(LookupError::Read(error)) => Err(LetterError::Later(error.to_string())),
@@ -305,9 +306,9 @@ fn add_letter(
     }
 }
 
-/// The topic to which letters go: the one that there is, or a new one.
+/// The dead-letter topic, created if there is none.
 fn destination(shared: &Arc<Shared>, name: Name<'_>) -> Result<Arc<Topic>, LetterError> {
-    // Letters are kept until someone consumes them.
+    // Dead letters are kept until they are consumed.
     let options = || TopicOptions {
         retention: Retention {
             consumed: true,

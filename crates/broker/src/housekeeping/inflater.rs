@@ -1,5 +1,5 @@
-//! Compressed batches for those who want messages: inflated once, within bounds, and away from the
-//! threads that serve connections when that may take long.
+//! Inflates compressed batches for delivery: each once, with limits, and on a thread of its own
+//! when it may take long.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,16 +8,17 @@ use cloverleaf_log::{Batch, InflateError, Offset};
 use parking_lot::{Condvar, Mutex};
 use uuid::Uuid;
 
-/// A batch that has no more bytes than this when it is inflated is inflated at once, whoever asks:
-/// a few milliseconds at most. So it is tried with batches of up to a quarter of it.
+/// A batch of at most this many bytes when inflated is inflated on the caller's thread: that takes
+/// a few milliseconds at most. It is tried with batches whose compressed size is at most a quarter
+/// of this.
 pub(crate) const AT_ONCE_BYTES_MAX: usize = 1 << 20;
 
-/// Names a batch: its topic, partition and first offset.
+/// Identifies a batch: topic, partition and base offset.
 pub(crate) type BatchName = (Uuid, u32, Offset);
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Inflates batches and remembers some: the subscriptions of a topic want the same ones.
+/// Inflates batches and caches some, because the subscriptions of a topic need the same ones.
 pub(crate) struct Inflater {
     batch_bytes_max: usize,
     cache_bytes_max: usize,
@@ -53,18 +54,18 @@ impl Inflater {
         }
     }
 
-    /// Batches that could not be inflated since the process began; their messages were skipped.
+    /// Batches that could not be inflated since the process started; their messages were skipped.
     pub(crate) fn unreadable(&self) -> u64 {
         self.unreadable.load(Ordering::Relaxed)
     }
 
-    /// Most bytes of an inflated batch.
+    /// The largest inflated batch, in bytes.
     pub(crate) fn batch_bytes_max(&self) -> usize {
         self.batch_bytes_max
     }
 
-    /// The batch inflated, if that is quickly done; else ask [`Self::inflate`] on a thread that
-    /// nobody waits for.
+    /// The inflated batch, if it is cached or quickly done. `None`: call [`Self::inflate`] on a
+    /// thread that may take long.
     pub(crate) fn at_once(&self, name: BatchName, batch: &Batch) -> Option<Batch> {
         if let Some(known) = self.cache.lock().batches.get(&name) {
             return Some(known.clone());
@@ -79,7 +80,8 @@ impl Inflater {
         }
     }
 
-    /// The batch inflated. One that cannot be is told once, counted, and has no records.
+    /// The inflated batch. One that cannot be inflated is logged once, counted, and returned
+    /// without records.
     pub(crate) fn inflate(&self, name: BatchName, batch: &Batch) -> Batch {
         if let Some(known) = self.cache.lock().batches.get(&name) {
             return known.clone();
@@ -114,7 +116,7 @@ impl Inflater {
         inflated
     }
 
-    /// Queues a job that inflates. Each reader of a subscription has one at most.
+    /// Queues a job that inflates a batch. Each reader of a subscription queues at most one.
     pub(crate) fn queue(&self, job: Job) {
         let mut jobs = self.jobs.lock();
         if !jobs.closed {
@@ -123,13 +125,13 @@ impl Inflater {
         }
     }
 
-    /// Runs what is queued, here and now.
+    /// Runs the queued jobs on the caller's thread.
     pub(crate) fn run_queued(&self) {
         let waiting = std::mem::take(&mut self.jobs.lock().waiting);
         waiting.into_iter().for_each(|job| job());
     }
 
-    /// Runs what is queued until [`Self::close`]; for a thread of its own.
+    /// Runs queued jobs until [`Self::close`], on a thread of its own.
     pub(crate) fn run(&self) {
         loop {
             let job = {
@@ -148,7 +150,7 @@ impl Inflater {
         }
     }
 
-    /// Ends [`Self::run`]; what is queued is dropped.
+    /// Ends [`Self::run`] and drops the queued jobs.
     pub(crate) fn close(&self) {
         let mut jobs = self.jobs.lock();
         jobs.closed = true;
@@ -159,7 +161,8 @@ impl Inflater {
     }
 }
 
-/// Whether threads of their own do what is slow; else the housekeeping does it when it ticks.
+/// Whether the threads "inflater" and "upkeep" run. If not, the housekeeping thread does their work
+/// in its ticks.
 #[derive(Debug, Default)]
 pub(crate) struct Served(AtomicBool);
 

@@ -1,6 +1,6 @@
-//! Reads messages by their ids: for the housekeeping, and for the router of dead messages.
+//! Reads single messages by id, for the housekeeping thread and for a router of dead messages.
 //!
-//! Neither waits for the disk, which may never answer: both do other things meanwhile, and come
+//! Neither may wait for the disk, which may never answer: both continue with other work and try
 //! again when they are woken ([`LookupReads`]).
 
 use std::collections::HashSet;
@@ -15,45 +15,45 @@ use uuid::Uuid;
 use crate::message::MessageId;
 use crate::topic::Topic;
 
-/// A partition.
+/// A partition: topic and number.
 type Place = (Uuid, u32);
 
-/// Most partitions from which messages are read at once.
+/// Upper limit of partitions with a read under way.
 const READS_MAX: usize = 8;
 
-/// Read at once: a caller that asks for one message often asks for its neighbours next.
+/// Bytes per read: a caller that asks for one message often asks for its neighbours next.
 const READ_BYTES: usize = 64 << 10;
 
-/// Why a message cannot be read.
+/// Why a message cannot be read now.
 #[derive(Debug, thiserror::Error)]
 pub enum LookupError {
     /// The log cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The message is not what it should be.
+    /// The batch that contains the message is damaged.
     #[error(transparent)]
     Batch(#[from] BatchError),
-    /// It lies on the disk, or in a large compressed batch, and the caller does not wait. Where it
-    /// has [`LookupReads`], it is woken when it should ask again.
+    /// It must be read from the disk or inflated first, and the caller does not wait. A caller with
+    /// [`LookupReads`] is woken when it should try again.
     #[error("the message has to be waited for")]
     Slow,
 }
 
-/// Reads of messages that only the disk has, of one from a partition at a time.
+/// Reads of messages from the disk, at most one per partition at a time.
 #[derive(Clone, Debug, Default)]
 pub struct LookupReads {
     under_way: Arc<Mutex<HashSet<Place>>>,
     has_arrived: Arc<AtomicBool>,
 }
 
-/// The result of the read for one message, now or later.
+/// The result of the read for one message, once it has finished.
 #[derive(Debug, Default)]
 pub struct Fetched(Option<Arc<Mutex<Option<Outcome>>>>);
 
 type Outcome = Result<Vec<Batch>, ReadError>;
 
 impl LookupReads {
-    /// A lookup for a thread that goes on meanwhile, and whom this wakes.
+    /// A lookup for a thread that does other work meanwhile and is woken by `waker`.
     #[must_use]
     pub fn lookup(&self, waker: &Waker) -> Lookup {
         Lookup {
@@ -62,7 +62,7 @@ impl LookupReads {
         }
     }
 
-    /// Whether one is over since this was asked last.
+    /// Whether a read has finished since the last call.
     #[must_use]
     pub fn take_arrived(&self) -> bool {
         self.has_arrived.swap(false, Ordering::AcqRel)
@@ -86,21 +86,21 @@ impl LookupReads {
     }
 }
 
-/// Reads messages, and remembers what it read last.
+/// Reads messages and keeps the batches of the last read.
 #[derive(Debug)]
 pub struct Lookup {
-    /// The caller comes again.
+    /// Where reads from the disk are started; `None`: they are not.
     reads: Option<(LookupReads, Waker)>,
-    /// Of which topic and partition the batches are.
+    /// The topic and partition of `batches`.
     place: Option<Place>,
     batches: Vec<Batch>,
-    /// In the batch with this base offset, no record before this position has a higher offset than
-    /// the last one that was asked for.
+    /// Base offset of a batch, a byte position in it, and the next offset: no record before the
+    /// position has that offset or a higher one.
     resume: Option<(Offset, u32, Offset)>,
 }
 
 impl Lookup {
-    /// For a connection's thread: what is not at hand is not read.
+    /// A lookup for a connection's thread: it reads only what is in memory.
     pub fn at_hand() -> Self {
         Self {
             reads: None,
@@ -110,11 +110,11 @@ impl Lookup {
         }
     }
 
-    /// Calls `with` with the message; `None` if the log does not hold it any more. Until then
-    /// `fetched` belongs to the message.
+    /// Calls `with` with the message. Returns `None` if the log does not have it any more.
+    /// `fetched` belongs to this message and must be passed in again until the call succeeds.
     ///
     /// # Errors
-    /// It cannot be read, or would have to be waited for.
+    /// The message cannot be read, or must be waited for.
     pub fn with_message<R>(
         &mut self,
         topic: &Topic,

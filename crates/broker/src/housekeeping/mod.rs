@@ -1,6 +1,6 @@
-//! The work of the broker beside publishing and delivering, on one thread: deadlines, progress,
-//! dead letters, delayed publishes, snapshots of the state journal. Work that takes long is not
-//! done here (`threads.rs`).
+//! The housekeeping thread: everything besides publishing and delivery, such as deadlines,
+//! progress, dead letters, delayed publishes and snapshots of the state journal. Slow work is done
+//! by other threads (`threads.rs`).
 
 pub(crate) mod compaction;
 pub(crate) mod dead_letters;
@@ -21,10 +21,10 @@ use crate::housekeeping::dead_letters::DeadLetters;
 use crate::housekeeping::schedule::{Kick, Schedule};
 use crate::journal::entries::Entry;
 
-/// While moved messages wait for their write or sync, look again after this long.
+/// Milliseconds until the next check while moved messages wait for their write or sync.
 pub(crate) const MOVING_MS: u64 = 2;
 
-/// The journal is looked after this often, and after a failure not before.
+/// How often the journal is checked; after a failure, the delay before the next try.
 const JOURNAL_INTERVAL_MS: u64 = 1_000;
 
 /// The state of the housekeeping thread.
@@ -34,7 +34,7 @@ pub(crate) struct Housekeeping {
     schedule: Schedule,
     next_progress_ms: u64,
     next_journal_ms: u64,
-    /// The journal has not taken some progress: only a snapshot of everything helps.
+    /// The journal could not be written, so progress is lost for it until a snapshot is written.
     needs_snapshot: bool,
     closed: bool,
 }
@@ -56,10 +56,10 @@ impl Housekeeping {
         self.closed
     }
 
-    /// Does what is due, returns when to come again (milliseconds since the epoch).
+    /// Does what is due. Returns when to call again, in milliseconds since the epoch.
     pub(crate) fn tick(&mut self) -> u64 {
         let now_ms = self.shared.clock.now_ms();
-        // A write that failed frees room too, and tells nobody.
+        // A failed write frees budget too, but does not notify.
         self.shared.room.written();
         for subscription in self.shared.work.take_due(now_ms) {
             subscription.on_due(now_ms);
@@ -94,10 +94,11 @@ impl Housekeeping {
         until_ms
     }
 
-    /// A full journal is replaced by a snapshot, and so is one that has failed.
+    /// Replaces the journal by a snapshot if it is full or has failed.
     fn look_after_journal(&mut self, now_ms: u64) {
         self.next_journal_ms = now_ms + JOURNAL_INTERVAL_MS;
-        // The thread that does not come back cannot say so itself.
+        // Called for its side effect: it reports a reader thread that hangs, which cannot report
+        // itself.
         let _ = self.shared.log.stalled_reads();
         let journal = self.shared.log.journal();
         if self.needs_snapshot || journal.should_snapshot() || journal.failure().is_some() {
@@ -105,7 +106,8 @@ impl Housekeeping {
         }
     }
 
-    /// Hands the progress of all changed subscriptions to the kernel in one write.
+    /// Writes the progress of all changed subscriptions to the journal in one write, without a
+    /// sync.
     fn write_progress(&mut self, now_ms: u64) {
         let dirty = self.shared.work.take_dirty();
         if dirty.is_empty() {
@@ -130,8 +132,8 @@ impl Housekeeping {
 
     /// Writes the whole state into the journal's other file.
     fn snapshot(&mut self) {
-        // Collected when the journal asks for it: from then on it keeps what is appended beside. So
-        // nobody who changes a definition waits for the disk.
+        // Collected when the journal asks for it: from then on the journal keeps later entries
+        // separately. So a change of a definition does not wait for the disk.
         let collect = || {
             let _definitions = self.shared.definitions.lock();
             self.shared.snapshot()
@@ -145,7 +147,7 @@ impl Housekeeping {
         }
     }
 
-    /// Writes down what is still in memory.
+    /// Ends the housekeeping: writes everything that only memory has.
     pub(crate) fn close(&mut self) {
         (self.next_progress_ms, self.next_journal_ms) = (0, 0);
         self.tick();
@@ -154,13 +156,14 @@ impl Housekeeping {
                 subscription.take_back_marks();
             }
         }
-        // From here on nothing is lost by a power failure, and only then the journal may say so.
+        // From here on a power loss loses nothing; only now may the journal say so.
         if let Err(error) = self.shared.log.sync_all() {
             tracing::error!(%error, "not everything could be synced");
             self.closed = true;
             return;
         }
-        // The log's writer may have come behind the tick: by now it is known what has moved.
+        // The log's writer may have finished after the tick: now all results of moved messages are
+        // known.
         let now_ms = self.shared.clock.now_ms();
         self.dead_letters.take_moved(now_ms);
         self.schedule.take_moved(&self.shared);

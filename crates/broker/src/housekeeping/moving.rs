@@ -1,5 +1,6 @@
-//! Messages on their way from one topic to another: published there, acknowledged here once that is
-//! safe. Between, while the disk is waited for, they have moved as far as a kill goes.
+//! Messages that the broker moves to another topic: published there, and acknowledged in their own
+//! topic once the copy is synced. A copy that is written but not synced survives a kill, but no
+//! power loss.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::topic::published::{PublishError, Published};
 
-/// Publishes under way, each with what has to be done afterwards.
+/// Publishes under way, each with a value for the caller.
 #[derive(Debug)]
 pub(crate) struct Moving<T> {
     under_way: Vec<UnderWay<T>>,
@@ -37,14 +38,14 @@ impl<T> Moving<T> {
         });
     }
 
-    /// Calls `written` for each publish that has been written, and is not decided yet, and `done`
-    /// for each that is. `true` if some are still under way.
+    /// Calls `written` once for each publish that is written but not synced yet, and `done` for
+    /// each that has finished. Returns `true` if some are still under way.
     pub(crate) fn advance(
         &mut self,
         mut written: impl FnMut(&T),
         mut done: impl FnMut(T, Result<(), PublishError>),
     ) -> bool {
-        // The caller comes again by the clock, so nobody has to be woken.
+        // The caller polls by the clock, so no waker is needed.
         let mut context = Context::from_waker(Waker::noop());
         for mut one in std::mem::take(&mut self.under_way) {
             if let Poll::Ready(result) = Pin::new(&mut one.published).poll(&mut context) {

@@ -1,5 +1,5 @@
-//! Retention: which segments may go, by age, by size, and because all subscriptions and committed
-//! groups have passed them.
+//! Retention: deletes segments by age, by size, or because all subscriptions and committed groups
+//! have passed them.
 
 use std::cell::LazyCell;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use crate::broker::Shared;
 use crate::topic::Topic;
 use crate::topic::partition::Partition;
 
-/// Looks after all topics once.
+/// Applies retention to all topics once.
 pub(crate) fn run(shared: &Arc<Shared>, now_ms: u64) {
     for topic in shared.all_topics() {
         for (partition, log) in (0u32..).zip(topic.partitions().iter()) {
@@ -26,7 +26,7 @@ pub(crate) fn run(shared: &Arc<Shared>, now_ms: u64) {
     }
 }
 
-/// With its last segment gone, a log forgets where it ended; the journal must not.
+/// When its last segment is deleted, a log forgets its end, so the journal records it.
 fn remember_next(shared: &Arc<Shared>, topic: &Arc<Topic>) {
     let _definitions = shared.definitions.lock();
     if topic.is_deleted() {
@@ -55,7 +55,7 @@ fn drop_expired(topic: &Topic, log: &Partition, now_ms: u64) -> bool {
     }
 }
 
-/// Drops every sealed segment that all subscriptions and committed groups have passed.
+/// Deletes every sealed segment that all subscriptions and committed groups have passed.
 fn drop_consumed(
     shared: &Arc<Shared>,
     topic: &Arc<Topic>,
@@ -71,7 +71,7 @@ fn drop_consumed(
     let kept_since_ms = retention
         .min_ms
         .map(|ms| i64::try_from(now_ms.saturating_sub(ms)).unwrap_or(i64::MAX));
-    // Mostly there is nothing to ask for.
+    // Evaluated lazily: usually no segment has to be checked.
     let readers = LazyCell::new(|| {
         let committed = shared.committed.of_partition(topic.id(), partition);
         (topic.subscriptions(), committed)

@@ -1,8 +1,9 @@
-//! Delayed publishes: they wait in a hidden topic and move to their own when their time has come.
+//! Delayed publishes: messages wait in a hidden topic and are moved to their destination when they
+//! are due.
 //!
-//! The hidden topic has one subscription, whose messages are delayed until the time in their
-//! header; so a restart finds them where every delayed message is found, and memory holds a lease
-//! each, no body.
+//! The hidden topic has one subscription, which delays each message until the time in its header.
+//! So a restart finds them like all delayed messages, and each costs a lease in memory, but no
+//! body.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,18 +23,18 @@ use crate::subscription::ledger::NotInFlight;
 use crate::topic::Topic;
 use crate::topic::published::{PublishError, Published};
 
-/// No protocol can spell it.
+/// No protocol accepts this as a topic name.
 const TOPIC: &str = "$schedule";
 const SUBSCRIPTION: &str = "$scheduler";
 
-/// Most messages moved at once.
+/// Upper limit of messages being moved at once.
 const MOVING_MAX: u32 = 4096;
 
-/// A message that could not be moved is tried again after this long.
+/// Milliseconds until a failed move is tried again.
 const RETRY_MS: u64 = 1_000;
 
-/// How many messages wait for each topic. The schedule's subscription counts them when it first
-/// sees them, so a restart counts them anew.
+/// The number of delayed messages per destination topic. The schedule's subscription counts each
+/// message when it first scans it, so a restart counts them again.
 #[derive(Default)]
 pub(crate) struct Scheduled(Mutex<HashMap<Uuid, u64>>);
 
@@ -42,7 +43,7 @@ impl Scheduled {
         self.0.lock().get(&topic).copied().unwrap_or(0)
     }
 
-    /// The message at this position begins to wait.
+    /// Counts the message at this position of the batch as delayed.
     pub(crate) fn begins(&self, batch: &Batch, position: u32) {
         if let Ok(Some((_, record))) = RecordCursor::at(batch, position).next_record()
             && let Some(topic) = target(&record)
@@ -51,7 +52,7 @@ impl Scheduled {
         }
     }
 
-    /// A message waits no longer.
+    /// A message is no longer delayed.
     fn ends(&self, topic: Option<Uuid>) {
         let mut counts = self.0.lock();
         if let Some(topic) = topic
@@ -65,13 +66,13 @@ impl Scheduled {
     }
 }
 
-/// Where a message goes.
+/// The destination topic of a message.
 fn target(record: &Record<'_>) -> Option<Uuid> {
     let id = record.headers.value_of(headers::SCHEDULE_TOPIC)??;
     Uuid::from_slice(id).ok()
 }
 
-/// Stores a message that goes to `topic` after `delay_ms`.
+/// Stores a message that moves to `topic` after `delay_ms`.
 pub(crate) fn publish(
     shared: &Arc<Shared>,
     topic: Uuid,
@@ -106,7 +107,7 @@ pub(crate) fn publish(
     schedule.publish(builder.finish(), asked)
 }
 
-/// The schedule topic and its subscription, made with the first delayed publish.
+/// The schedule topic and its subscription, created by the first delayed publish.
 fn open(shared: &Arc<Shared>) -> Result<(Arc<Topic>, Arc<Subscription>), PublishError> {
     let options = || TopicOptions {
         hidden: true,
@@ -128,14 +129,14 @@ fn open(shared: &Arc<Shared>) -> Result<(Arc<Topic>, Arc<Subscription>), Publish
     let opened = opened.map_err(|error| PublishError::NoSchedule {
         reason: error.to_string(),
     })?;
-    // The scheduler attaches itself.
+    // Wakes the housekeeping thread, which attaches the consumer.
     if !opened.1.has_consumers() {
         shared.work.kick();
     }
     Ok(opened)
 }
 
-/// Moves messages whose time has come.
+/// Moves messages that are due.
 pub(crate) struct Schedule {
     consumer: Option<Consumer>,
     deliveries: Vec<Delivery>,
@@ -143,7 +144,7 @@ pub(crate) struct Schedule {
     waker: Waker,
 }
 
-/// Wakes the housekeeping.
+/// Wakes the housekeeping thread.
 pub(crate) struct Kick(pub(crate) Arc<Shared>);
 
 impl Wake for Kick {
@@ -162,7 +163,7 @@ impl Schedule {
         }
     }
 
-    /// Moves what is due. `true`: some messages are under way.
+    /// Moves messages that are due. Returns `true` if some are under way.
     pub(crate) fn advance(&mut self, shared: &Arc<Shared>) -> bool {
         if self.consumer.is_none() {
             self.consumer = attach(shared);
@@ -191,7 +192,7 @@ impl Schedule {
                 let to = target(&record);
                 match forward(shared, &record) {
                     Some(Ok(published)) => self.moving.push(published, (id, to)),
-                    // The topic is gone, and with it the message.
+                    // The destination topic was deleted: drop the message.
                     None => {
                         shared.scheduled.ends(to);
                         settle(consumer.ack(id));
@@ -206,7 +207,7 @@ impl Schedule {
         self.take_moved(shared)
     }
 
-    /// Takes in which messages have arrived by now. `true`: some are still under way.
+    /// Settles the messages that have arrived by now. Returns `true` if some are still under way.
     pub(crate) fn take_moved(&mut self, shared: &Arc<Shared>) -> bool {
         let Some(consumer) = &self.consumer else {
             return false;
@@ -233,7 +234,7 @@ impl Schedule {
     }
 }
 
-/// A message that was purged meanwhile is in flight no longer, and needs nothing.
+/// Ignores the result: a message that was purged meanwhile is not in flight any more.
 fn settle(_result: Result<Settlement, NotInFlight>) {}
 
 fn attach(shared: &Arc<Shared>) -> Option<Consumer> {

@@ -1,4 +1,4 @@
-//! The broker's own threads. Each does one kind of work and holds up no other.
+//! The broker's own threads. Each does one kind of work and does not delay the others.
 
 use std::sync::Arc;
 use std::thread;
@@ -17,12 +17,12 @@ impl Drop for AbortOnPanic {
 }
 
 impl Broker {
-    /// Does the broker's own work until [`Self::close`]; for a thread of its own, beside which it
-    /// starts two: "inflater" inflates large batches for subscriptions, "upkeep" looks after
-    /// retention and compaction.
+    /// Runs the housekeeping until [`Self::close`], on the caller's thread. Starts two more
+    /// threads: "inflater" inflates large batches for subscriptions, "upkeep" does retention and
+    /// compaction.
     ///
-    /// A panic in it would end timeouts and the keeping of progress while everything else seems to
-    /// work; so it ends the process, which a restart survives by design.
+    /// A panic in one of these threads would stop timeouts and the writing of progress while
+    /// everything else seems to work. So it ends the process, which a restart survives by design.
     pub fn run_housekeeping(&self) {
         let _guard = AbortOnPanic;
         thread::scope(|scope| {

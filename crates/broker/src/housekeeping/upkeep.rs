@@ -1,4 +1,4 @@
-//! Work that may wait for the disk for long: retention and compaction, for all topics in turn.
+//! Work that may wait long for the disk: retention and compaction of all topics.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,13 +9,13 @@ use parking_lot::{Condvar, Mutex};
 use crate::broker::Shared;
 use crate::housekeeping::compaction::Compactor;
 
-/// When what is due next, and the thread that does it.
+/// The schedule of retention and compaction, and control of the thread that does them.
 #[derive(Debug, Default)]
 pub(crate) struct Upkeep {
     plan: Mutex<Plan>,
     sleep: Mutex<()>,
     closing: Condvar,
-    /// Also ends a compaction that is under way.
+    /// Also stops a compaction that is under way.
     closed: Arc<AtomicBool>,
 }
 
@@ -27,7 +27,7 @@ struct Plan {
 }
 
 impl Upkeep {
-    /// Does what is due. Returns when to come again, milliseconds since the epoch.
+    /// Does what is due. Returns when to call again, in milliseconds since the epoch.
     pub(crate) fn tick(&self, shared: &Arc<Shared>, now_ms: u64) -> u64 {
         let mut plan = self.plan.lock();
         if now_ms >= plan.next_retention_ms {
@@ -35,7 +35,7 @@ impl Upkeep {
             plan.next_retention_ms = now_ms + shared.options.retention_interval_ms;
         }
         if now_ms >= plan.next_compaction_ms {
-            // Retention must not wait for it.
+            // Compaction pauses when retention is due.
             let until_ms = plan.next_retention_ms;
             let goes_on = plan.compactor.run(shared, until_ms, &self.closed);
             let pause_ms = if goes_on {
@@ -48,7 +48,7 @@ impl Upkeep {
         plan.next_retention_ms.min(plan.next_compaction_ms)
     }
 
-    /// Does what is due until [`Self::close`]; for a thread of its own.
+    /// Does what is due until [`Self::close`], on a thread of its own.
     pub(crate) fn run(&self, shared: &Arc<Shared>) {
         while !self.closed.load(Ordering::Acquire) {
             let now_ms = shared.clock.now_ms();
@@ -61,7 +61,7 @@ impl Upkeep {
         }
     }
 
-    /// Ends [`Self::run`], and waits until nothing of it is under way.
+    /// Ends [`Self::run`] and waits for the work under way.
     pub(crate) fn close(&self) {
         {
             let _sleep = self.sleep.lock();

@@ -1,5 +1,4 @@
-//! The work of the housekeeping thread, and when it is due: subscriptions put themselves on its
-//! lists.
+//! The work queues of the housekeeping thread. Subscriptions add themselves.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -9,7 +8,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::subscription::Subscription;
 
-/// The lists. One mutex, held for a push; nobody else's lock is taken under it.
+/// The queues. Their mutex is held for a push only, and no other lock is taken under it.
 #[derive(Default)]
 pub(crate) struct Work {
     lists: Mutex<Lists>,
@@ -18,17 +17,17 @@ pub(crate) struct Work {
 
 #[derive(Default)]
 struct Lists {
-    /// Subscriptions with progress that is in memory alone.
+    /// Subscriptions with progress that is only in memory.
     dirty: Vec<Arc<Subscription>>,
-    /// Subscriptions with messages whose dead letter has to be written.
+    /// Subscriptions with messages whose dead letters must be written.
     dead: Vec<Arc<Subscription>>,
-    /// Ephemeral subscriptions that lost their last consumer.
+    /// Ephemeral subscriptions that have lost their last consumer.
     unused: Vec<Arc<Subscription>>,
-    /// Subscriptions that want to be called at a time, by time and id.
+    /// Subscriptions to call at a time: by time (milliseconds since the epoch) and subscription id.
     due: BTreeMap<(u64, u64), Weak<Subscription>>,
-    /// Set by anything that should be looked at now.
+    /// Set when the thread should check its queues at once.
     kicked: bool,
-    /// When the thread sleeps, until when; 0 while it works.
+    /// Until when the thread sleeps, in milliseconds since the epoch; 0 while it works.
     sleeps_until_ms: u64,
 }
 
@@ -36,7 +35,7 @@ impl Work {
     pub(crate) fn dirty(&self, subscription: Arc<Subscription>) {
         let mut lists = self.lists.lock();
         lists.dirty.push(subscription);
-        // The thread wakes for the first one only and then works every few milliseconds.
+        // Wake the thread for the first one only: it then works every few milliseconds.
         if lists.dirty.len() == 1 {
             self.kick_locked(&mut lists);
         }
@@ -89,7 +88,7 @@ impl Work {
         std::mem::take(&mut self.lists.lock().dead)
     }
 
-    /// Subscriptions whose time has come.
+    /// Takes the subscriptions that are due.
     pub(crate) fn take_due(&self, now_ms: u64) -> Vec<Arc<Subscription>> {
         let mut lists = self.lists.lock();
         let later = lists.due.split_off(&(now_ms + 1, 0));
@@ -107,10 +106,10 @@ impl Work {
             .map(|((due_ms, _), _)| *due_ms)
     }
 
-    /// Sleeps until `until_ms` or until there is something new to do.
+    /// Sleeps until `until_ms`, or until there is new work.
     pub(crate) fn wait(&self, now_ms: u64, until_ms: u64) {
         let mut lists = self.lists.lock();
-        // Work that came since `until_ms` was found did not see anybody asleep.
+        // Work that was added since `until_ms` was computed did not wake this thread: check again.
         let first = lists.due.first_key_value();
         let until_ms = first.map_or(until_ms, |((due_ms, _), _)| until_ms.min(*due_ms));
         if !lists.kicked && until_ms > now_ms {
@@ -132,7 +131,7 @@ mod tests {
     #[test]
     fn what_is_due_is_seen_by_who_was_about_to_sleep() {
         let work = Work::default();
-        // As `due` leaves it, after the thread has looked and before it sleeps.
+        // The state after a call of `due` between the thread's last check and its sleep.
         work.lists.lock().due.insert((10, 1), Weak::new());
         let start = Instant::now();
         work.wait(10, 120_010);

@@ -1,13 +1,13 @@
-//! Entries of the journal that a crash leaves all or none of.
+//! Groups of journal entries of which a crash leaves all or none.
 //!
-//! Each entry has a checksum of its own, so a write of several may leave the first of them. Those
-//! that belong together are one entry:
+//! Each entry has its own checksum, so a crash during a write of several may leave only the first
+//! ones. Entries that must be atomic are therefore encoded as one:
 //!
 //! ```text
-//! 18 together    { length u32, entry }*, none of them of this kind
+//! 18 together    { length u32, entry }*, none of them of kind 18
 //! ```
 //!
-//! Numbers are big endian. The kind is stored: never change it.
+//! Numbers are big endian. The kind is stored in journals: never change it.
 
 use crate::broker::{CatalogError, Shared};
 use crate::journal::entries::{Entry, EntryError};
@@ -15,7 +15,8 @@ use crate::journal::entries::{Entry, EntryError};
 const KIND: u8 = 18;
 
 impl Shared {
-    /// Writes entries to the journal: in the kernel when this returns, all of them or none.
+    /// Writes entries to the journal, all or none. They are in the kernel when this returns, not
+    /// synced.
     pub(crate) fn write_together(&self, entries: &[Entry]) -> Result<(), CatalogError> {
         match entries {
             [] => Ok(()),
@@ -36,7 +37,7 @@ fn encode(entries: &[Entry]) -> Vec<u8> {
     out
 }
 
-/// The entries of what is one to the journal.
+/// Decodes one journal entry, which may be a group.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Vec<Entry>, EntryError> {
     let Some((&KIND, mut rest)) = bytes.split_first() else {
         return Ok(vec![Entry::decode(bytes)?]);
@@ -56,7 +57,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Vec<Entry>, EntryError> {
     Ok(entries)
 }
 
-/// Whether `bytes` are an entry, or several. For the fuzz target.
+/// Whether `bytes` decode as an entry or a group. For the fuzz target.
 #[doc(hidden)]
 pub fn is_entry(bytes: &[u8]) -> bool {
     decode(bytes).is_ok()

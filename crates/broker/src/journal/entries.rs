@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! entry      kind u8, body
-//! 1 topic            JSON of TopicDefinition (made or changed)
+//! 1 topic            JSON of TopicDefinition (created or changed)
 //! 2 topic deleted    uuid [16]
-//! 3 subscription     JSON of SubscriptionDefinition (made or changed)
+//! 3 subscription     JSON of SubscriptionDefinition (created or changed)
 //! 4 sub. deleted     id u64
 //! 5 progress         id u64, partition u32, floor u64,
 //!                    words u32 { word u64, bits u64 }, ranges u32 { start u64, end u64 },
@@ -12,21 +12,21 @@
 //! 6 committed        JSON of Committed (written by older versions, 15 replaces it)
 //! 7 group deleted    name, UTF-8
 //! 8 start            uuid [16], partition u32, offset u64
-//! 9 opened           boot id, UTF-8: a broker began to work
-//! 10 closed          (nothing): it ended in order, everything was synced
-//! 11 next            uuid [16], partition u32, offset u64: all offsets below have been used
-//! 12 kept            key text, is there u8, value (the rest)
+//! 9 opened           boot id, UTF-8: a broker has started
+//! 10 closed          (nothing): the broker shut down in order, everything was synced
+//! 11 next            uuid [16], partition u32, offset u64: lower offsets may have been used
+//! 12 kept            key text, has value u8 (0 or 1), value (the rest)
 //! 13 offsets deleted group text, count u32 { uuid [16], partition u32 }
 //! 14 identity        cluster uuid [16], starts u64
 //! 15 offsets         group text, count u32 { uuid [16], partition u32, offset u64,
 //!                    leader epoch i32, committed ms u64, metadata text }
-//! 16 delivered       subscription id u64, partition u32, offset u64: all below may have been
-//!                    delivered; the last one counts
-//! 17 moved           as progress, of which the words count: stored where they go, as far as the
-//!                    kernel goes; the last one of a word counts
-//! 18 together        several of these ([`crate::journal::atomic`])
-//! 19 elsewhere       namespace text, then an entry of kind 1, 7, 12, 13 or 15: its names count
-//!                    there. Without this they count in the default one.
+//! 16 delivered       subscription id u64, partition u32, offset u64: messages below may have
+//!                    been delivered; the last entry counts
+//! 17 moved           as progress, but only the words count: messages whose copies are written
+//!                    to their destination and not synced; the last entry of a word counts
+//! 18 together        several entries ([`crate::journal::atomic`])
+//! 19 elsewhere       namespace text, then an entry of kind 1, 7, 12, 13 or 15 with names of that
+//!                    namespace; entries without this wrapper belong to the default namespace
 //!
 //! text       length u32, UTF-8
 //! ```
@@ -48,21 +48,22 @@ use crate::subscription::ledger::{PartitionDelta, Retry};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TopicDefinition {
     pub(crate) id: Uuid,
-    /// In the entry, not in its JSON: an earlier version refuses what it does not know, and would
-    /// take the topic for one of the default namespace else.
+    /// Stored in an entry of kind 19, not in the JSON: an earlier version refuses that kind. It
+    /// would ignore a field, and take the topic for one of the default namespace.
     #[serde(skip)]
     pub(crate) namespace: Namespace,
     pub(crate) name: String,
     pub(crate) created_ms: u64,
-    /// The broker's start in which it was made, and its number there: a later topic has a higher
-    /// one, whatever the clock said. Zeros: a version made it that did not count.
+    /// The number of the broker's start in which the topic was created, and the topic's number in
+    /// that start: later topics compare higher, whatever the clock said. Zeros: created by a
+    /// version without this field.
     #[serde(default)]
     pub(crate) made: (u64, u32),
     pub(crate) options: TopicOptions,
-    /// Where each partition stood when the topic was paused.
+    /// The end of each partition when the topic was paused.
     #[serde(default)]
     pub(crate) paused_at: Option<Vec<Offset>>,
-    /// Rises with each change: what the journal says and what the folder says may differ.
+    /// Increases with each change: the copies in the journal and in the folder may differ.
     #[serde(default)]
     pub(crate) revision: u64,
 }
@@ -81,11 +82,11 @@ pub(crate) struct SubscriptionDefinition {
     pub(crate) name: String,
     pub(crate) options: SubscriptionOptions,
     pub(crate) paused: bool,
-    /// Where each partition began; progress is in entries of its own.
+    /// The first offset of each partition. Later progress is in other entries.
     pub(crate) floors: Vec<Offset>,
 }
 
-/// One entry.
+/// One journal entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Entry {
     Topic(TopicDefinition),
@@ -128,13 +129,13 @@ pub(crate) enum Entry {
     },
 }
 
-/// Bytes that are no entry of this version.
+/// Bytes that this version cannot decode as an entry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("state entry of kind {kind} cannot be read: {reason}")]
 pub struct EntryError {
     /// The first byte.
     pub kind: u8,
-    /// The fault in the entry.
+    /// What is wrong with the entry.
     pub reason: String,
 }
 
@@ -225,7 +226,7 @@ impl Entry {
         out
     }
 
-    /// Where its names count.
+    /// The namespace of the names in the entry.
     fn namespace(&self) -> &Namespace {
         match self {
             Self::Topic(definition) => &definition.namespace,
@@ -352,7 +353,7 @@ const ELSEWHERE: u8 = 19;
 
 fn put_json(out: &mut Vec<u8>, kind: u8, value: &impl Serialize) {
     out.push(kind);
-    // A definition is plain data with string keys: serialising it into memory has no way to fail.
+    // Cannot fail: a definition is plain data with string keys.
     let _written = serde_json::to_writer(&mut *out, value);
     debug_assert!(_written.is_ok());
 }
@@ -418,7 +419,7 @@ fn put_delta(out: &mut Vec<u8>, delta: &PartitionDelta) {
     }
 }
 
-/// The bytes that are left to read. Every method gives `None` when they are too few.
+/// The bytes that are left to read. Every method returns `None` if they are too few.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
@@ -444,7 +445,7 @@ impl Input<'_> {
         self.take().map(Uuid::from_bytes)
     }
 
-    /// A count of elements of `size` bytes each, all of which must be there.
+    /// Reads a count of elements of `size` bytes each; `None` unless all of them follow.
     fn count(&mut self, size: usize) -> Option<usize> {
         let count = usize::try_from(self.u32()?).ok()?;
         (count.checked_mul(size)? <= self.0.len()).then_some(count)
@@ -457,7 +458,7 @@ impl Input<'_> {
         Some(std::str::from_utf8(text).ok()?.to_owned())
     }
 
-    /// A list whose elements have `size` bytes or more.
+    /// Reads a list whose elements have at least `size` bytes each.
     fn list<T>(
         &mut self,
         size: usize,

@@ -1,5 +1,5 @@
-//! The broker's part of the state journal: its entries, how they are written, and the way back from
-//! them at the start.
+//! The broker's use of the state journal: its entries, writing them, and restoring the state at the
+//! start.
 
 pub(crate) mod atomic;
 pub(crate) mod durable;

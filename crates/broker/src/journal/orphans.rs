@@ -1,10 +1,10 @@
-//! Topics that the journal has lost, and that their folders still describe.
+//! Topics that the journal has lost but whose folders still describe them.
 //!
-//! A folder that no definition names is an *orphan*. If it says which topic it is, the topic is
-//! taken in again, with a line. If it does not, and neither a power loss explains it nor an earlier
-//! version that has left it alone, damage has taken its name: then the broker does not open, unless
-//! it is told to repair. Names are unique, so of two topics of one name the older was deleted, and
-//! the damage has taken that.
+//! A folder without a definition in the journal is an *orphan*. If the folder describes its topic,
+//! the topic is restored and logged. If it does not, its name may have been lost to damage: then
+//! the broker refuses to start unless it is told to repair. Two harmless causes are a power loss
+//! and an earlier version that left the folder alone. Names are unique, so if two topics have the
+//! same name, the older one was deleted and damage has destroyed the entry of its deletion.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -19,15 +19,16 @@ use crate::journal::restore::Restored;
 use crate::namespace::{Name, Namespace, OwnedName};
 use crate::options::{Retention, TopicOptions};
 
-/// Kept under this and its id: an orphan that a power loss has left, perhaps to an earlier version,
-/// and that is left alone.
+/// Prefix of a key in the kept values; the folder's id follows. It marks an orphan that a power
+/// loss has left and that is ignored.
 const LEFT_ALONE: &str = "$orphan/";
-/// As many folders are named in an error.
+/// How many folders an error names.
 const NAMED_MAX: usize = 4;
-/// Milliseconds in which no broker is started twice.
+/// Milliseconds within which a broker is not started twice.
 const START_MS: u64 = 8_000;
 
-/// A broker never ends without an entry: where there is none beside topics, all of them are lost.
+/// Whether the whole journal is lost: a broker always leaves an entry, so an empty journal beside
+/// topics means that all entries are lost. An error unless the broker is told to repair.
 pub(crate) fn check_journal(shared: &Shared, recovery: &mut Recovery) -> Result<(), OpenError> {
     let has_topics = recovery.topics.iter().any(|found| found.has_partitions);
     if !recovery.journal.is_empty() || !has_topics {
@@ -42,8 +43,8 @@ pub(crate) fn check_journal(shared: &Shared, recovery: &mut Recovery) -> Result<
 }
 
 impl Restored {
-    /// Completes what the journal tells by what the folders tell. Returns what is to be written to
-    /// the journal.
+    /// Completes the state from the journal by what the folders describe. Returns the entries that
+    /// must be written to the journal.
     pub(crate) fn complete(
         &mut self,
         shared: &Arc<Shared>,
@@ -76,9 +77,9 @@ impl Restored {
         found.push(Entry::TopicDeleted(id));
     }
 
-    /// Topics whose deletion is certain although no entry tells it any more. One without a folder
-    /// may be one that never had a message, whatever its next offset: a power loss and a commit
-    /// raise that, too.
+    /// Deletes topics whose deletion is certain although its entry is lost. A missing folder proves
+    /// nothing: the topic may never have had a message, even if its next offset is high, because a
+    /// power loss and a committed offset raise that too.
     fn drop_deleted(&mut self, found: &mut Vec<Entry>) {
         let mut by_name: HashMap<OwnedName, Uuid> = HashMap::new();
         let mut deleted = Vec::new();
@@ -101,7 +102,7 @@ impl Restored {
         }
     }
 
-    /// Of two subscriptions of one name the one with the lower number was deleted.
+    /// If two subscriptions have the same name, the one with the lower id was deleted.
     fn drop_subscriptions(&mut self, found: &mut Vec<Entry>) {
         let mut newest: HashMap<(Uuid, String), u64> = HashMap::new();
         for (id, (definition, ..)) in &self.subscriptions {
@@ -165,7 +166,7 @@ impl Restored {
             let key = key(id);
             known.iter().any(|(known, _)| *known == key)
         };
-        // Earlier versions left alone what a power loss had left, and noted it nowhere.
+        // Earlier versions ignored folders left by a power loss and did not mark them.
         let is_explained =
             recovery.lost_entries == 0 && (recovery.is_upgraded || self.lost_power(recovery));
         let damaged: Vec<Uuid> = unnamed
@@ -205,7 +206,7 @@ impl Restored {
         Ok(())
     }
 
-    /// Takes in a topic that its folder names.
+    /// Restores a topic that its folder describes.
     fn take_in(&mut self, mut said: TopicDefinition, partitions: u32, found: &mut Vec<Entry>) {
         said.options.partitions = said.options.partitions.max(partitions);
         let (id, name) = (said.id, said.name.clone());
@@ -232,7 +233,7 @@ impl Restored {
         self.topics.insert(id, said);
     }
 
-    /// Keeps the messages of a folder that does not say what it is.
+    /// Keeps the messages of a folder that does not describe its topic, as a topic with a new name.
     fn name_anew(&mut self, id: Uuid, partitions: u32, now_ms: u64, found: &mut Vec<Entry>) {
         let definition = TopicDefinition {
             id,
@@ -242,7 +243,7 @@ impl Restored {
             made: (0, 0),
             options: TopicOptions {
                 partitions: partitions.max(1),
-                // Nothing goes before somebody has looked at it.
+                // Retention deletes nothing before a person has looked at the messages.
                 retention: Retention::default(),
                 ..TopicOptions::default()
             },
@@ -273,7 +274,7 @@ fn description_of(folder: &RecoveredTopic) -> Option<TopicDefinition> {
     is_sound.then_some(said)
 }
 
-/// How often the broker was started, at most, where damage may have taken that.
+/// An upper bound of the number of starts, when damage may have destroyed the count.
 pub(crate) fn starts_after_damage(known: u64, recovery: &Recovery, now_ms: u64) -> u64 {
     let known = known.saturating_add(u64::from(recovery.lost_entries));
     known.max(now_ms / START_MS)

@@ -1,4 +1,5 @@
-//! Small state that protocols keep in the journal, opaque to the broker, and the broker's identity.
+//! Small values that protocols keep in the journal, opaque to the broker; and the broker's
+//! identity.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +10,19 @@ use crate::broker::{Broker, CatalogError, Shared};
 use crate::journal::entries::Entry;
 use crate::namespace::{Name, OwnedName};
 
-/// The identity of a broker and its start: no two brokers and no two starts of one have it in
-/// common.
+/// Identifies one start of one broker uniquely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Identity {
-    /// Made when the data folder was first used.
+    /// Created when the data folder was first used.
     pub(crate) cluster: Uuid,
-    /// How often a broker began to work in this data folder.
+    /// How often a broker was started in this data folder.
     pub(crate) starts: u64,
 }
 
-/// All kept values, in memory; the journal has them too.
+/// All kept values, in memory. The journal has them too.
 #[derive(Debug, Default)]
 pub(crate) struct ProtocolValues {
-    /// Also orders the journal's entries: held while one is written.
+    /// The lock also orders the journal's entries: it is held while an entry is written.
     values: Mutex<BTreeMap<OwnedName, Vec<u8>>>,
 }
 
@@ -31,8 +31,8 @@ impl ProtocolValues {
         put(&mut self.values.lock(), key, value);
     }
 
-    /// Has `write` write a value's entry, and keeps it then. One that is kept already is not
-    /// written again.
+    /// Changes a value after `write` has written its entry. Writes nothing if the value is
+    /// unchanged.
     pub(crate) fn set(
         &self,
         key: OwnedName,
@@ -74,7 +74,7 @@ fn put(values: &mut BTreeMap<OwnedName, Vec<u8>>, key: OwnedName, value: Option<
 }
 
 impl Shared {
-    /// The broker's identity; a new one where the journal has none.
+    /// The broker's identity, created if the journal has none.
     pub(crate) fn identity(&self) -> &Identity {
         self.identity.get_or_init(|| Identity {
             cluster: Uuid::new_v4(),
@@ -84,11 +84,11 @@ impl Shared {
 }
 
 impl Broker {
-    /// Keeps a small value of a protocol's own under `key`, or forgets it (`None`). In the kernel
-    /// when this returns: a kill does not take it back, a power loss may.
+    /// Stores a small value of a protocol under `key`, or removes it (`None`). Written to the
+    /// journal, not synced, when this returns: a kill does not lose it, a power loss may.
     ///
     /// # Errors
-    /// The journal does not take it; the old value is kept.
+    /// The journal cannot be written; then the old value stays.
     pub fn keep<'a>(
         &self,
         key: impl Into<Name<'a>>,
@@ -98,13 +98,13 @@ impl Broker {
         self.shared.kept.set(key.into().owned(), value, write)
     }
 
-    /// The value kept under `key`.
+    /// The value stored under `key`.
     pub fn kept<'a>(&self, key: impl Into<Name<'a>>) -> Option<Vec<u8>> {
         let key = key.into().owned();
         self.shared.kept.values.lock().get(&key).cloned()
     }
 
-    /// All values of a namespace whose keys begin with `prefix`, by key.
+    /// All values of a namespace whose keys begin with `prefix`, sorted by key.
     pub fn kept_under<'a>(&self, prefix: impl Into<Name<'a>>) -> Vec<(String, Vec<u8>)> {
         let prefix = prefix.into().owned();
         let is_under = |key: &OwnedName| {
@@ -118,13 +118,13 @@ impl Broker {
             .collect()
     }
 
-    /// How often a broker began to work in this data folder: it rises with each start, and is
-    /// synced before this one serves anybody, so that no number is used twice.
+    /// How often a broker was started in this data folder. The number increases with each start and
+    /// is synced before the start serves clients, so it is never used twice.
     pub fn starts(&self) -> u64 {
         self.shared.identity().starts
     }
 
-    /// The name of this data folder, made with it.
+    /// The id of this data folder, created with it.
     pub fn cluster_id(&self) -> Uuid {
         self.shared.identity().cluster
     }

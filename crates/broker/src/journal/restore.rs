@@ -1,4 +1,4 @@
-//! The way back from the state journal to topics and subscriptions, at the start.
+//! Restores topics and subscriptions from the state journal at the start.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -16,22 +16,23 @@ use crate::subscription::ledger::{Ledger, Moved, RestoredRetries, retries_end};
 use crate::topic::Topic;
 use crate::topic::partition::Partition;
 
-/// After a power loss the next message of each partition lies so many offsets above the end that
+/// After a power loss the next message of each partition gets an offset this far above the end that
 /// was found.
 ///
-/// Messages that were not synced may have been seen by consumers and are gone; their offsets are
-/// not used again. The log syncs what nobody waits for every second, so they were fewer than this.
+/// Consumers may have seen messages that were not synced and are lost; their offsets must not be
+/// used again. The log syncs at least every second even if no publish waits for a sync, so fewer
+/// messages than this were lost.
 const POWER_LOSS_GAP: u64 = 1 << 24;
 
-/// The state as the journal tells it.
+/// The state according to the journal.
 #[derive(Default)]
 pub(crate) struct Restored {
     pub(crate) topics: BTreeMap<Uuid, TopicDefinition>,
-    /// When each was defined last, counted in entries.
+    /// The number of the entry that defined each topic last.
     pub(crate) defined: HashMap<Uuid, u64>,
     entries: u64,
     pub(crate) subscriptions: BTreeMap<u64, (SubscriptionDefinition, Ledger, RestoredRetries)>,
-    /// By subscription.
+    /// By subscription id.
     moved: BTreeMap<u64, Moved>,
     committed: CommittedOffsets,
     starts: BTreeMap<(Uuid, u32), Offset>,
@@ -39,9 +40,9 @@ pub(crate) struct Restored {
     pub(crate) kept: ProtocolValues,
     pub(crate) identity: Option<Identity>,
     last_subscription_id: u64,
-    /// The boot in which the last broker worked, unless it ended in order.
+    /// The boot in which the last broker ran; `None` if it ended in order.
     pub(crate) interrupted_boot: Option<String>,
-    /// Topics whose folders may be removed.
+    /// Deleted topics, whose folders may be removed.
     pub(crate) gone: HashSet<Uuid>,
 }
 
@@ -59,7 +60,7 @@ impl Restored {
     fn apply(&mut self, entry: Entry) {
         self.entries += 1;
         match entry {
-            // An entry that was under way while its topic was deleted counts for nothing.
+            // Ignore an entry that was written while its topic was being deleted.
             Entry::Topic(definition) if self.gone.contains(&definition.id) => {}
             Entry::Subscription(definition) if self.gone.contains(&definition.topic) => {}
             Entry::Topic(definition) => {
@@ -130,7 +131,7 @@ impl Restored {
             Entry::Opened(boot_id) => {
                 let before = self.interrupted_boot.replace(boot_id);
                 if before.is_some() && before != self.interrupted_boot {
-                    // Moves that got no farther than the kernel of that boot are gone with it.
+                    // Copies that were written in that boot but not synced may be lost.
                     self.moved.clear();
                 }
             }
@@ -146,7 +147,8 @@ impl Restored {
         self.gone.insert(id);
     }
 
-    /// The machine has been switched off, and what was not synced may be missing.
+    /// Whether the machine lost power while the broker ran, so that what was not synced may be
+    /// missing.
     pub(crate) fn lost_power(&self, recovery: &Recovery) -> bool {
         let boot = self.interrupted_boot.as_ref();
         boot.is_some_and(|boot| *boot != recovery.boot_id)
@@ -157,8 +159,7 @@ impl Restored {
         shared: &Arc<Shared>,
         recovery: &Recovery,
     ) -> Result<(), OpenError> {
-        // Damage, too, may have taken the last that was known of how far offsets were used, and of
-        // a power loss.
+        // Damage may have destroyed the last record of used offsets, or of a power loss, as well.
         let lost_power = self.lost_power(recovery) || recovery.lost_entries > 0;
         let ephemeral: Vec<Uuid> = self
             .topics
@@ -176,7 +177,7 @@ impl Restored {
             shared.kept.apply(key, Some(value));
         }
         if let Some(Identity { cluster, starts }) = self.identity {
-            // The identity has not been asked for yet, so this is the first value.
+            // The identity has not been read yet, so this sets it.
             let mut starts = starts + 1;
             if recovery.lost_entries > 0 {
                 starts = starts_after_damage(starts, recovery, shared.clock.now_ms());
@@ -185,7 +186,7 @@ impl Restored {
         }
         let in_doubt = |found: &RecoveredPartition| found.end_in_doubt.then_some(found.topic);
         let in_doubt: HashSet<Uuid> = recovery.partitions.iter().filter_map(in_doubt).collect();
-        // The place to which it has moved may be one where something is missing.
+        // The copies may be in a partition whose end is in doubt.
         let moved = settled_moves(shared, self.moved, lost_power || !in_doubt.is_empty())?;
         let mut by_topic: BTreeMap<Uuid, Vec<_>> = BTreeMap::new();
         for (id, (definition, mut ledger, retries)) in self.subscriptions {
@@ -202,25 +203,25 @@ impl Restored {
         }
         let mut marks = Vec::new();
         for (id, definition) in self.topics {
-            // Messages at the end may be gone, as after a power loss.
+            // Messages at the end may be lost, as after a power loss.
             let lost_power = lost_power || in_doubt.contains(&id);
             let topic = Topic::open(shared, definition)?;
             let subscriptions = by_topic.remove(&id).unwrap_or_default();
             for (partition, log) in (0u32..).zip(topic.partitions().iter()) {
                 log.raise_next_offset(self.nexts.get(&(id, partition)).copied().unwrap_or(0));
-                // An acknowledgement may have outlived the message: its offset is never used again.
+                // An acknowledgement may have survived its message: the offset is never used again.
                 let named = |(_, ledger, retries): &(_, Ledger, _)| {
                     ledger
                         .known_end(partition)
                         .max(retries_end(retries, partition))
                 };
                 let named = subscriptions.iter().map(named);
-                // A client may commit what it likes; no offset so far above the end was ever used.
+                // A client may commit any offset; one this far above the end was never used.
                 let used_max = log.next_offset().saturating_add(POWER_LOSS_GAP);
                 let mut committed = shared.committed.of_partition(id, partition);
                 committed.retain(|offset| *offset <= used_max);
                 log.raise_next_offset(named.chain(committed).max().unwrap_or(0));
-                // Last: the log ends where nothing was found, and begins nowhere behind its end.
+                // Last, because a log without records must not begin after its end.
                 if let Some(start) = self.starts.get(&(id, partition)) {
                     log.raise_next_offset(*start);
                     truncate(&topic, log, *start);
@@ -237,7 +238,7 @@ impl Restored {
             }
             let gone: Vec<_> = topic.partitions().iter().map(Partition::gone).collect();
             for (definition, mut ledger, retries) in subscriptions {
-                // Messages that are gone wait for no consumer.
+                // No consumer waits for messages that are lost.
                 ledger.finish_restore(retries, &topic.written_ends(), &gone);
                 marks.extend(finish_marks(&definition, &mut ledger, &ends, lost_power));
                 topic.add_subscription(&definition, ledger);
@@ -258,9 +259,9 @@ impl Restored {
     }
 }
 
-/// The messages that have moved for good, by subscription. After a kill they are synced first: from
-/// here on they count as acknowledged, whatever happens then. Those that may be gone where they
-/// went count as not moved from here on.
+/// The moved messages whose copies are certain to be there, by subscription. After a kill the
+/// copies are synced first, so that the originals can count as acknowledged. If copies may be lost,
+/// the journal records that their originals have not moved.
 fn settled_moves(
     shared: &Shared,
     mut moved: BTreeMap<u64, Moved>,
@@ -285,8 +286,8 @@ fn settled_moves(
     Ok(BTreeMap::new())
 }
 
-/// Which messages of a subscription may have been delivered before, now that it is known where
-/// they end. Returns what has to be written down.
+/// Fixes the delivery marks of a subscription, now that the ends of its partitions are known.
+/// Returns the entries that must be written to the journal.
 fn finish_marks(
     definition: &SubscriptionDefinition,
     ledger: &mut Ledger,
@@ -305,8 +306,8 @@ fn finish_marks(
         .collect()
 }
 
-/// Goes on above every offset that was handed out before the power failed. Only the next message
-/// shows it: until then each partition ends behind the last message that is there.
+/// Raises the next offset above every offset that may have been used before the power loss. Readers
+/// see the gap only with the next message: until then each partition ends after its last message.
 fn leave_gap(topic: &Topic) {
     for log in topic.partitions().iter() {
         log.raise_next_offset(log.next_offset().saturating_add(POWER_LOSS_GAP));
@@ -315,7 +316,8 @@ fn leave_gap(topic: &Topic) {
 
 /// Removes the folders of deleted topics.
 fn remove_folders(shared: &Arc<Shared>, gone: &HashSet<Uuid>) {
-    // Those that were not found, too: an empty folder may be left, or a removal be unsynced.
+    // Includes folders that were not found: an empty folder may be left, or its removal may be
+    // unsynced.
     for id in gone {
         shared.log.delete_topic(*id);
     }

@@ -1,7 +1,6 @@
-//! The choice of the consumer that gets the next messages.
+//! Chooses the consumer that gets the next messages.
 //!
-//! Few consumers are looked at one by one; many stand in `ranking.rs`, which chooses as
-//! this does.
+//! Few consumers are compared one by one; `ranking.rs` orders many, and makes the same choice.
 
 use std::sync::Arc;
 
@@ -11,8 +10,8 @@ use crate::options::Dispatch;
 use crate::subscription::Subscription;
 
 impl Consumers {
-    /// The consumer that gets the next messages, and how many at most so that the load stays even:
-    /// about as many wait as `waiting` says.
+    /// The consumer that gets the next messages, and the maximum number that keeps the load even.
+    /// `waiting` returns the approximate number of waiting messages.
     #[inline]
     pub(crate) fn choose(
         &mut self,
@@ -55,7 +54,7 @@ impl Consumers {
         }
     }
 
-    /// All slots with their numbers, beginning with `from`.
+    /// All consumers with their slots, beginning at slot `from`.
     fn in_turn(&self, from: u32) -> impl Iterator<Item = (u32, &ConsumerState)> {
         let slots = &self.slots;
         let (first, rest) = slots.split_at(slots.len().min(from as usize));
@@ -63,7 +62,8 @@ impl Consumers {
         all.filter_map(|(slot, consumer)| consumer.as_ref().map(|c| (slot, c)))
     }
 
-    /// The one that was served last, or the next one with room.
+    /// The consumer that was served last or, if its window is full, the next one with free slots. A
+    /// higher priority goes first.
     fn choose_first_with_room(&self) -> Option<(u32, u64)> {
         let mut best: Option<(u32, u64, i32)> = None;
         for (slot, consumer) in self.in_turn(self.last_served) {
@@ -108,7 +108,7 @@ impl Consumers {
     }
 }
 
-/// The share of one consumer, if all `rivals` for the waiting messages share them evenly.
+/// The fair share of one consumer, if all `rivals` share the waiting messages evenly.
 #[inline]
 fn share(
     in_flight: u32,
@@ -119,7 +119,7 @@ fn share(
     if rivals <= 1 {
         return room;
     }
-    // The level to which all rivals rise.
+    // The number in flight that each rival would reach.
     let level = (all_in_flight + waiting()) / rivals;
     level.saturating_sub(u64::from(in_flight)).max(1).min(room)
 }

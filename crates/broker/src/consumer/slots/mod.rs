@@ -1,7 +1,7 @@
-//! The consumers of a subscription, by slot, and which of them are in line.
+//! The consumers of a subscription, by slot.
 //!
-//! All changes of a consumer that bear on whose turn it is go through here, so that the ranking,
-//! which only a subscription with many consumers has, follows.
+//! Every change of a consumer that affects which one is next goes through this type, so that the
+//! ranking, which only a subscription with many consumers has, stays up to date.
 
 mod choice;
 mod shared_windows;
@@ -22,44 +22,44 @@ use crate::message::Delivery;
 use crate::options::{ConsumerOptions, Dispatch, SubscriptionOptions};
 use crate::subscription::ledger::leases::NEVER_MS;
 
-/// With more slots than this the consumers are ranked, not looked at one by one: about here both
-/// cost the same.
+/// With more slots than this the consumers are ranked instead of compared one by one. At about this
+/// number both cost the same.
 pub(crate) const LOOKED_AT_MAX: usize = 16;
 
 /// The consumers of a subscription.
 #[derive(Debug)]
 pub(crate) struct Consumers {
     slots: Vec<Option<ConsumerState>>,
-    /// The free slots, and some that are not any more.
+    /// The free slots. It may contain slots that are in use again.
     free: BinaryHeap<Reverse<u32>>,
     attached: u64,
-    /// Those that are consumers to others.
+    /// The consumers without those that only pull or have retired.
     counted: usize,
-    /// Those of them that want to be alone.
+    /// The number of counted consumers that have exclusive use.
     exclusive: usize,
-    /// Where one consumer gets everything.
+    /// With a single active consumer: the order of succession.
     line: Option<Succession>,
-    /// Where there are many.
+    /// With many consumers: their ranking.
     ranking: Option<Box<Ranking>>,
-    /// Which of them gets the next message.
+    /// The policy that selects the next consumer.
     policy: Dispatch,
-    /// The one that was served last.
+    /// The slot that was served last.
     last_served: u32,
-    /// Those that pull and wait for the disk.
+    /// The slots of pulling consumers that wait for a read from the disk.
     pull_waits: BTreeSet<u32>,
-    /// The holds of those that have left.
+    /// The holds of consumers that have left.
     departed: DepartedHolds,
-    /// The tasks and windows that hear of the change under way.
+    /// The tasks and shared windows to notify of the change under way.
     wakes: Wakes,
 }
 
-/// The order of succession where one consumer gets everything until it leaves.
+/// The order of succession of the single active consumer.
 #[derive(Debug, Default)]
 struct Succession {
-    /// By priority, then by arrival.
+    /// Sorted by priority, arrival and slot.
     order: BTreeSet<(Reverse<i32>, u64, u32)>,
     active: Option<u32>,
-    /// The active one makes way for a higher priority once it holds no message.
+    /// The active consumer yields to one of a higher priority once it has no message in flight.
     yields: bool,
 }
 
@@ -85,29 +85,29 @@ impl Consumers {
         }
     }
 
-    /// Whether there is none, not even one that pulls or has retired.
+    /// Whether there is no consumer, including those that pull or have retired.
     pub(crate) fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// How many are consumers to others: they neither only pull nor have they retired.
+    /// The number of consumers without those that only pull or have retired.
     pub(crate) fn counted(&self) -> usize {
         self.counted
     }
 
-    /// Whether one of them wants to be alone.
+    /// Whether a consumer has exclusive use.
     pub(crate) fn has_exclusive(&self) -> bool {
         self.exclusive > 0
     }
 
-    /// Those that are consumers to others.
+    /// The consumers without those that only pull or have retired.
     pub(crate) fn iter_counted(&self) -> impl Iterator<Item = &ConsumerState> {
         let all = self.slots.iter().flatten();
         all.filter(|consumer| consumer.counts)
     }
 
-    /// The same, each with whether it would get the next message, if it had room: neither is
-    /// another one active in its stead, nor is there one of a higher priority.
+    /// As [`Self::iter_counted`], each with whether it would get the next message if its window had
+    /// free slots: no other consumer is active instead, and none has a higher priority.
     pub(crate) fn iter_served(&self) -> impl Iterator<Item = (&ConsumerState, bool)> {
         let active = self.line.as_ref().map(|line| line.active);
         let highest = self.iter_counted().map(|it| it.options.priority).max();
@@ -132,14 +132,13 @@ impl Consumers {
         self.slots.get(slot as usize).and_then(Option::as_ref)
     }
 
-    /// The deliveries that a consumer has not answered in time, for as long as its answers are
-    /// looked at.
+    /// Takes the overdue deliveries of a consumer while its acknowledgements are processed.
     #[inline]
     pub(crate) fn take_overdue(&mut self, slot: u32) -> Option<Box<Overdue>> {
         self.slots.get_mut(slot as usize)?.as_mut()?.overdue.take()
     }
 
-    /// The rest of it.
+    /// Puts the overdue deliveries back, if any are left.
     #[inline]
     pub(crate) fn keep_overdue(&mut self, slot: u32, overdue: Option<Box<Overdue>>, now_us: u64) {
         if let Some(mut overdue) = overdue
@@ -150,7 +149,7 @@ impl Consumers {
         }
     }
 
-    /// Changes a consumer, and with it its place in the ranking.
+    /// Changes a consumer and updates its position in the ranking.
     #[inline]
     pub(crate) fn change<R>(
         &mut self,
@@ -165,7 +164,7 @@ impl Consumers {
         Some(result)
     }
 
-    /// The recorded holds of a consumer, if it is recorded at all.
+    /// The recorded holds of a consumer; `None` if it is not recorded.
     #[inline]
     pub(crate) fn holds(&mut self, slot: u32) -> Option<&mut HoldHistory> {
         let consumer = self.slots.get_mut(slot as usize)?.as_mut()?;
@@ -178,7 +177,7 @@ impl Consumers {
         all.filter_map(|consumer| consumer.holds.as_deref_mut())
     }
 
-    /// As [`Self::change`], with each of them.
+    /// As [`Self::change`], for each consumer.
     pub(crate) fn change_all(&mut self, mut change: impl FnMut(&mut ConsumerState)) {
         for (slot, consumer) in (0u32..).zip(&mut self.slots) {
             let Some(consumer) = consumer else { continue };
@@ -189,7 +188,7 @@ impl Consumers {
         }
     }
 
-    /// A new one. Returns its slot.
+    /// Adds a consumer. Returns its slot.
     pub(crate) fn attach(&mut self, options: ConsumerOptions, outbox: Arc<Outbox>) -> u32 {
         self.attached += 1;
         let consumer = ConsumerState::new(options, outbox, self.attached);
@@ -219,7 +218,7 @@ impl Consumers {
         u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
     }
 
-    /// It gets nothing more. Says whether it was a consumer to others.
+    /// Stops delivery to a consumer. Returns whether it was counted as a consumer.
     pub(crate) fn retire(&mut self, slot: u32) -> bool {
         let Some(consumer) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else {
             return false;
@@ -239,7 +238,7 @@ impl Consumers {
         counted
     }
 
-    /// It goes. Says whether it was a consumer to others.
+    /// Removes a consumer. Returns whether it was counted as a consumer.
     pub(crate) fn detach(&mut self, slot: u32) -> bool {
         self.pull_waits.remove(&slot);
         let counted = self.retire(slot);
@@ -253,7 +252,8 @@ impl Consumers {
         if self.slots.is_empty() {
             self.free = BinaryHeap::new();
         }
-        // Not where it was begun: one that comes and goes is not to have them ranked each time.
+        // The ranking ends at half of the number at which it starts, so that one consumer that
+        // comes and goes does not rebuild it each time.
         if self.slots.len() <= LOOKED_AT_MAX / 2 && self.ranking.take().is_some() {
             let all = self.slots.iter_mut().flatten();
             all.for_each(|consumer| consumer.place = None);
@@ -266,8 +266,8 @@ impl Consumers {
         counted
     }
 
-    /// The single active consumer, which gets everything; none while it waits for the last messages
-    /// that the one before holds.
+    /// The single active consumer; `None` while it may not get more because it yields to a higher
+    /// priority and still has messages in flight.
     pub(crate) fn active(&mut self) -> Option<u32> {
         let slots = &self.slots;
         let line = self.line.as_mut()?;
@@ -284,7 +284,7 @@ impl Consumers {
         line.active
     }
 
-    /// Ranks all of them, because they are many or the policy is another one.
+    /// Builds the ranking of all consumers.
     fn rank(&mut self) {
         let mut ranking = Box::new(Ranking::new(self.policy));
         for (slot, consumer) in (0u32..).zip(&mut self.slots) {
@@ -296,7 +296,7 @@ impl Consumers {
         self.ranking = Some(ranking);
     }
 
-    /// Another policy says whose turn it is.
+    /// Changes the policy that selects the next consumer.
     pub(crate) fn set_policy(&mut self, policy: Dispatch) {
         self.policy = policy;
         if self.ranking.is_some() {
@@ -304,12 +304,12 @@ impl Consumers {
         }
     }
 
-    /// Which of them gets the next message.
+    /// The policy that selects the next consumer.
     pub(crate) fn policy(&self) -> Dispatch {
         self.policy
     }
 
-    /// When a message has to be settled that is delivered to this consumer now.
+    /// The ack deadline of a message that is delivered to this consumer now.
     #[inline]
     pub(crate) fn ack_due_ms(&self, slot: u32, now_ms: u64) -> u64 {
         self.get(slot)
@@ -321,15 +321,16 @@ impl Consumers {
         self.get(slot).map_or(0, |consumer| consumer.in_flight)
     }
 
-    /// Puts a delivery into the outbox of a consumer, which stalls once that holds `bytes_max`.
-    /// `false`: the consumer has left.
+    /// Puts a delivery into a consumer's outbox; the consumer stalls once the outbox has
+    /// `bytes_max` bytes. Returns `false` if the consumer has left.
     #[inline]
     pub(crate) fn hand_over(&mut self, slot: u32, delivery: Delivery, bytes_max: u64) -> bool {
         let pushed = self.change(slot, |consumer| {
             consumer.in_flight += delivery.count;
             consumer.delivered += u64::from(delivery.count);
             if consumer.options.pull {
-                // It takes the delivery at once, and it is nobody's turn.
+                // The consumer takes the delivery at once, so it needs no wake and does not count
+                // as served.
                 let _ = consumer.outbox.push(delivery, u64::MAX);
                 return None;
             }
@@ -348,7 +349,7 @@ impl Consumers {
         true
     }
 
-    /// Takes back the deliveries that a consumer has not taken out of its outbox.
+    /// Takes the deliveries that are still in a consumer's outbox.
     pub(crate) fn take_outbox(&mut self, slot: u32) -> Vec<Delivery> {
         let taken = self.change(slot, |consumer| {
             consumer.stalled = false;
@@ -357,26 +358,26 @@ impl Consumers {
         taken.unwrap_or_default()
     }
 
-    /// A consumer has taken its deliveries: there is room in its outbox again.
+    /// A consumer has taken its deliveries: its outbox has space again.
     #[inline]
     pub(crate) fn outbox_taken(&mut self, slot: u32) {
         self.change(slot, |consumer| consumer.stalled = false);
     }
 
-    /// Messages of a consumer are no longer in flight.
+    /// Removes messages of a consumer from its count in flight.
     #[inline]
     pub(crate) fn settle(&mut self, slot: u32, count: u32) {
         let freed = self.change(slot, |consumer| consumer.settle(count));
         self.window_freed(freed.flatten());
     }
 
-    /// Deadlines of a consumer's messages have passed.
+    /// Notes that the ack deadline of a consumer's messages has passed.
     pub(crate) fn time_out(&mut self, slot: u32, count: u32) {
         let freed = self.change(slot, |consumer| consumer.time_out(count));
         self.window_freed(freed.flatten());
     }
 
-    /// Forgets what is in flight to all of them, and in their outboxes.
+    /// Forgets all messages in flight and empties the outboxes.
     pub(crate) fn forget_deliveries(&mut self) {
         let mut wakes = self.take_wakes();
         self.change_all(|consumer| {
@@ -387,7 +388,7 @@ impl Consumers {
         self.wakes = wakes;
     }
 
-    /// Nothing more will come to any of them, and messages in flight can be settled no more.
+    /// Closes all outboxes and forgets all messages in flight.
     pub(crate) fn close(&mut self) {
         let mut wakes = self.take_wakes();
         self.change_all(|consumer| {
@@ -397,17 +398,18 @@ impl Consumers {
         self.wakes = wakes;
     }
 
-    /// Those that pull and wait, to whom the dispatch that follows is no news.
+    /// Takes the slots of waiting pulling consumers, so that the dispatch that follows does not
+    /// wake them.
     pub(crate) fn take_pull_waits(&mut self) -> BTreeSet<u32> {
         std::mem::take(&mut self.pull_waits)
     }
 
-    /// They wait on.
+    /// Puts the waiting pulling consumers back.
     pub(crate) fn keep_pull_waits(&mut self, waiting: BTreeSet<u32>) {
         self.pull_waits = waiting;
     }
 
-    /// Those that pull and wait for the disk ask again.
+    /// Wakes the pulling consumers that wait for a read: they poll again.
     #[inline]
     pub(crate) fn wake_pulls(&mut self) {
         if self.pull_waits.is_empty() {
@@ -419,7 +421,7 @@ impl Consumers {
         }
     }
 
-    /// The tasks and windows that hear of the change: to be sent once the lock is free.
+    /// Takes the tasks and windows to notify once the lock is released.
     #[inline]
     pub(crate) fn take_wakes(&mut self) -> Wakes {
         std::mem::take(&mut self.wakes)

@@ -1,5 +1,5 @@
-//! Windows that consumers share with those of other subscriptions: waiting for room in one, and
-//! hearing of it.
+//! Windows shared with consumers of other subscriptions: registering as a waiter, and reacting to
+//! released slots.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::consumer::slots::Consumers;
 use crate::subscription::Subscription;
 
 impl Consumers {
-    /// A shared window has new room: its waiters are to hear of it.
+    /// A shared window has free slots: its waiters will be notified.
     #[inline]
     pub(crate) fn window_freed(&mut self, window: Option<Arc<SharedWindow>>) {
         let Some(window) = window else { return };
@@ -16,29 +16,28 @@ impl Consumers {
         self.wakes.add_window_once(window);
     }
 
-    /// The waiters for room in a shared window have their turn again. `true`: not all of them.
+    /// Releases the consumers parked at a shared window. Returns `true` if some stay parked.
     pub(crate) fn unpark(&mut self, window: &Arc<SharedWindow>) -> bool {
         let ranking = self.ranking.as_deref_mut();
         ranking.is_some_and(|it| it.unpark(window, &mut self.slots, self.last_served))
     }
 
-    /// The window in which a consumer's messages take places.
+    /// The shared window against which a consumer's messages count.
     #[inline]
     pub(crate) fn places_of(&self, slot: u32) -> Option<Arc<SharedWindow>> {
         self.get(slot)?.places().cloned()
     }
 
-    /// Leaves the subscription's name with each shared window that is all that keeps a consumer
-    /// from its messages.
+    /// Registers the subscription with each full shared window that is all that stops a consumer.
     pub(crate) fn wait_for_shared_windows(&mut self, subscription: &Arc<Subscription>) {
         if self.line.is_some() {
-            // The others get nothing, whatever room they have.
+            // Only the active consumer gets messages, so only its window matters.
             let active = self.active();
             let active = active.and_then(|slot| self.get(slot));
             let freed = active.and_then(|consumer| consumer.wait_for_shared(subscription));
             self.wakes.add_window(freed);
         } else if self.ranking.is_none() {
-            // Many were parked as they were found.
+            // With a ranking, `choose` has parked and registered them already.
             for consumer in self.slots.iter().flatten() {
                 let freed = consumer.wait_for_shared(subscription);
                 self.wakes.add_window(freed);

@@ -12,13 +12,14 @@ use crate::{
 };
 
 thread_local! {
-    /// How often somebody looked at a consumer.
+    /// How often [`ConsumerState::own_room`] was computed.
     pub(crate) static LOOKS: Cell<u64> = const { Cell::new(0) };
 }
 
 const MANY: usize = 10_000;
 
-/// Attaches many consumers, publishes to them, has all acknowledged, and lets them go.
+/// Attaches many consumers, publishes, has all messages acknowledged, detaches all, and checks the
+/// cost.
 fn looks_at_many(options: SubscriptionOptions, shared: impl Fn(usize) -> ConsumerOptions) {
     let log_options = LogOptions {
         manual: true,
@@ -56,7 +57,7 @@ fn looks_at_many(options: SubscriptionOptions, shared: impl Fn(usize) -> Consume
             }
         }
     }
-    // A round in which the window was full may have left some.
+    // Messages may be left from a round in which the shared window was full.
     while subscription.counts().depth + subscription.counts().in_flight > 0 {
         for consumer in &consumers {
             if let Poll::Ready(Some(())) = consumer.poll_deliveries(&mut context, &mut deliveries) {
@@ -69,7 +70,7 @@ fn looks_at_many(options: SubscriptionOptions, shared: impl Fn(usize) -> Consume
     }
     drop(consumers);
     assert_eq!(count, MANY as u64);
-    // 10,000 consumers and messages: to look at each consumer for each would be 10^8 looks.
+    // 10,000 consumers and messages: comparing all consumers for each message would be 10^8 looks.
     let looks = LOOKS.get();
     assert!(looks < 100 * MANY as u64, "{looks} looks");
 }

@@ -1,4 +1,4 @@
-//! Entries are read as they were written.
+//! Entries decode to what was encoded.
 
 #![allow(clippy::unwrap_used)]
 
@@ -107,7 +107,8 @@ fn names_count_in_their_namespace_and_those_of_the_default_one_are_written_as_ev
     check(group(&there));
     let key = there.name("key").owned();
     check(Entry::Kept { key, value: None });
-    // No namespace twice, none around what has no name, none without its own name.
+    // Refused: a namespace within a namespace, one around an entry without a name, and an empty
+    // one.
     let nested = [&elsewhere[..10], &elsewhere].concat();
     let closed = [&elsewhere[..10], &[10]].concat();
     for wrong in [&nested, &closed, &b"\x13\0\0\0\0\x07g".to_vec()] {
