@@ -15,7 +15,7 @@ fn publish(world: &World, topic: &str, batch: &Batch, codec: Codec) {
     world.log.step();
 }
 
-/// A batch whose compressed bytes are none.
+/// A batch whose compressed bytes are invalid.
 fn broken(world: &World) -> Batch {
     let batch = world.batch(&["never", "seen"]);
     let mut bytes = batch.compress(Codec::Zstd).unwrap().bytes().to_vec();
@@ -42,7 +42,7 @@ fn every_codec_reaches_every_subscription() {
     let came: Vec<&str> = got.iter().map(|got| got.body.as_str()).collect();
     assert_eq!(came, expected);
     ack_all(&a, &got);
-    // The other one takes three at a time, and some twice.
+    // The second consumer takes three at a time, and some of them twice.
     let mut came = Vec::new();
     while came.len() < 12 {
         let got = receive(&b).unwrap();
@@ -175,7 +175,7 @@ fn a_topic_checks_what_producers_send() {
         if delta > 100 {
             let compressed = at(delta).compress(Codec::Zstd).unwrap();
             assert_eq!(named(publish(compressed)), [1]);
-            // The header is true and the rest is nonsense: there is nobody to name.
+            // The header is valid and the records are garbage: no bad record can be listed.
             let mut bytes = at(delta).compress(Codec::Zstd).unwrap().bytes().to_vec();
             bytes[61..65].copy_from_slice(&[0; 4]);
             let crc = crc32c::crc32c(&bytes[21..]);
@@ -197,7 +197,7 @@ fn a_topic_checks_what_producers_send() {
         let outcome = publish(foreign);
         assert!(matches!(outcome, Err(PublishError::ForeignAppendTime)));
     }
-    // A batch that comes again has the time of its append.
+    // A duplicate batch has the append time of the first one.
     let idempotent = || {
         let mut builder = BatchBuilder::with_capacity(64, 1).with_producer(7, 0, 0);
         builder.push(Some(b"k"), Some(b"v"), &[]);
@@ -211,7 +211,7 @@ fn a_topic_checks_what_producers_send() {
     change(|options| options.compaction = Some(Compaction::default()));
     assert!(publish(at(0)).is_ok());
     assert!(publish(at(0).compress(Codec::Snappy).unwrap()).is_ok());
-    // All of them are named, so that a client can keep the others.
+    // All messages without a key are listed, so that a client can publish the others again.
     let mixed = || {
         let mut builder = BatchBuilder::with_capacity(64, 4);
         for key in [Some(b"a".as_slice()), None, Some(b"b"), None] {
@@ -238,7 +238,7 @@ fn malformed_records_are_refused() {
     let world = World::new();
     let mut bytes = world.batch(&["first", "second"]).bytes().to_vec();
     let last = bytes.len() - 1;
-    // One header is announced that is not there.
+    // The record announces a header that does not follow.
     bytes[last] = 2;
     let crc = crc32c::crc32c(&bytes[21..]);
     bytes[17..21].copy_from_slice(&crc.to_be_bytes());

@@ -1,4 +1,4 @@
-//! How consumers come and go, share, pull, and settle many messages at once.
+//! Consumers: attaching, leaving, sharing windows, pulling, and settling many messages at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +26,7 @@ fn sharing(subscription: &Arc<Subscription>, shared: &Arc<SharedWindow>) -> Cons
     consumer_with(subscription, u32::MAX, options)
 }
 
-/// Whether each message was delivered before.
+/// The body of each message, and whether it was delivered before.
 fn again(consumer: &Consumer) -> Vec<(String, bool)> {
     let got = receive(consumer).unwrap().into_iter();
     got.map(|got| (got.body, got.redelivered)).collect()
@@ -44,7 +44,7 @@ fn a_retired_consumer_settles_what_it_has_and_gets_nothing() {
     let first = consumer(&subscription, 10);
     world.publish("t", &["1", "2", "3"]);
     assert_eq!(bodies(&first).len(), 3);
-    // These are in its outbox.
+    // These stay in its outbox.
     world.publish("t", &["4", "5"]);
     assert_eq!(first.in_flight(), 5);
     first.retire();
@@ -88,7 +88,7 @@ fn what_a_clients_session_has_not_sent_goes_to_the_next_as_if_it_were_new() {
     let (first, next) = (consumer(&subscription, 10), consumer(&subscription, 10));
     world.publish("t", &["1", "2", "3"]);
     assert_eq!(bodies(&first).len(), 3);
-    // These are in its outbox.
+    // These stay in its outbox.
     world.publish("t", &["4", "5"]);
     first.retire_unseen(&[range(1, 2), range(7, 3)]);
     let got = receive(&next).unwrap();
@@ -134,7 +134,7 @@ fn who_retires_makes_room_for_others() {
     assert_eq!(bodies(&next), [""; 0]);
     active.retire();
     assert_eq!(bodies(&next), ["2"]);
-    // The limit of two counts those that are there.
+    // The limit of two consumers does not count the retired one.
     drop(single.attach(ConsumerOptions::default()).unwrap());
     drop((first, active));
     assert_eq!(again(&next), pairs(&[("1", true)]));
@@ -190,7 +190,7 @@ fn pulling_takes_the_highest_partition_and_skips_what_expired() {
     };
     let subscription = world.subscription_with("t", "s", options);
     world.publish("t", &["old"]);
-    // The housekeeping has not come yet.
+    // The housekeeping has not run since.
     world.clock.advance(5_000);
     world.publish("t", &["new"]);
     let pull = puller(&subscription);
@@ -198,7 +198,7 @@ fn pulling_takes_the_highest_partition_and_skips_what_expired() {
     assert_eq!(take_body(&pull), None);
 }
 
-/// Counts how often it is woken.
+/// Notes whether it was woken.
 #[derive(Default)]
 struct Flag(AtomicBool);
 
@@ -222,8 +222,8 @@ fn a_puller_waits_for_a_cold_read_and_no_longer() {
     let mut context = Context::from_waker(&waker);
     assert!(pull.poll_take(&mut context).is_pending());
     assert!(!flag.0.load(Ordering::SeqCst));
-    // A read under way: asking again changes nothing, another puller waits as well. None wakes
-    // itself or another: nothing has come.
+    // A read is under way: polling again changes nothing, and another puller waits too. Neither
+    // wakes itself or the other, because nothing has arrived.
     assert!(pull.poll_take(&mut context).is_pending());
     let other = puller(&subscription);
     assert_eq!(take(&other), None);
@@ -240,7 +240,7 @@ fn a_puller_waits_for_a_cold_read_and_no_longer() {
     assert_eq!((delivery.first, delivery.count), (1, 1));
     assert_eq!(take_body(&pull), None);
     assert_eq!(subscription.counts().in_flight, 2);
-    // A consumer that goes while it waits holds nothing.
+    // A consumer that leaves while it waits has nothing in flight.
     drop((pull, other));
     assert_eq!(subscription.counts().depth, 2);
 }
@@ -265,7 +265,7 @@ fn messages_are_settled_when_an_automatic_consumer_takes_them() {
         (0, 200, 0)
     );
     assert_eq!(subscription.floor(0), Some(200));
-    // Messages that it has not taken are not lost with it, and were not delivered.
+    // Messages that it has not taken are requeued, and count as never delivered.
     world.publish("t", &["late"]);
     drop(first);
     let second = consumer_with(&subscription, u32::MAX, options());
@@ -299,7 +299,7 @@ fn a_consumer_that_is_not_active_may_share_a_window_with_room() {
     let active = consumer(&subscription, 1);
     let shared = SharedWindow::new(5);
     let other = sharing(&subscription, &shared);
-    // It comes back: nobody looks again and again for whom there is nothing.
+    // The publish returns: dispatch does not loop over an inactive consumer that has free slots.
     world.publish("t", &["1", "2", "3"]);
     assert_eq!(bodies(&active), ["1"]);
     assert_eq!(shared.in_flight(), 0);
@@ -307,8 +307,8 @@ fn a_consumer_that_is_not_active_may_share_a_window_with_room() {
     assert_eq!(bodies(&other), ["1", "2", "3"]);
 }
 
-/// A consumer that has freed a place does not take it while others wait: RabbitMQ gives three
-/// queues of a channel with a prefetch of 1 a third each.
+/// A consumer that releases a slot does not take it again while others wait. RabbitMQ serves three
+/// queues of a channel with a prefetch of 1 equally.
 #[test]
 fn a_shared_window_goes_round() {
     for others_each in [0, 100] {
@@ -317,7 +317,7 @@ fn a_shared_window_goes_round() {
         let shared = SharedWindow::new(1);
         let consumers = topics.map(|topic| {
             let subscription = world.subscription(topic, "s");
-            // With many the ranking chooses.
+            // With many consumers the ranking is used.
             let others = (0..others_each).map(|_| consumer(&subscription, 0));
             let others: Vec<Consumer> = others.collect();
             (sharing(&subscription, &shared), others)
@@ -355,7 +355,7 @@ fn a_shared_window_counts_the_consumers_of_all_subscriptions() {
     assert_eq!(bodies(&of_a), ["1", "2"]);
     assert_eq!(bodies(&of_b), ["3"]);
     assert_eq!(shared.in_flight(), 3);
-    // Room that the one subscription makes is the other's.
+    // A slot that one subscription's consumer releases goes to the other subscription.
     of_a.ack_ranges(&[range(0, 1)], |_, _| {});
     assert_eq!(bodies(&of_b), ["4"]);
     of_a.nack_ranges(&[range(1, 1)]);
@@ -365,7 +365,7 @@ fn a_shared_window_counts_the_consumers_of_all_subscriptions() {
     let both = [bodies(&of_a), bodies(&of_b)].concat();
     assert_eq!(both.len(), 2, "{both:?}");
     assert_eq!(shared.in_flight(), 5);
-    // A window of its own counts too, and so does leaving.
+    // The consumer's own window counts too, and a consumer that leaves releases its slots.
     shared.set(0);
     of_b.set_window(1);
     drop(of_b);
@@ -413,10 +413,10 @@ fn ranges_are_settled_together_and_what_is_not_held_is_told() {
             settled.map(|settled| settled.attempts),
         ));
     });
-    // They came back to it at once: those are second deliveries.
+    // The requeued messages came back to it at once, so these are second deliveries.
     let expected = [(90, 10, Some(1)), (100, 100, Some(2)), (200, 10, Some(1))];
     assert_eq!(told[..3], expected);
-    // Offsets end there.
+    // The range ends at the highest offset, so it has no messages.
     assert_eq!(told.len(), 3);
     assert_eq!(subscription.counts().in_flight, 180);
     first.set_window(0);
@@ -437,7 +437,7 @@ fn ranges_are_settled_together_and_what_is_not_held_is_told() {
     expected.extend(&all[290..]);
     expected.push("5");
     assert_eq!(dead, expected);
-    // All of one tick are one batch.
+    // All dead letters of one tick are one batch.
     let letters = world.topic("t.dead").partition(0).unwrap();
     let cloverleaf_log::Read::Batches(batches) = letters.read(0, 1 << 20) else {
         panic!("not there")
@@ -454,7 +454,7 @@ fn fill_first_gives_all_to_one_until_its_window_is_used_up() {
     };
     let subscription = world.subscription_with("t", "s", options);
     let both = [consumer(&subscription, 25), consumer(&subscription, 25)];
-    // The job of seed 003: 25 messages, published one by one, two consumers.
+    // The job of seed 003: 25 messages, published one by one, for two consumers.
     for n in 0..25 {
         world.publish("t", &[&n.to_string()]);
     }
@@ -465,7 +465,7 @@ fn fill_first_gives_all_to_one_until_its_window_is_used_up() {
     let mut counts = both.each_ref().map(|c| receive(c).unwrap().len());
     counts.sort_unstable();
     assert_eq!(counts, [0, 3]);
-    // Priority goes before it.
+    // Priority goes before the policy.
     let high = ConsumerOptions {
         priority: 1,
         ..ConsumerOptions::default()

@@ -1,9 +1,10 @@
-//! Kills and power losses, over many seeds, for log, cursors and catalog together.
+//! Kills and power losses over many seeds, for log, cursors and catalog together.
 //!
 //! Messages that were answered in the class disk survive any power loss, those that were answered
-//! in the class kernel survive any kill; nothing is invented, no offset is used twice, order is
-//! kept, and what a consumer has seen once is called redelivered for ever. More seeds:
-//! `CLOVERLEAF_SEEDS=100000 cargo test -p cloverleaf-broker --test crashes --release`.
+//! in the class kernel survive any kill; no message appears from nowhere, no offset is used twice,
+//! order is kept, and a message that a consumer has seen is always flagged as redelivered
+//! afterwards. More seeds: `CLOVERLEAF_SEEDS=100000 cargo test -p cloverleaf-broker --test crashes
+//! --release`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -15,7 +16,7 @@ use cloverleaf_broker::{Consumer, MessageRange, Published, SubscriptionOptions};
 use cloverleaf_log::Durability;
 use uuid::Uuid;
 
-/// A publish whose answer is awaited.
+/// A publish whose answer is pending.
 struct Waiting {
     topic: usize,
     numbers: Vec<u64>,
@@ -42,11 +43,11 @@ struct Run {
     held: BTreeMap<(usize, &'static str), Vec<Got>>,
     waiting: Vec<Waiting>,
     next_number: u64,
-    /// Which topic a number was published to, for "none invented".
+    /// Which topic a number was published to: checks that no message appears from nowhere.
     published: BTreeMap<u64, usize>,
-    /// Which number was seen at an offset, for "no offset twice".
+    /// Which number was seen at an offset: checks that no offset is used twice.
     seen: BTreeMap<(Uuid, u32, u64), u64>,
-    /// The messages that some consumer of a subscription was given.
+    /// The messages that were delivered to a consumer of a subscription.
     handed: BTreeSet<(usize, &'static str, u64)>,
 }
 
@@ -193,7 +194,7 @@ impl Run {
         }
     }
 
-    /// A consumer is cancelled, and leaves some time after that.
+    /// Retires a consumer and drops it some time later.
     fn replace_consumer(&mut self) {
         let Some(key) = self.consumers.keys().next_back().copied() else {
             return;
@@ -230,7 +231,7 @@ impl Run {
             let found = self.world.broker.topic(&self.topics[*topic]);
             let found = found.and_then(|topic| topic.subscription(name));
             if found.is_none() {
-                // Only a definition that no durable answer followed may vanish.
+                // Only a definition that no durable answer followed may be lost.
                 assert!(power, "a kill took {name} of topic {topic}");
                 assert!(
                     owed.answered.is_empty(),
@@ -241,7 +242,7 @@ impl Run {
         }
         for key in gone {
             self.owed.remove(&key);
-            // A later subscription of that name has delivered nothing.
+            // A later subscription with that name starts without deliveries.
             self.handed
                 .retain(|(topic, name, _)| (*topic, *name) != key);
         }
@@ -282,7 +283,7 @@ impl Run {
         self.collect_answers();
     }
 
-    /// Everything that is owed comes.
+    /// Every message that is owed arrives.
     fn finish(&mut self) {
         self.crash();
         self.world.advance(1_000);

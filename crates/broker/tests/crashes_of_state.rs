@@ -1,8 +1,8 @@
-//! Kills and power losses for what the journal alone holds: options, partitions, deleted records,
+//! Kills and power losses of state that only the journal has: options, partitions, deleted records,
 //! committed offsets, kept values.
 //!
-//! A change is in the kernel when its call returns: a kill takes none back. Power takes back the
-//! newest ones, never one from the middle, and none that was synced. More seeds:
+//! A change is in the kernel when its call returns, so a kill loses none. A power loss may lose the
+//! newest changes, but never one in the middle, and none that was synced. More seeds:
 //! `CLOVERLEAF_SEEDS=100000 cargo test -p cloverleaf-broker --test crashes_of_state --release`.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use uuid::Uuid;
 const GROUPS: [&str; 2] = ["g", "h"];
 const KEYS: [&str; 3] = ["k/0", "k/1", "k/2"];
 
-/// Everything that is looked at. Compared as a whole.
+/// The state that is compared, as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct State {
     retention_ms: Option<u64>,
@@ -30,7 +30,7 @@ struct Run {
     world: World,
     random: Random,
     topic: Uuid,
-    /// The state after each change since the last one that was synced, which is the first.
+    /// The state after the last synced change, followed by the state after each later change.
     history: Vec<State>,
     starts: u64,
 }
@@ -39,7 +39,7 @@ impl Run {
     fn new(seed: u64) -> Self {
         let world = World::new();
         let topic = world.topic("t");
-        // Offsets that groups have committed must not remove messages here.
+        // Otherwise retention would remove messages that groups have committed.
         let change = |options: &mut TopicOptions| options.retention.consumed = false;
         topic.set_options(change).unwrap();
         let topic = topic.id();
@@ -70,7 +70,7 @@ impl Run {
         State {
             retention_ms: topic.options().retention.ms,
             partitions: topic.partition_count(),
-            // The deletion itself cannot be seen, only that there is nothing.
+            // The deletion itself is not visible, only the missing messages are.
             deleted: self.history.last().unwrap().deleted,
             committed: offsets
                 .map(|c| ((c.group, c.partition), c.offset))
@@ -100,7 +100,7 @@ impl Run {
         let partition = u32::try_from(self.random.below(3)).unwrap();
         match self.random.below(8) {
             0 => {
-                // Long enough to remove nothing here.
+                // Long enough that retention removes nothing here.
                 let ms = Some((1 << 40) + self.random.below(9));
                 let change = |options: &mut TopicOptions| options.retention.ms = ms;
                 topic.set_options(change).unwrap();
@@ -115,7 +115,7 @@ impl Run {
                 let (start, end) = (log.start_offset(), log.written_end());
                 let before = start + self.random.below(end - start + 1);
                 let deletes = before > start;
-                // Further up, if there is a hole.
+                // The start may be higher, if there is a hole.
                 let start = topic.delete_records(0, before).unwrap();
                 assert!(start >= before && log.start_offset() == start);
                 if deletes {
@@ -243,7 +243,7 @@ fn nothing_that_was_promised_is_taken_back() {
     }
 }
 
-/// A group of 10,000 partitions commits all of them again and again, beside nine others.
+/// A group commits the offsets of 10,000 partitions again and again, besides nine other groups.
 #[test]
 fn many_committed_offsets_stay_small_in_the_journal() {
     let mut world = World::new();

@@ -1,5 +1,5 @@
-//! Damage of the state journal: what it did not hit is there afterwards, nothing is skipped, no
-//! deleted topic comes back, and nothing of it goes without a trace.
+//! Damage of the state journal: entries that were not hit survive, no message is skipped, no
+//! deleted topic returns, and every damage is reported.
 //!
 //! More seeds: `CLOVERLEAF_SEEDS=5000 cargo test -p cloverleaf-broker --test all damage --release`.
 
@@ -33,7 +33,7 @@ pub(crate) fn write_file(disk: &SimDisk, path: &str, bytes: &[u8]) {
     mount.sync_dir("").unwrap();
 }
 
-/// The entries of a file that is whole, and where they are. (The layout is drawn in
+/// The entries of an undamaged file and their positions. (The layout is drawn in
 /// `log/src/journal/format.rs`.)
 fn entries(file: &[u8]) -> Vec<(Range<usize>, &[u8])> {
     let number = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap());
@@ -59,7 +59,7 @@ fn current(disk: &SimDisk) -> &'static str {
     newest.unwrap()
 }
 
-/// The entries of the current file that say something of `what`.
+/// The positions of the entries in the current file that contain `what`.
 pub(crate) fn entries_with(file: &[u8], what: &[u8]) -> Vec<Range<usize>> {
     let has = |payload: &[u8]| payload.windows(what.len()).any(|part| part == what);
     let all = entries(file).into_iter();
@@ -99,7 +99,7 @@ fn a_flipped_bit_costs_one_entry() {
         assert_eq!(names(&world), expected);
         assert_eq!(asides(&world.disk), ["state.0.damaged-1"]);
         assert_eq!(read_file(&world.disk, "state.0.damaged-1"), damaged);
-        // It is told until everything is written anew, and only then forgotten.
+        // The damage is reported until a new snapshot is written; only then it is forgotten.
         world.settle();
         world.kill_and_restart();
         assert_eq!(names(&world), expected);
@@ -127,7 +127,7 @@ fn a_topic_with_messages_is_named_by_its_folder() {
     let topic = world.broker.topic("orders").unwrap();
     assert_eq!(topic.id(), id);
     assert_eq!(topic.options().retention.ms, Some(1 << 40));
-    // The lost part of its progress may have been above its messages.
+    // The lost entries may have named offsets above its messages.
     assert!(topic.partition(0).unwrap().next_offset() > 1 << 20);
 }
 
@@ -169,7 +169,7 @@ fn a_lost_deletion_brings_no_topic_back_where_a_later_one_has_its_name() {
     world.kill_and_restart();
     assert_eq!(world.broker.topic("t").unwrap().id(), new);
     assert!(world.broker.topic_by_id(old).is_none());
-    // Nor later, when there is no other one.
+    // It does not return later either, when no topic has its name.
     world.broker.delete_topic("t").unwrap();
     world.settle();
     world.kill_and_restart();
@@ -183,7 +183,7 @@ fn a_topic_that_never_had_a_message_is_not_taken_for_a_deleted_one() {
         world.subscription(name, "s");
     }
     world.topic("hit");
-    // A client may commit what it likes, also where there is nothing.
+    // A client may commit any offset, even in an empty topic.
     let committed = Committed {
         group: "g".to_owned(),
         topic: world.topic("committed").id(),
@@ -195,7 +195,7 @@ fn a_topic_that_never_had_a_message_is_not_taken_for_a_deleted_one() {
     };
     world.broker.commit_offsets(vec![committed]).unwrap();
     world.settle();
-    // Their next offsets are raised, and they have no folders.
+    // The power loss raises their next offsets, and they have no folders.
     world.lose_power_and_restart(1);
     world.settle();
     let file = read_file(&world.disk, "state.0");
@@ -230,7 +230,7 @@ fn a_journal_that_is_gone_is_not_taken_for_a_new_one() {
             .iter()
             .for_each(|path| write_file(disk, path, &[7; 70_000]))
     };
-    // Within the header, of which a second copy is left out.
+    // The cut is within the header, before its second copy.
     let cut: Wreck = |disk| {
         for path in PATHS {
             let mut bytes = read_file(disk, path);
@@ -286,7 +286,7 @@ fn folders_that_cannot_name_themselves_are_a_reason_to_refuse() {
     for range in entries_with(&file, id.to_string().as_bytes()) {
         world.disk.corrupt("state.0", range.start as u64 + 30, b"#");
     }
-    // Twice: what the first start has done takes no evidence away.
+    // Twice: the first start must not destroy the evidence.
     for _ in 0..2 {
         world.disk.kill();
         let refused = try_open(&world.disk, &world.clock, &world.options);
@@ -311,7 +311,8 @@ fn folders_that_cannot_name_themselves_are_a_reason_to_refuse() {
     assert_eq!(names(&world), ["other".to_owned(), name]);
 }
 
-/// Damages a file whose first `used` bytes are in use; says which bytes of it may differ now.
+/// Damages a file whose first `used` bytes are in use. Returns the range of bytes that may differ
+/// now.
 pub(crate) fn damage(disk: &SimDisk, random: &mut Random, path: &str, used: usize) -> Range<usize> {
     let mut bytes = read_file(disk, path);
     let from = random.below(used as u64 + 1) as usize;
@@ -330,7 +331,7 @@ pub(crate) fn damage(disk: &SimDisk, random: &mut Random, path: &str, used: usiz
             return 0..usize::MAX;
         }
         4 => {
-            // A sector that was written elsewhere.
+            // A sector that was written to the wrong place.
             let from = from / 512 * 512;
             let other = random.below(used as u64 / 512 + 1) as usize * 512;
             if other + 512 <= bytes.len() && from + 512 <= bytes.len() {
@@ -352,7 +353,7 @@ pub(crate) fn damage(disk: &SimDisk, random: &mut Random, path: &str, used: usiz
     range
 }
 
-/// The known state of one topic.
+/// The expected state of one topic.
 #[derive(Debug, Clone, Default)]
 struct Known {
     name: String,
@@ -368,7 +369,7 @@ struct Run {
     topics: BTreeMap<Uuid, Known>,
     deleted: BTreeSet<Uuid>,
     kept: BTreeMap<String, Vec<u8>>,
-    /// Above every offset that was ever used.
+    /// The end of the used offsets of each topic.
     ends: BTreeMap<Uuid, u64>,
 }
 
@@ -387,7 +388,7 @@ impl Run {
     fn step(&mut self) {
         let name = format!("topic-{}", self.random.below(7));
         let known = self.world.broker.topic(&name);
-        // Names that differ at all times would hide what a clock that stands still can do.
+        // A clock that always advances would hide faults of a clock that stands still.
         self.world.clock.advance(self.random.below(2));
         match (self.random.below(12), known) {
             (0..3, None) => {
@@ -435,7 +436,7 @@ impl Run {
                 self.kept.insert(key, value);
             }
             (10, _) if self.random.one_in(6) => {
-                // Fills the journal, so that a snapshot is due.
+                // Fills the journal, so that it is replaced by a snapshot.
                 for round in 0..12u8 {
                     let filler = Some(vec![round; 4 << 10]);
                     self.world.broker.keep("filler", filler).unwrap();
@@ -494,7 +495,7 @@ impl Run {
             let mut all = entries(&whole).into_iter();
             all.any(|(range, _)| range.start >= end.max(hit.end))
         };
-        // At the end of a file that was not closed, zeros cannot be told from its end.
+        // At the end of a file that was not closed, zeros look like the end of the entries.
         let is_left = damaged.iter().any(|byte| *byte != 0);
         if is_left && first.is_some_and(|end| clean || is_followed(end)) {
             assert!(

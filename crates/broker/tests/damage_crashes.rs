@@ -1,5 +1,5 @@
-//! A crash in each disk operation of what a start does about damage, about a folder of an earlier
-//! format, and about a folder that is new; and of what a topic's folder is told.
+//! A crash in each disk operation of a start that handles damage, upgrades a folder of an earlier
+//! format, or creates a new folder; and of writing a topic's description into its folder.
 
 use std::fs;
 use std::io::IoSlice;
@@ -11,7 +11,8 @@ use crate::folders::check_folder;
 use cloverleaf_broker::{BrokerOptions, ManualClock, TopicOptions};
 use cloverleaf_log::{OpenMode, SimDisk, decode_topic_file};
 
-/// Lets the machine die in the n-th change of `work`, for each n, by kill and by power loss.
+/// Lets the machine die at the n-th change of the disk in `work`, for each n, by kill and by power
+/// loss.
 pub(crate) fn crash_everywhere(
     changes_min: u64,
     prepare: impl Fn() -> World,
@@ -38,7 +39,7 @@ pub(crate) fn crash_everywhere(
     }
 }
 
-/// Opens, and lets everything settle. `false`: the disk died.
+/// Opens the broker and lets it settle. `false`: the disk died.
 pub(crate) fn open_and_settle(world: &World) -> bool {
     let Ok((log, broker)) = try_open(&world.disk, &world.clock, &world.options) else {
         return false;
@@ -50,8 +51,8 @@ pub(crate) fn open_and_settle(world: &World) -> bool {
     broker.sync_definitions().is_ok()
 }
 
-/// Three topics; the one in the middle has its definition in the journal alone. The journal has
-/// been replaced by a snapshot if `snapshot`.
+/// Three topics. The one in the middle has no messages, so only the journal has its definition.
+/// `snapshot`: the journal has been replaced by a snapshot.
 fn world_with_topics(snapshot: bool) -> World {
     let world = World::new();
     for name in ["a", "b", "c"] {
@@ -75,7 +76,7 @@ fn world_with_topics(snapshot: bool) -> World {
         }
         world.advance(2_000);
     }
-    // An entry that says that those before it were synced.
+    // This entry records that the entries before it were synced.
     world.advance(2_000);
     world.broker.keep("key", Some(b"value".to_vec())).unwrap();
     world.log.sync_all().unwrap();
@@ -261,7 +262,7 @@ fn a_folder_of_a_later_format_is_refused_by_both_its_numbers() {
         disk.mount().open("state.0", OpenMode::Existing).is_err(),
         "nothing was written"
     );
-    // One that is damaged is none of theirs.
+    // A damaged format file is not taken for a later format.
     let mut world = World::new();
     world.topic("t");
     world.disk.corrupt("format", 3, b"#");

@@ -1,5 +1,5 @@
-//! Deleting topics: whatever crashes, no deleted topic comes back, none loses messages without
-//! being deleted, a new one of the same name loses nothing, and no folder is left for ever.
+//! Deleting topics: over any crash, no deleted topic returns, no topic loses messages without being
+//! deleted, a new topic of the same name loses nothing, and no folder stays forever.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -14,13 +14,13 @@ use uuid::Uuid;
 /// The answers that a run got before the disk died.
 #[derive(Debug, Default)]
 struct Told {
-    /// The deletion was answered, and is to survive a kill.
+    /// The deletion was answered, so it must survive a kill.
     deleted: bool,
-    /// It was answered as synced.
+    /// The deletion was synced, so it must survive a power loss.
     delete_synced: bool,
     /// The new topic's id.
     new: Option<Uuid>,
-    /// The message in it was answered in the class disk.
+    /// The message in the new topic was answered in the class *disk*.
     new_synced: bool,
 }
 
@@ -33,7 +33,7 @@ fn options() -> TopicOptions {
     options
 }
 
-/// Publishes to each partition; says whether all is answered in the class disk.
+/// Publishes to each partition. Returns whether all publishes were answered in the class *disk*.
 fn publish(world: &World, topic: Uuid, text: &str) -> bool {
     let Some(topic) = world.broker.topic_by_id(topic) else {
         return false;
@@ -51,7 +51,7 @@ fn publish(world: &World, topic: Uuid, text: &str) -> bool {
     all
 }
 
-/// Messages in all partitions.
+/// The number of batches in all partitions.
 fn messages(world: &World, topic: Uuid) -> usize {
     let topic = world.broker.topic_by_id(topic).unwrap();
     let stored = |partition| {
@@ -73,20 +73,20 @@ fn folders(world: &World) -> BTreeSet<String> {
 /// Fills the journal, so that the housekeeping replaces it by a snapshot.
 fn force_snapshot(world: &World) {
     for round in 0..12u8 {
-        // It fails when the disk is dead.
+        // It fails if the disk has died.
         let _ = world.broker.keep("filler", Some(vec![round; 12 << 10]));
     }
     world.clock.advance(2_000);
     world.broker.tick();
 }
 
-/// The events between the deletion and the removal of the files.
+/// What happens between the deletion and the removal of the files.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Between {
     Nothing,
     Sync,
     SyncAndSnapshot,
-    /// The removal itself, and a snapshot before anything else syncs the folder.
+    /// The removal itself, then a snapshot before anything else syncs the folder.
     Removal,
 }
 
@@ -147,7 +147,7 @@ fn check(world: &World, old: Uuid, told: &Told, power: bool) {
             assert_eq!(messages(world, new), 3, "{context}");
         }
     }
-    // The next start removes the files that a crash has left.
+    // The next start removes files that a crash has left.
     world.settle();
     let is_known = world.broker.topic_by_id(old).is_some();
     let is_left = folders(world).contains(&old.to_string());
@@ -173,7 +173,7 @@ fn crash_everywhere(between: Between) {
             }
             came_back += u64::from(world.broker.topic_by_id(old).is_some());
             check(&world, old, &told, power);
-            // And once more: nothing that was removed is found again.
+            // Once more: nothing that was removed is found again.
             world.lose_power_and_restart(changes + 1);
             check(&world, old, &told, power);
         }

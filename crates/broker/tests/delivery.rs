@@ -1,4 +1,4 @@
-//! Delivery: which consumer gets which message, when, and what becomes of it.
+//! Delivery: which consumer gets which message, when, and how it ends.
 
 use crate::common::{World, ack_all, bodies, consumer, consumer_with, poll, receive};
 use cloverleaf_broker::{
@@ -81,11 +81,11 @@ fn the_load_is_spread_by_fewest_in_flight() {
         .map(|c| receive(c).unwrap().len())
         .collect();
     assert_eq!(counts, [10, 10, 10, 10]);
-    // One consumer finishes early: it gets the next ones.
+    // A consumer without messages in flight gets the next ones.
     let idle = consumer(&subscription, 100);
     world.publish("t", &["m"; 10]);
     assert_eq!(receive(&idle).unwrap().len(), 10);
-    // One message at a time goes round.
+    // Single messages are distributed in turn.
     for _ in 0..5 {
         world.publish("t", &["m"]);
     }
@@ -155,7 +155,7 @@ fn a_deadline_gives_the_message_to_another_and_an_extension_moves_it() {
     assert_eq!((again[0].body.as_str(), again[0].attempts), ("b", 2));
     assert_eq!(first.ack(got[1].id), Err(NotInFlight));
     second.ack(again[0].id).unwrap();
-    // The second extension ends at the longest time that a message may be held.
+    // The second extension is cut at the longest ack wait.
     world.advance(700);
     first.extend(got[0].id).unwrap();
     world.advance(600);
@@ -280,7 +280,7 @@ fn a_delayed_publish_appears_in_time_and_survives_a_restart() {
     assert_eq!(subscription.stats().depth, 0);
     world.advance(600);
     assert_eq!(bodies(&consumer(&subscription, 10)), ["sooner"]);
-    // The move is acknowledged in the schedule, and that is written down.
+    // The move is acknowledged in the schedule topic, and that is in the journal.
     world.advance(20);
     world.kill_and_restart();
     world.advance(4_000);
@@ -313,15 +313,15 @@ fn what_waits_for_a_topic_is_counted_also_after_a_restart() {
     world.settle();
     assert_eq!(counts(&world), (3, 1));
     assert_eq!(subscription.stats().delayed, 0);
-    // It is published when it is told, and not once more when it comes.
+    // It counts as published when the delayed publish is accepted, and not again when it is moved.
     assert_eq!(world.topic("t").message_count(), 3);
     world.advance(1_000);
     world.settle();
     assert_eq!(counts(&world), (2, 1));
     assert_eq!(world.topic("t").message_count(), 3);
     world.advance(20);
-    // In order, so with a snapshot of what waits; and in none. One that is due meanwhile counts
-    // until it comes.
+    // An orderly restart, so with a snapshot of the delayed messages. A message that is due in the
+    // meantime counts as scheduled until it is moved.
     world.restart();
     world.settle();
     assert_eq!(counts(&world), (2, 1));
@@ -476,7 +476,7 @@ fn ephemeral_ones_go_with_their_last_user() {
     topic
         .publish(world.batch(&["1", "2", "3", "4", "5"]), Durability::None)
         .unwrap();
-    // One in flight or dropped, and no more than three that wait.
+    // One is in flight or dropped; at most three wait.
     assert!(subscription.stats().depth <= 3);
     drop(only);
     world.settle();

@@ -1,10 +1,11 @@
-//! Data folders as each format has left them: they open, and all that is in them is there.
+//! Data folders of each format version: they open, and everything in them is there.
 //!
-//! A folder is written once, by `write_folder`, and kept for good under `tests/folders`. To write
-//! that of a new format: `CLOVERLEAF_WRITE_FOLDER=tests/folders/format-N`, and this test.
+//! A folder is written once, by `write_folder`, and stays under `tests/folders` permanently. To
+//! write the folder of a new format, run this test with
+//! `CLOVERLEAF_WRITE_FOLDER=tests/folders/format-N`.
 //!
-//! A busy folder was written by a program of that format, and by clients of all three protocols,
-//! and killed while they published (`pack.rs`).
+//! A *busy* folder was written by a broker of that format under load from clients of all three
+//! protocols, and killed during the load (`pack.rs`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -73,7 +74,7 @@ fn write_folder(folder: &Path) {
     let billing = orders.subscription_or_create("billing", options).unwrap();
     let reader = consumer(&billing, 100);
     let mut got = receive(&reader).unwrap();
-    // All of partition 0, and some of partition 1.
+    // All messages of partition 0, and some of partition 1.
     got.retain(|got| got.id.partition == 0 || (got.id.partition == 1 && got.id.offset != 1));
     ack_all(&reader, &got);
     let committed = Committed {
@@ -171,7 +172,7 @@ fn copy_folder(from: &Path, to: &Path) {
     }
 }
 
-/// Opens a copy, twice.
+/// Opens a copy of the folder, twice.
 fn check_kept(format: &str) {
     let kept = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/folders")
@@ -183,7 +184,7 @@ fn check_kept(format: &str) {
         check_folder(&broker);
         assert!(broker.starts() >= 2 + start, "{report:?}");
         close(&log, &broker);
-        // An earlier state beside the current one would be taken for it, should that be lost.
+        // An outdated state file beside the current one would be used if the current one were lost.
         for path in ["state.0", "state.1"] {
             let bytes = fs::read(folder.path().join(path)).unwrap();
             assert_ne!(&bytes[..8], b"CLOVERJ1", "{path}");
@@ -191,7 +192,7 @@ fn check_kept(format: &str) {
     }
 }
 
-/// How many messages of a subscription wait, and how many are delayed.
+/// The number of a subscription's waiting messages, and of its delayed ones.
 fn waiting(broker: &Broker, topic: &str, subscription: &str) -> (u64, u64) {
     let topic = broker.topic(topic).unwrap();
     let stats = topic.subscription(subscription).unwrap().stats();
@@ -199,7 +200,7 @@ fn waiting(broker: &Broker, topic: &str, subscription: &str) -> (u64, u64) {
     (stats.depth, stats.delayed)
 }
 
-/// The descriptions in the topics' folders, by folder.
+/// The descriptions in the topics' folders, by path.
 fn descriptions(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let folders = fs::read_dir(folder.join("topics")).unwrap();
     let files = folders.map(|entry| entry.unwrap().path().join("topic"));
@@ -217,7 +218,7 @@ fn the_folder_of_a_busy_broker_of_format_2_opens_and_stays_as_it_is() {
     let before = descriptions(folder.path());
     for _ in 0..2 {
         let (log, broker, report) = open(folder.path());
-        // The schedule counts what waits in it.
+        // The schedule topic counts its delayed messages.
         broker.tick();
         let names: Vec<String> = broker
             .topics()
@@ -239,13 +240,14 @@ fn the_folder_of_a_busy_broker_of_format_2_opens_and_stays_as_it_is() {
         assert_eq!(names, expected, "{report:?}");
         let all = broker.all_topics();
         assert!(all.iter().all(|it| it.full_name().namespace.is_default()));
-        // Of 20 messages 7 were acknowledged, 12 in flight; one was given back for an hour.
+        // Of 20 messages 7 were acknowledged, 12 were in flight, and one was requeued with a delay
+        // of an hour.
         assert_eq!(waiting(&broker, "orders", "billing"), (12, 1));
         assert_eq!(waiting(&broker, "orders", "mail"), (20, 0));
         let orders = broker.topic("orders").unwrap();
         assert_eq!(orders.scheduled(), 1);
         assert!(broker.topic("held").unwrap().is_paused());
-        // Of 6 messages one was acknowledged, two died.
+        // Of 6 messages one was acknowledged and two were dead-lettered.
         assert_eq!(waiting(&broker, "work", "queue"), (3, 0));
         assert_eq!(waiting(&broker, "dead", "queue"), (2, 0));
         let urgent = broker.topic("urgent").unwrap();
@@ -255,13 +257,13 @@ fn the_folder_of_a_busy_broker_of_format_2_opens_and_stays_as_it_is() {
         assert_eq!(messages(&broker, "urgent", 3), ["price-3", "price-7"]);
         assert_eq!(broker.kept_under("amqp/exchange/").len(), 2);
         assert_eq!(broker.kept_under("amqp/binding/").len(), 3);
-        // The messages that clients knew to be stored when it was killed.
+        // At least the messages that clients had confirmed when the broker was killed.
         assert!(messages(&broker, "busy.nsq", 0).len() >= 1051);
         assert!(messages(&broker, "busy.kafka", 0).len() >= 438);
         assert!(messages(&broker, "busy.amqp", 0).len() >= 895);
         let events = broker.topic("events").unwrap();
         let committed = broker.committed_offsets("readers");
-        // The client counted the end of its note in.
+        // The client's length of the metadata included its terminating zero.
         let offsets: Vec<(u32, u64, &str)> = committed
             .iter()
             .map(|it| (it.partition, it.offset, it.metadata.as_str()))
@@ -271,7 +273,7 @@ fn the_folder_of_a_busy_broker_of_format_2_opens_and_stays_as_it_is() {
         assert_eq!(broker.kept_under("kafka-group/").len(), 1);
         let state = broker.topic("state").unwrap();
         assert!(state.options().compaction.is_some());
-        // Compacted once at least: each of 40 rounds wrote 5.
+        // Compacted at least once: 40 rounds wrote 5 messages each.
         let left = messages(&broker, "state", 0);
         assert!((5..200).contains(&left.len()), "{}", left.len());
         close(&log, &broker);

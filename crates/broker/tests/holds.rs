@@ -1,4 +1,4 @@
-//! Holds: which consumer held which messages when, as the timeline draws it.
+//! Holds: which consumer had which messages in flight, and when, as the timeline shows it.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn connected(subscription: &Arc<Subscription>, window: u32, connection: u64) -> 
     consumer_with(subscription, window, options)
 }
 
-/// First offset, count, published, delivered, ended (in ms since the start), deliveries, end.
+/// First offset, count, published, delivered, ended (in ms since the start), attempts, end.
 type Seen = (u64, u32, u64, u64, u64, u16, HoldEnd);
 
 fn seen(hold: &Hold) -> Seen {
@@ -44,7 +44,8 @@ fn holds_of(all: &[ConsumerHolds], connection: u64) -> Vec<Seen> {
     of.next().unwrap().holds.iter().map(seen).collect()
 }
 
-/// Seed 003: one takes eight jobs and does them one after the other, while another gets none.
+/// Seed 003: one consumer takes all jobs and does them one after the other, while another gets
+/// none.
 #[test]
 fn a_hoarder_holds_its_messages_from_delivery_to_acknowledgement() {
     let world = World::new();
@@ -73,7 +74,7 @@ fn a_hoarder_holds_its_messages_from_delivery_to_acknowledgement() {
     assert_eq!(holds_of(&all, 1), expected);
     assert_eq!(holds_of(&all, 2), []);
     assert_eq!((all[0].label.as_str(), all[0].window), ("c1", 50));
-    // Deliveries that ended before are not asked for; those in flight always are.
+    // Only deliveries that ended since then are returned, plus those in flight.
     let since = subscription.holds((START_MS + 50_000) * 1000);
     assert_eq!(holds_of(&since, 1).len(), 2);
 }
@@ -93,16 +94,16 @@ fn deliveries_go_on_while_the_holds_of_many_are_told() {
         .collect();
     let mut told = Vec::new();
     subscription.each_hold(0, |seen| {
-        // Each of these needs the lock of the subscription.
+        // Each of these calls needs the subscription's lock.
         if told.is_empty() {
             world.advance(10);
             consumers[1].as_ref().unwrap().ack(jobs[1]).unwrap();
-            // One leaves that is still to be told of.
+            // A consumer leaves before it is reported.
             drop(consumers[2].take());
         }
         told.push((seen.connection, seen.is_attached, seen.holds.len()));
     });
-    // The second has got the next one.
+    // The second consumer has got the next message.
     assert_eq!(told, [(1, true, 1), (2, true, 2), (3, false, 1)]);
     assert_eq!(subscription.holds(0).len(), 3);
 }
@@ -142,7 +143,7 @@ fn every_end_has_its_name() {
     consumer.reject(got[1].id).unwrap();
     consumer.set_window(0);
     world.advance(4_500);
-    // Those that are left, and the first, which was delivered again, are not answered in time.
+    // The remaining messages time out, and so does the first one, which was delivered again.
     let other = connected(&subscription, 2, 2);
     let again = receive(&other).unwrap();
     assert_eq!(again.len(), 2);
@@ -196,7 +197,7 @@ fn what_is_left_of_many_is_told_where_it_stands() {
     consumer.set_window(0);
     world.advance(4_500);
     assert_eq!(places(HoldEnd::TimedOut), left);
-    // The work was done, but too late; what was done in time is not late.
+    // The work was done too late for these; messages acknowledged in time are not reported as late.
     let ids: Vec<_> = [9, 1, 4, 2, 6].map(|place| got[place].id).into();
     let mut late = Vec::new();
     consumer.ack_many(&ids, |id, settled, late_us| {
@@ -236,7 +237,7 @@ fn no_message_is_missing_from_the_figures_above_the_pace() {
             world.publish("t", &["x", "y"]);
             world.settle();
             published += 2;
-            // Every other one, so that no two are one piece.
+            // Acknowledged in reverse order, so that each message is a hold of its own.
             let got = receive(&consumer).unwrap();
             consumer.ack(got[1].id).unwrap();
             consumer.ack(got[0].id).unwrap();

@@ -1,4 +1,4 @@
-//! Queues that are too long or too old: what goes, when, and where to.
+//! Length and age limits of queues: which messages are dropped, when, and where they go.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use cloverleaf_broker::{
 };
 use cloverleaf_log::{BatchBuilder, Codec, Durability};
 
-/// A queue whose messages live so long; dead ones go to `dead`.
+/// A queue whose messages expire after `ttl_ms`; dead letters go to `dead`.
 fn aging(world: &World, ttl_ms: u64) -> Arc<Subscription> {
     let options = SubscriptionOptions {
         message_ttl_ms: Some(ttl_ms),
@@ -57,7 +57,7 @@ fn messages_expire_without_a_consumer_and_are_dead_lettered() {
     assert!(dead[0].headers.contains(&reason));
     world.advance(600);
     assert_eq!(subscription.counts().depth, 0);
-    // An empty queue hears of the next one.
+    // An empty queue sets the timer for the next message.
     world.publish("q", &["4"]);
     world.advance(1_000);
     assert_eq!(subscription.counts().depth, 0);
@@ -71,7 +71,7 @@ fn the_sooner_of_both_times_counts_and_only_the_head_goes() {
     expiring_at(&world, "long", 60_000);
     expiring_at(&world, "short", 1_000);
     world.advance(1_500);
-    // It is over, and behind one that is not.
+    // The second message has expired, but the first one, which has not, is ahead of it.
     assert_eq!(subscription.counts().depth, 2);
     world.advance(3_500);
     assert_eq!(subscription.counts().depth, 0);
@@ -98,7 +98,7 @@ fn requeued_messages_expire_too_and_those_in_flight_do_not() {
         (0, 1)
     );
     assert_eq!(bodies_of(&letters(&world)), ["2", "3"]);
-    // One that comes back too late goes at once.
+    // A message that is requeued after its expiry is dropped at once.
     first.nack(got[0].id, 0).unwrap();
     assert_eq!(subscription.counts().depth, 0);
     assert_eq!(bodies_of(&letters(&world)), ["1"]);
@@ -133,7 +133,7 @@ fn expiry_goes_on_after_a_restart_and_after_cold_reads() {
     world.advance(1);
     world.settle();
     assert_eq!(world.subscription("q", "s").counts().depth, 0);
-    // That they are dealt with is written down.
+    // The journal has that they are settled.
     world.advance(20);
     world.kill_and_restart();
     world.settle();
@@ -193,7 +193,7 @@ fn many_expired_messages_do_not_hold_up_the_broker_and_all_go() {
         world.publish("q", &[body.as_str(); 100]);
     }
     world.clock.advance(1_000);
-    // Each go is bounded, and so is the number of letters under way.
+    // Each dispatch is limited, and so is the number of dead letters under way.
     for _ in 0..60 {
         world.advance(2);
     }
@@ -251,7 +251,7 @@ fn a_queue_drops_its_head_when_its_bodies_are_too_large() {
     assert_eq!(bodies_of(&letters(&world)), ["aaaa"]);
     world.publish("q", &["eeeeeeeeee"]);
     assert_eq!(subscription.counts().depth, 1);
-    // Larger than the queue: nothing stays.
+    // Larger than the limit: no message stays.
     world.publish("q", &["ffffffffffff"]);
     assert_eq!(subscription.counts().depth, 0);
     assert_eq!(
@@ -259,13 +259,13 @@ fn a_queue_drops_its_head_when_its_bodies_are_too_large() {
         ["bbbb", "cc", "d", "eeeeeeeeee", "ffffffffffff"]
     );
 
-    // Consumers with room come first.
+    // Consumers with free slots get messages before the limit applies.
     let taking = consumer(&subscription, 3);
     world.publish("q", &["111111", "222222", "333333", "444444", "5555"]);
     let got = receive(&taking).unwrap();
     assert_eq!(bodies_of(&got), ["111111", "222222", "333333"]);
     assert_eq!(subscription.counts().depth, 2);
-    // A message that comes back counts, and stands at the head.
+    // A requeued message counts, and is at the head.
     taking.set_window(0);
     taking.nack(got[1].id, 0).unwrap();
     assert_eq!(bodies_of(&letters(&world)), ["222222"]);
@@ -294,7 +294,7 @@ fn a_queue_refuses_when_its_bodies_are_too_large() {
     assert_eq!(bodies(&taking), ["123456"]);
     publish(&["123456"]).unwrap();
     assert!(publish(&["1"]).is_err());
-    // A publish that fails leaves no trace: this batch is larger than the topic takes.
+    // A failed publish is not counted: this batch is larger than the topic allows.
     let small = |options: &mut TopicOptions| options.batch_bytes_max = Some(100);
     world.topic("q").set_options(small).unwrap();
     drop(taking);
@@ -335,7 +335,7 @@ fn the_bytes_of_a_backlog_are_counted_at_the_start() {
         ..TopicOptions::default()
     };
     let topic = world.broker.topic_or_create("q", options).unwrap();
-    // Compressed ones count as what they hold, whoever published them.
+    // Compressed messages count with their inflated size, whoever published them.
     let mut builder = BatchBuilder::with_capacity(100, 1_700_000_000_000);
     builder.push(None, Some(&[b'z'; 1_000]), &[]);
     let compressed = builder.finish().compress(Codec::Zstd).unwrap();
@@ -350,7 +350,7 @@ fn the_bytes_of_a_backlog_are_counted_at_the_start() {
         );
     }
     drop(topic);
-    // Twelve times a thousand bytes.
+    // Twelve messages of a thousand bytes.
     let subscription = limited(&world, 12_000, Overflow::DropHead);
     assert_eq!(subscription.counts().depth, 12);
     let holding = consumer(&subscription, 2);
@@ -369,7 +369,7 @@ fn the_bytes_of_a_backlog_are_counted_at_the_start() {
     assert_eq!(letters(&world).len(), 1);
     world.topic("q").delete_subscription("s").unwrap();
 
-    // A limit far below the backlog: what is older than that goes, without being counted.
+    // A limit far below the backlog: older messages are dropped without being counted.
     let small = || TopicOptions {
         segment_bytes: Some(4_096),
         ..TopicOptions::default()

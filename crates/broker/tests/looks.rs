@@ -1,4 +1,5 @@
-//! A subscription as the doctor looks at it: who has room, and who only waits for its turn.
+//! A subscription as the doctor sees it: which consumers may get more messages, and which wait for
+//! their turn.
 
 use std::sync::Arc;
 

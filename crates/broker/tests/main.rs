@@ -1,4 +1,4 @@
-//! All integration tests of this crate in one binary, which is linked once.
+//! All integration tests of this crate, in one binary.
 
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 

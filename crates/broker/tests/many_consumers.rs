@@ -1,4 +1,4 @@
-//! Many consumers of one subscription are ranked, few are looked at one by one: both get the same.
+//! Many consumers are ranked, few are compared one by one: both ways choose the same consumers.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use cloverleaf_broker::{
 
 const CONSUMERS: u64 = 7;
 
-/// A subscription whose first consumers only pull: with enough of them the others are ranked.
+/// A subscription whose first consumers only pull: enough of them switch the ranking on.
 struct Side {
     world: World,
     subscription: Arc<Subscription>,
@@ -38,7 +38,8 @@ impl Side {
         }
     }
 
-    /// One step, the same for the same numbers. Says what came of it.
+    /// Runs one random step, the same for equal random numbers. Returns the deliveries of each
+    /// consumer.
     fn step(&mut self, random: &mut Random, policies: bool) -> Vec<Option<Vec<String>>> {
         let which = usize::try_from(random.below(CONSUMERS)).unwrap();
         let (what, number) = (random.below(10), random.below(6));

@@ -1,4 +1,4 @@
-//! Ten thousand queues: made in seconds, small, and without a file each.
+//! Ten thousand queues: created within seconds, small in memory, and without a file each.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ fn resident_bytes() -> u64 {
     kilobytes.parse::<u64>().unwrap() * 1024
 }
 
-/// CPU time of this process, all its threads: what other programs do meanwhile does not count.
+/// CPU time of this process, all threads: the load of other programs does not count.
 fn cpu_time() -> Duration {
     const TICKS_PER_SECOND: u64 = 100;
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
-    // Behind the program's name, which is in brackets.
+    // The numbers after the program's name, which is in parentheses.
     let (_, rest) = stat.rsplit_once(')').unwrap();
     let numbers = rest.split_whitespace().skip(11).take(2);
     let ticks: u64 = numbers.map(|it| it.parse::<u64>().unwrap()).sum();
@@ -44,8 +44,8 @@ fn open(folder: &tempfile::TempDir) -> (Log, Broker) {
     (log, broker)
 }
 
-/// Runs a test in a process of its own, where memory and CPU time are not those of other tests too;
-/// whether this is that process.
+/// Runs a test in a process of its own, so that other tests do not count in its memory and CPU
+/// time. Returns whether this is that process.
 fn has_process_of_its_own(test: &str) -> bool {
     const ALONE: &str = "CLOVERLEAF_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
@@ -63,7 +63,7 @@ fn has_process_of_its_own(test: &str) -> bool {
     false
 }
 
-/// Topics with a folder of their own.
+/// The number of topics with a folder.
 fn folders(folder: &tempfile::TempDir) -> usize {
     std::fs::read_dir(folder.path().join("topics")).map_or(0, Iterator::count)
 }
@@ -102,7 +102,7 @@ fn ten_thousand_queues_are_made_in_seconds_and_are_small() {
         "{QUEUES} queues: {took:?} of CPU time, {} KiB more",
         grown >> 10
     );
-    // Three seconds are for an optimized build.
+    // Three seconds apply to an optimized build.
     let took_max = Duration::from_secs(if cfg!(debug_assertions) { 20 } else { 3 });
     assert!(took < took_max, "{took:?}");
     assert!(grown < 100 << 20, "{grown} bytes");
@@ -116,7 +116,7 @@ fn ten_thousand_queues_are_made_in_seconds_and_are_small() {
         Durability::Kernel,
     );
     let published = published.unwrap();
-    // A disk that is slow is written to by a thread of the log.
+    // If the disk is slow, a thread of the log does the write.
     while !published.is_ready() {
         std::thread::yield_now();
     }

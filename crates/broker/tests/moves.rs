@@ -1,5 +1,5 @@
-//! Messages that the broker moves from one topic to another, dead letters and delayed ones, and
-//! crashes: after a kill as few come twice as of others, and no power loss takes one.
+//! Messages that the broker moves between topics (dead letters and delayed messages), over crashes:
+//! a kill duplicates only those of the last progress interval, and no power loss loses one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,9 +8,9 @@ use cloverleaf_broker::{Consumer, SubscriptionOptions};
 use cloverleaf_log::{Durability, OpenMode};
 
 const MESSAGES: u64 = 60;
-/// One message moves in each millisecond; progress is written down every ten.
+/// One message moves per millisecond, and progress is written every ten milliseconds.
 const TWICE_MAX: usize = 11;
-/// So seldom the disk syncs.
+/// Milliseconds between syncs of the disk.
 const SYNC_MS: u64 = 40;
 
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +19,8 @@ enum Kind {
     Delayed,
 }
 
-/// Messages that are on the disk, and have to move to "to". Of dead ones this holds all.
+/// A broker with synced messages that must move to "to". For dead letters, the returned consumer
+/// has all of them in flight.
 fn world(kind: Kind) -> (World, Option<Consumer>) {
     let world = World::new();
     let options = SubscriptionOptions {
@@ -45,8 +46,8 @@ fn world(kind: Kind) -> (World, Option<Consumer>) {
     (world, holder)
 }
 
-/// Lets a message move in each millisecond, until the disk dies after so many changes. Who reads
-/// acknowledges at once. Returns what was read: where each body lay.
+/// Moves one message per millisecond, until the disk dies after `changes`. With `reads`, a consumer
+/// of "to" acknowledges each message at once. Returns the offsets at which each body was read.
 fn go_on(world: &World, holder: Option<Consumer>, changes: u64, reads: bool) -> Places {
     world.disk.die_after(changes);
     let mut places = Places::new();
@@ -79,7 +80,7 @@ fn read(reader: &Consumer, places: &mut Places) {
     }
 }
 
-/// Everything arrives. Of dead letters those that nobody has rejected are given up now.
+/// Lets every message arrive. Dead letters that were not rejected yet are rejected now.
 fn finish(world: &World, places: &mut Places) {
     let from = world.subscription("from", "s");
     let (from, to) = (consumer(&from, u32::MAX), world.subscription("to", "s"));
@@ -126,14 +127,15 @@ fn no_power_loss_takes_one() {
             for seed in 0..4 {
                 let (mut world, holder) = world(kind);
                 let mut places = go_on(&world, holder, changes, false);
-                // A message that a start after a kill takes for moved is not lost by the next power
+                // A message that a start after a kill counts as moved must survive the next power
                 // loss.
                 if seed % 2 == 1 {
                     world.kill_and_restart();
                     world.broker.tick();
                 }
                 world.lose_power_and_restart(seed);
-                // Nor what had moved in a boot before, by a kill in the next one.
+                // A power loss forgets moves that were not synced; a kill in the next boot must not
+                // restore them.
                 if seed >= 2 {
                     world.kill_and_restart();
                 }
@@ -143,8 +145,8 @@ fn no_power_loss_takes_one() {
     }
 }
 
-/// Where the newest messages may be gone though no power was lost, what had moved there is not
-/// taken for granted.
+/// If the newest messages of the destination may be lost without a power loss, moves to it do not
+/// count.
 #[test]
 fn what_has_moved_into_a_file_that_was_cut_moves_again() {
     for kind in [Kind::Dead, Kind::Delayed] {
@@ -157,7 +159,7 @@ fn what_has_moved_into_a_file_that_was_cut_moves_again() {
         file.set_len(0).unwrap();
         drop(file);
         world.kill_and_restart();
-        // Nor by a later start, which finds nothing to doubt.
+        // They do not count at a later start either, which finds nothing in doubt.
         world.publish("to", &["other"]);
         world.kill_and_restart();
         let mut places = Places::new();
@@ -169,13 +171,13 @@ fn what_has_moved_into_a_file_that_was_cut_moves_again() {
         let from = consumer(&world.subscription("from", "s"), u32::MAX);
         assert!(places.remove("other").is_some());
         let again = places.len() + receive(&from).unwrap().len();
-        // All since the last sync.
+        // All messages since the last sync.
         assert_eq!(again as u64, MESSAGES - SYNC_MS, "{kind:?}");
     }
 }
 
-/// Where the log's writer comes late, what the last tick has moved is acknowledged all the same
-/// before an orderly end.
+/// The log's writer may finish after the last tick: the messages moved then are acknowledged before
+/// the orderly shutdown ends.
 #[test]
 fn an_orderly_end_brings_none_twice() {
     for kind in [Kind::Dead, Kind::Delayed] {
@@ -195,7 +197,7 @@ fn an_orderly_end_brings_none_twice() {
     }
 }
 
-/// As few come twice where others, which were delivered before them, stay.
+/// A moved message is not moved again even if messages delivered before it are still in flight.
 #[test]
 fn what_has_moved_ahead_of_others_does_not_move_again() {
     let (mut world, holder) = world(Kind::Dead);

@@ -1,4 +1,4 @@
-//! Names count in their namespace: of topics, of groups, of what is kept, of dead letters.
+//! Namespaces separate the names of topics, groups, kept values and dead-letter topics.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ fn publish(world: &World, topic: &Arc<Topic>, body: &str) {
     world.settle();
 }
 
-/// A consumer that gives each message up at once.
+/// Consumes all messages and rejects each at once.
 fn reject_all(topic: &Arc<Topic>) {
     let options = || SubscriptionOptions {
         dead_letter: Some("dead".to_owned()),
@@ -65,7 +65,7 @@ fn two_topics_of_one_name_are_two_through_kills_and_snapshots() {
             let kept = vec![("key".to_owned(), body.into())];
             assert_eq!(world.broker.kept_under(name(namespace, "k")), kept);
         }
-        // More than a journal holds, so that the next start reads a snapshot.
+        // More than the journal holds, so that the next start reads a snapshot.
         for filler in 0u8..20 {
             let filler = vec![round ^ filler; 8 << 10];
             world.broker.keep("filler", Some(filler)).unwrap();

@@ -1,5 +1,5 @@
-//! Folders of topics that the journal does not know: which of two topics of one name stays, and
-//! what an older version has left alone.
+//! Topic folders that the journal does not know: which of two topics with the same name stays, and
+//! folders that an earlier version has ignored.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use cloverleaf_broker::ManualClock;
 use cloverleaf_log::SimDisk;
 use uuid::Uuid;
 
-/// The clock does not decide: it stood wrong when the older one was made.
+/// The clock does not decide: it was wrong when the older topic was created.
 #[test]
 fn of_two_topics_of_one_name_the_one_that_was_made_later_stays() {
     let mut world = World::new();
@@ -29,7 +29,7 @@ fn of_two_topics_of_one_name_the_one_that_was_made_later_stays() {
     for range in hit {
         world.disk.corrupt("state.0", range.start as u64 + 26, b"#");
     }
-    // Its files are still there, and say its name.
+    // Its files are still there and contain its name.
     world.kill_and_restart();
     assert_eq!(world.broker.topic("t").unwrap().id(), new);
     assert!(world.broker.topic_by_id(old).is_none());
@@ -53,7 +53,7 @@ fn starts_are_counted_above_those_that_folders_know_of() {
     assert!(starts > before, "{starts} after {before}");
 }
 
-/// An earlier version has left it alone, too, and has noted that nowhere.
+/// The earlier version ignored the folder too, without recording that.
 #[test]
 fn a_nameless_folder_of_an_earlier_format_is_left_alone() {
     let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/folders/format-1");

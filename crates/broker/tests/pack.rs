@@ -1,17 +1,17 @@
-//! Folders of busy brokers, each packed into a file, without the zeros at the end of its files:
+//! Folders of busy brokers, each packed into one file, without the zeros at the end of each file:
 //!
 //! ```text
 //! { path length u16, path, size u32, length u32, bytes [length] }*     big endian
 //! ```
 //!
-//! The server's tests have this file, too.
+//! The server's tests include this file too.
 
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::Path;
 
-/// Unpacks one of `folders`, named from this package on, into a folder.
+/// Unpacks a file, whose path is relative to this package, into a folder.
 pub(crate) fn unpack(pack: &str, to: &Path) {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let pack = fs::read(package.join(pack)).unwrap();

@@ -1,5 +1,5 @@
-//! After a power loss offsets go on far above those that were given away. Only the next message
-//! shows it: until then everybody can reach the end.
+//! After a power loss, offsets continue far above the highest one that may have been used. The gap
+//! appears only with the next message: until then every reader can reach the end.
 
 use crate::common::{World, ack_all, bodies, consumer, poll, reached, receive};
 use cloverleaf_broker::{Committed, Partition, StartAt, SubscriptionOptions, TopicOptions};
@@ -11,7 +11,7 @@ fn log(world: &World) -> Partition {
     world.topic("t").partition(0).unwrap()
 }
 
-/// Nothing of it is sure to survive.
+/// Publishes messages that a power loss may lose.
 fn publish_unsynced(world: &World, bodies: &[&str]) {
     let published = world
         .topic("t")
@@ -32,7 +32,7 @@ fn committed(world: &World, group: &str, offset: Offset) {
     world.broker.commit_offsets(vec![committed]).unwrap();
 }
 
-/// The lag of a group: the distance from its place to the end.
+/// A group's lag: the distance from its committed offset to the end.
 fn lag(world: &World, group: &str) -> i128 {
     let id = world.topic("t").id();
     let committed = world.broker.committed_offset(group, id, 0).unwrap();
@@ -54,8 +54,8 @@ fn starting_at(start: StartAt) -> SubscriptionOptions {
     }
 }
 
-/// Ten messages that last, all read by `all`, five by `some`, and then as many as the power loss
-/// takes, which `lost` has read.
+/// A topic with ten synced messages: `all` has consumed and committed ten, `some` five. The tests
+/// add messages that the power loss takes.
 fn with_readers() -> World {
     let world = World::new();
     let change = |options: &mut TopicOptions| options.retention.consumed = false;
@@ -77,7 +77,7 @@ fn with_readers() -> World {
 fn everybody_reaches_the_end_without_a_new_message() {
     let mut world = with_readers();
     for seed in 0..20 {
-        // Seen, committed, and gone with the power, at least in some of these runs.
+        // These are read and committed, and lost with the power in at least some of the runs.
         let seen = log(&world).next_offset() + 3;
         committed(&world, "lost", seen);
         world.log.sync_all().unwrap();
@@ -143,7 +143,7 @@ fn an_empty_partition_ends_where_it_begins() {
         }
         world.lose_power_and_restart(1);
         if by_retention {
-            // Consumed messages go, below the gap.
+            // Consumed messages below the gap are deleted.
             let log = world.log.opened(world.topic("t").id(), 0).unwrap();
             log.seal_active();
             world.log.step();
@@ -151,7 +151,7 @@ fn an_empty_partition_ends_where_it_begins() {
             log.drop_segments(&all).unwrap();
         } else {
             let next = log(&world).next_offset();
-            // As far as somebody may have read.
+            // The highest offset that a client may have seen.
             assert_eq!(world.topic("t").delete_records(0, next).unwrap(), 10);
             assert!(world.topic("t").delete_records(0, next + 1).is_err());
         }
@@ -164,20 +164,20 @@ fn an_empty_partition_ends_where_it_begins() {
         }
         world.publish("t", &["n"]);
         let log = log(&world);
-        // A reader that stood at the end has missed nothing.
+        // A reader that was at the end has missed nothing.
         assert_eq!((log.same_place(10), log.held_from(0)), (10 + GAP, 1));
         assert_eq!(reached(&log), 11 + GAP);
     }
 }
 
-/// Messages seen between two power losses may be gone, and their offsets are not given away again.
+/// Messages seen between two power losses may be lost; their offsets are not used again.
 #[test]
 fn each_power_loss_leaves_a_gap_above_the_one_before() {
     for seed in 0..20 {
         let mut world = World::new();
         let mut seen = 0;
         for round in 0..4 {
-            // The topic lasts; the messages may not.
+            // The topic survives; its messages may not.
             world.topic("t");
             world.broker.sync_definitions().unwrap();
             publish_unsynced(&world, &["m"; 3]);
@@ -206,8 +206,7 @@ fn what_a_paused_topic_holds_back_is_no_gap() {
     assert_eq!(world.subscription("t", "some").stats().depth, 8);
 }
 
-/// A message that was given back, or waits for its time, and is gone with the power, waits no
-/// longer.
+/// A requeued or delayed message that the power loss has taken waits no longer.
 #[test]
 fn what_was_given_back_and_is_gone_waits_no_longer() {
     let mut lost = 0;
@@ -236,7 +235,7 @@ fn what_was_given_back_and_is_gone_waits_no_longer() {
     assert!(lost > 0);
 }
 
-/// The second loss takes the progress that has passed the gap of the first one.
+/// The second power loss takes the progress that had passed the gap of the first one.
 #[test]
 fn a_gap_before_the_first_message_is_no_backlog_after_the_next_loss() {
     for seed in 0..20 {

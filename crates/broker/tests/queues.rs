@@ -1,4 +1,4 @@
-//! Queues as other protocols ask them of the engine: priorities, expiry, filters, limits, ranks.
+//! Queue features of other protocols: priorities, expiry, filters, limits, ranks.
 
 use crate::common::{World, ack_all, bodies, consumer, consumer_with, receive};
 use cloverleaf_broker::{
@@ -193,7 +193,7 @@ fn a_purge_leaves_what_consumers_hold_and_what_comes_later() {
     assert_eq!(subscription.purge(), 0);
     assert_eq!(subscription.counts().depth, 0);
     assert_eq!(subscription.counts().in_flight, 1);
-    // There is room again.
+    // The purge has freed bytes of the limit.
     world.publish("t", &["66", "77", "88"]);
     drop(consumer);
     assert_eq!(

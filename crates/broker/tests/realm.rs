@@ -1,4 +1,4 @@
-//! The realm: what it lets its principal do, and whose names it knows.
+//! Realms: the rights of their principal, and the names of their namespace.
 
 use cloverleaf_access::{
     Effect, Grants, Kind, Kinds, Operation, Operations, Pattern, Principal, Rule,
@@ -14,7 +14,8 @@ fn principal() -> Principal {
     Principal { name }
 }
 
-/// The right to do this with topics, groups and channels of this name, in the default namespace.
+/// A rule that allows `operation` on topics, groups and channels of this name, in the default
+/// namespace.
 fn rule(operation: Operation, name: &str) -> Rule {
     Rule {
         effect: Effect::Allow,

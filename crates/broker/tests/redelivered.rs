@@ -1,5 +1,5 @@
-//! Which messages are called redelivered after a restart: all that a consumer may have seen, and
-//! few more.
+//! Which messages are flagged as redelivered after a restart: all that a consumer may have seen,
+//! and few others.
 
 use crate::common::{World, consumer, receive, take};
 use cloverleaf_broker::SubscriptionOptions;
@@ -19,7 +19,7 @@ fn expected(again: &[&str], new: &[&str]) -> Vec<(String, bool)> {
         .collect()
 }
 
-/// Five messages, of which a consumer has seen two and acknowledged none.
+/// Five messages, of which a consumer has received two and acknowledged none.
 fn two_seen() -> World {
     let world = World::new();
     let subscription = world.subscription("t", "s");
@@ -32,20 +32,20 @@ fn two_seen() -> World {
 #[test]
 fn at_once_after_a_delivery_a_kill_hides_nothing() {
     let mut world = two_seen();
-    // Nothing has been written down since, not even in ten milliseconds.
+    // Nothing was written to the journal since, not even the progress of the last ten milliseconds.
     world.kill_and_restart();
     let flags = flags(&world);
     assert!(flags[..2].iter().all(|(_, again)| *again), "{flags:?}");
-    // Of these nobody can know.
+    // For the other messages either flag is correct.
     assert_eq!(flags.len(), 5);
-    // Messages that come now are new, whatever was promised ahead.
+    // Messages published now are new, however far ahead the journal's mark was.
     world.publish("t", &["6", "7"]);
     let consumer = consumer(&world.subscription("t", "s"), u32::MAX);
     let got = receive(&consumer).unwrap();
     let new: Vec<_> = got.iter().filter(|got| got.id.offset >= 5).collect();
     assert!(new.iter().all(|got| !got.redelivered), "{new:?}");
     drop(consumer);
-    // A second kill does not take them for delivered because of the first promise.
+    // After a second kill the first process's mark does not apply to them either.
     world.kill_and_restart();
     world.publish("t", &["8"]);
     let last = self::flags(&world).pop().unwrap();
@@ -61,7 +61,7 @@ fn a_promise_of_an_earlier_process_does_not_reach_later_messages() {
     world.kill_and_restart();
     world.publish("t", &["2", "3"]);
     world.advance(20);
-    // Nothing was delivered by the second process.
+    // The second process has delivered nothing.
     world.kill_and_restart();
     assert_eq!(flags(&world), expected(&["1"], &["2", "3"]));
 }
@@ -74,7 +74,7 @@ fn when_delivery_rests_a_kill_leaves_the_exact_place() {
     }
     world.kill_and_restart();
     assert_eq!(flags(&world), expected(&["1", "2"], &["3", "4", "5"]));
-    // Also from a snapshot of the journal.
+    // The exact offset also survives in a snapshot of the journal.
     for _ in 0..3 {
         world.advance(5_000);
     }
@@ -127,11 +127,11 @@ fn what_nobody_took_was_not_delivered() {
     drop(pull);
     assert_eq!(flags(&world), expected(&["1"], &["2", "3"]));
     world.restart();
-    // It cannot be told any more which of them were in an outbox only.
+    // The journal cannot tell which of them only reached an outbox.
     assert_eq!(flags(&world).len(), 3);
 }
 
-/// Attempts and marks together: a limit of deliveries counts no delivery that nobody saw.
+/// Attempts and marks together: a delivery that never left the outbox does not count as an attempt.
 #[test]
 fn a_limit_of_deliveries_counts_what_was_seen() {
     let world = World::new();

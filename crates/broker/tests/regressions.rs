@@ -1,4 +1,4 @@
-//! Bugs that were found once.
+//! Regression tests: each shows a bug that was found once.
 
 use std::sync::Arc;
 
@@ -60,7 +60,8 @@ fn a_delayed_publish_survives_a_clock_that_was_set_back() {
     drop(p);
     drop(topic);
     world.settle();
-    // due: the lease becomes ready, is in flight or ready when the process dies
+    // The message is due: its lease becomes ready, and it is in flight or ready when the process
+    // dies.
     world.clock.advance(6_000);
     world.broker.tick();
     world.broker.tick();
@@ -201,7 +202,7 @@ fn an_expired_backlog_costs_no_memory() {
 
 #[test]
 fn one_letter_that_cannot_be_written_holds_up_no_other() {
-    // the letter is larger than a batch may be: original is as large as allowed
+    // The original is as large as allowed, so its dead letter is larger than a batch may be.
     let disk = SimDisk::new();
     let clock = Arc::new(ManualClock::new(1_700_000_000_000));
     let o = LogOptions {
@@ -256,7 +257,7 @@ fn a_long_backlog_that_no_filter_wants_is_stepped_over_in_pieces() {
         world.publish("t", &vec![body.as_str(); 100]);
     }
     let _consumer = consumer(&sub, 10);
-    // 4 MB: more than one go.
+    // 4 MB: more than one dispatch may step over.
     assert!(sub.floor(0).unwrap() < 4_000);
     for _ in 0..5 {
         world.settle();
@@ -279,7 +280,7 @@ fn the_journal_is_replaced_although_nobody_consumes() {
     assert!(!world.log.journal().should_snapshot());
 }
 
-/// Messages that were given back, and whose file was cut meanwhile, hold up no others.
+/// Requeued messages whose file was cut in the meantime do not block others.
 #[test]
 fn what_was_given_back_and_is_cut_off_holds_up_nothing() {
     for whole in 0..3 {

@@ -1,4 +1,4 @@
-//! Retention: which messages go, and which stay: consumed messages, old ones, compacted ones.
+//! Retention: which messages are deleted and which stay, by consumption, age and compaction.
 
 use crate::common::{World, ack_all, consumer, receive};
 use cloverleaf_broker::Clock;
@@ -25,7 +25,7 @@ fn change(world: &World, change: impl FnOnce(&mut TopicOptions)) {
     world.topic("t").set_options(change).unwrap();
 }
 
-/// Each batch a segment, none goes because it is old or consumed.
+/// Makes each batch a segment of its own, and turns off retention by age and consumption.
 fn small_segments(options: &mut TopicOptions) {
     options.segment_bytes = Some(1);
     options.retention = Retention::default();
@@ -35,7 +35,7 @@ fn segments(world: &World) -> usize {
     world.topic("t").partitions()[0].status().segments
 }
 
-/// Offset, key and value of all that is stored.
+/// Offset, key and value of every stored message.
 fn stored(world: &World) -> Vec<(u64, String, Option<String>)> {
     let log = world.topic("t").partitions()[0].clone();
     let mut found = Vec::new();
@@ -131,7 +131,7 @@ fn compaction_leaves_the_newest_of_each_key() {
                 .iter()
                 .any(|(_, key, value)| key == "a" && value.as_deref() == Some("4"))
         );
-        // A subscription gets what is left, in order, and is done then.
+        // A subscription gets the remaining messages in order, and has none waiting afterwards.
         let last = found.len();
         world.kill_and_restart();
         assert_eq!(stored(&world), found);

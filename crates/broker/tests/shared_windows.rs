@@ -1,5 +1,5 @@
-//! One window over two subscriptions that deliver on two threads at once: never more in flight than
-//! it allows, and nobody waits for ever.
+//! One window over two subscriptions that deliver concurrently on two threads: never more messages
+//! in flight than it allows, and no consumer waits forever.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,7 +34,8 @@ fn consumer(subscription: &Arc<Subscription>, shared: &Arc<SharedWindow>) -> Con
     consumer
 }
 
-/// Consumes until `MESSAGES` have come. Counts in `held` what it holds.
+/// Consumes until `MESSAGES` have been acknowledged. `held` counts the messages in flight on both
+/// threads.
 fn consume(consumer: &Consumer, held: &AtomicU64) {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut context = Context::from_waker(&waker);
@@ -58,7 +59,7 @@ fn consume(consumer: &Consumer, held: &AtomicU64) {
             held.fetch_sub(taken, Ordering::SeqCst);
             turns += 1;
             if turns % 7 == 0 {
-                // It comes again.
+                // The messages come again.
                 consumer.nack_ranges(&[delivery.range()]);
             } else {
                 let mut acked = 0;

@@ -1,4 +1,4 @@
-//! Subscriptions in which a single consumer gets everything.
+//! Subscriptions with a single active consumer.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ fn the_active_one_stays_whatever_priority_comes() {
         ["3"],
         "it has been the active one all along"
     );
-    // The next one is the one of the highest priority, not of those that came first.
+    // The next one is the one with the highest priority, not the one that came first.
     drop(active);
     assert_eq!(bodies(&high), ["2", "3"]);
     assert_eq!(bodies(&low), [""; 0]);
@@ -62,7 +62,8 @@ fn one_that_yields_makes_way_once_it_holds_nothing() {
     world.publish("t", &["4"]);
     assert_eq!((bodies(&active), bodies(&high)), (vec![], vec!["4".into()]));
 
-    // An equal one does not take over, one above does at once if nothing is held.
+    // One of equal priority does not take over. One of a higher priority does, once nothing is in
+    // flight.
     let equal = ranked(&subscription, 5);
     world.publish("t", &["5"]);
     assert_eq!(bodies(&high), ["5"]);
@@ -70,12 +71,12 @@ fn one_that_yields_makes_way_once_it_holds_nothing() {
     let again = receive(&high).unwrap();
     assert_eq!(again.len(), 3);
     let highest = ranked(&subscription, 6);
-    // It goes before it could take over: the active one goes on.
+    // It leaves before it could take over, so the active one continues.
     world.publish("t", &["6"]);
     assert_eq!((bodies(&high), bodies(&highest)), (vec![], vec![]));
     drop(highest);
     assert_eq!(bodies(&high), ["6"]);
-    // Messages that a cancelled consumer leaves behind hold up nobody.
+    // Messages in flight to a retired consumer do not block the others.
     high.retire();
     world.publish("t", &["7"]);
     assert_eq!(bodies(&equal), ["7"]);

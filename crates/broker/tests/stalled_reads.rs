@@ -1,4 +1,4 @@
-//! A disk that does not answer a read: others go on, and so does the end.
+//! A disk that does not answer a read: other work continues, and so does a shutdown.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -12,10 +12,10 @@ use cloverleaf_broker::{
 };
 use cloverleaf_log::{FaultyDisk, Log, LogClock, LogOptions};
 
-/// Only a fault needs so long.
+/// Only a fault takes that long.
 const HANG: Duration = Duration::from_secs(120);
 
-/// Does something that may wait for the disk.
+/// Runs `work`, which may wait for the disk, on another thread.
 fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
     let (answer, told) = channel();
     thread::spawn(move || drop(answer.send(work())));
@@ -62,7 +62,8 @@ fn a_letter_whose_message_hangs_holds_up_no_other() {
     assert_eq!(bodies(&letters), ["hung"]);
 }
 
-/// Letters of one subscription come in the order of their messages, wherever those are read from.
+/// Dead letters of one subscription are written in the order of their messages, from memory or from
+/// disk.
 #[test]
 fn a_letter_whose_message_is_in_memory_overtakes_no_older_one() {
     let mut world = World::new();
@@ -92,7 +93,7 @@ fn a_letter_whose_message_is_in_memory_overtakes_no_older_one() {
     assert_eq!(bodies(&letters), ["1", "2"]);
 }
 
-/// A broker with threads, whose disk does not answer for a topic that has messages.
+/// A broker with threads, whose disk does not answer reads of a topic with messages.
 struct Hung {
     log: Log,
     broker: Broker,
@@ -130,8 +131,8 @@ impl Hung {
         }
     }
 
-    /// Makes a subscription for which messages are counted that the disk does not give. Where the
-    /// log is closed sooner there is none.
+    /// Creates a subscription that must count messages which the disk does not return. `None`: the
+    /// log was closed meanwhile.
     fn count(&self) -> Receiver<Option<Arc<Subscription>>> {
         let topic = self.broker.topic("hung").unwrap();
         let options = SubscriptionOptions {

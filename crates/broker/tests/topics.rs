@@ -1,4 +1,4 @@
-//! Topics that change while they are in use, and what protocols keep in the broker.
+//! Topics that change while they are in use, and values that protocols keep in the broker.
 
 use std::task::{Context, Poll, Waker};
 
@@ -58,12 +58,12 @@ fn a_partition_says_how_it_is_and_which_it_is() {
         (3 * batch_bytes, batch_bytes)
     );
     assert_eq!(topic.stored_bytes(), 4 * batch_bytes);
-    // A message that is written now is not synced yet.
+    // A message that was just written is not synced yet.
     let published = topic.publish_to(0, world.batch(&["e"]), Durability::Kernel);
     drop(published.unwrap());
     let ends = (first.status().written_end, first.status().synced_end);
     assert_eq!(ends, (4, 3));
-    // Another handle of it is the same, and what comes after a deletion is not.
+    // Two handles of a partition are equal; a new topic of the same name has other partitions.
     assert_eq!(*topic.partitions(), [first.clone(), second.clone()]);
     assert_ne!(first, second);
     world.broker.delete_topic("t").unwrap();
@@ -177,7 +177,7 @@ fn a_watcher_hears_of_writes_and_of_the_end() {
     publish_to(&world, 1, "here");
     assert!(has_fired(&watcher));
     topic.watch(0, &watcher);
-    // Watchers stay when the topic changes its shape.
+    // Watchers stay when partitions are added.
     topic.add_partitions(3).unwrap();
     publish_to(&world, 0, "again");
     assert!(has_fired(&watcher));
@@ -288,7 +288,7 @@ fn all_topics_together_have_so_many_partitions_and_no_more() {
     }
     world.topic("a").add_partitions(4).unwrap();
     make(&world, "c", 1).unwrap_err();
-    // An existing topic is found, and a deleted one makes room.
+    // An existing topic is found, and a deleted one frees its partitions.
     make(&world, "a", 4).unwrap();
     world.broker.delete_topic("a").unwrap();
     make(&world, "c", 4).unwrap();

@@ -1,4 +1,4 @@
-//! A broker on a simulated disk with a clock that the test drives: no thread, no socket, no sleep.
+//! A broker on a simulated disk with a clock that the test advances: no threads, sockets or sleeps.
 
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, unreachable_pub)]
 
@@ -17,7 +17,7 @@ use cloverleaf_log::{
     SimDisk,
 };
 
-/// A broker that can be killed and started again.
+/// A broker that can be killed and restarted.
 pub struct World {
     pub disk: SimDisk,
     pub clock: Arc<ManualClock>,
@@ -27,7 +27,7 @@ pub struct World {
     pub broker: Broker,
 }
 
-/// The offset behind the last message that a reader finds.
+/// The offset after the last message that a reader can read.
 pub fn reached(log: &Partition) -> Offset {
     let mut at = log.start_offset();
     loop {
@@ -64,7 +64,7 @@ impl Random {
     }
 }
 
-/// A message as a consumer got it.
+/// A message that a consumer has received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Got {
     pub id: MessageId,
@@ -83,7 +83,8 @@ impl World {
         Self::with_log(options, log_options())
     }
 
-    /// As [`Self::with`]; the log is driven by hand and never full, whatever its options say.
+    /// As [`Self::with`]. The test steps the log by hand, and its disk is never full, whatever
+    /// `log_options` says.
     pub fn with_log(options: BrokerOptions, log_options: LogOptions) -> Self {
         let disk = SimDisk::new();
         let clock = Arc::new(ManualClock::new(1_700_000_000_000));
@@ -98,20 +99,20 @@ impl World {
         }
     }
 
-    /// Takes up what is on the disk, or says in words why not.
+    /// Opens a broker on the disk as it is. `Err`: the error's text.
     pub fn reopen(&mut self) -> Result<(), String> {
         let disk = self.disk.mount();
         (self.log, self.broker) = open_on(disk, &self.clock, &self.options, &self.log_options)?;
         Ok(())
     }
 
-    /// Does what `kill -9` does: the kernel keeps what it was handed.
+    /// Simulates `kill -9`: the kernel keeps everything that was written.
     pub fn kill_and_restart(&mut self) {
         self.disk.kill();
         self.reopen().unwrap();
     }
 
-    /// An orderly end, and a start.
+    /// Shuts the broker down in order and starts it again.
     pub fn restart(&mut self) {
         self.broker.close();
         self.log.close();
@@ -119,8 +120,8 @@ impl World {
         self.reopen().unwrap();
     }
 
-    /// As [`Self::kill_and_restart`]; afterwards nothing is in the page cache, so that each read of
-    /// what was there before has to wait for the disk.
+    /// As [`Self::kill_and_restart`], with an empty page cache: each read of older messages must
+    /// wait for the disk.
     pub fn restart_uncached(&mut self) -> Arc<FaultyDisk> {
         self.disk.kill();
         let faulty = FaultyDisk::new(self.disk.mount());
@@ -135,13 +136,13 @@ impl World {
         faulty
     }
 
-    /// Power fails: what was not synced may vanish in any way.
+    /// Simulates a power loss: any part of what was not synced may be lost.
     pub fn lose_power_and_restart(&mut self, seed: u64) {
         self.disk.power_loss(seed);
         self.reopen().unwrap();
     }
 
-    /// Lets the log and the housekeeping do all they have to do now.
+    /// Lets the log and the housekeeping do everything that is due.
     pub fn settle(&self) {
         for _ in 0..4 {
             self.log.step();
@@ -204,7 +205,7 @@ impl World {
     }
 }
 
-/// Says in words why it does not open.
+/// Opens a broker on the disk as it is. `Err`: the error's text.
 pub fn try_open(
     disk: &SimDisk,
     clock: &Arc<ManualClock>,
@@ -241,7 +242,7 @@ fn open_on(
     Ok((log, broker))
 }
 
-/// Polls once.
+/// Polls once. `None`: pending.
 pub fn poll(mut published: Published) -> Option<Result<(), PublishError>> {
     match Pin::new(&mut published).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => Some(result),
@@ -249,7 +250,7 @@ pub fn poll(mut published: Published) -> Option<Result<(), PublishError>> {
     }
 }
 
-/// A consumer with a window.
+/// Attaches a consumer with a window.
 pub fn consumer(subscription: &Arc<Subscription>, window: u32) -> Consumer {
     consumer_with(subscription, window, ConsumerOptions::default())
 }
@@ -264,7 +265,7 @@ pub fn consumer_with(
     consumer
 }
 
-/// Everything that has been delivered to a consumer. `None`: it was closed.
+/// Everything that was delivered to a consumer. `None`: the subscription was deleted.
 pub fn receive(consumer: &Consumer) -> Option<Vec<Got>> {
     let mut deliveries: Vec<Delivery> = Vec::new();
     let mut context = Context::from_waker(Waker::noop());
@@ -311,7 +312,7 @@ pub fn bodies(consumer: &Consumer) -> Vec<String> {
         .collect()
 }
 
-/// The result of one `poll_take`. Pending: `None`.
+/// The result of one `poll_take`; `None` if pending.
 pub fn take(consumer: &Consumer) -> Option<Option<Got>> {
     match consumer.poll_take(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(Some(delivery)) => {
@@ -324,7 +325,7 @@ pub fn take(consumer: &Consumer) -> Option<Option<Got>> {
     }
 }
 
-/// Its body, if one was ready.
+/// The body of one pulled message, if one was ready.
 pub fn take_body(consumer: &Consumer) -> Option<String> {
     let taken = take(consumer).expect("it should not have to wait");
     taken.map(|got| got.body)

@@ -1,16 +1,17 @@
-//! The state that the journal alone holds, and all that was true of it since the last sync.
+//! Model of the state that only the journal has: every state that was true since the last sync.
 //!
-//! A kill takes nothing back that was answered. Power takes back the newest changes, never one from
-//! the middle, and none that was synced; but a topic whose folder is there is taken in by that.
+//! A kill loses no change that was answered. A power loss may lose the newest changes, but never
+//! one in the middle, and none that was synced; a topic whose folder exists is restored from the
+//! folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use uuid::Uuid;
 
-/// Of a topic.
+/// A topic in the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Made {
-    /// Nil while nobody was told: the machine died when it was made.
+    /// Nil if the machine died while the topic was created, so that its id is unknown.
     pub(super) id: Uuid,
     pub(super) partitions: u32,
     pub(super) marker: String,
@@ -27,14 +28,14 @@ pub(super) struct State {
 
 #[derive(Default)]
 pub(super) struct Catalog {
-    /// After each change since the last one that was synced, which is the first; with how many
-    /// topics had been made until then.
+    /// The state after each change since the last synced one (the first entry), each with the
+    /// number of topics created until then.
     history: Vec<(State, usize)>,
-    /// How many were before them.
+    /// How many entries were removed before the first one.
     forgotten: usize,
-    /// The last one that was answered.
+    /// The index of the last change that was answered.
     answered: usize,
-    /// When each topic was made, counted in topics.
+    /// The ordinal of each topic's creation.
     made: BTreeMap<Uuid, usize>,
 }
 
@@ -48,7 +49,7 @@ impl State {
         state
     }
 
-    /// As far as these topics are concerned.
+    /// The parts of the state that belong to these topics.
     fn of_topics(&self, is_there: impl Fn(&Uuid) -> bool) -> Self {
         let mut state = self.clone();
         state.topics.clear();
@@ -71,28 +72,28 @@ impl Catalog {
         self.history.push((state, self.made.len()));
     }
 
-    /// A change was answered.
+    /// Adds a change that was answered.
     pub(super) fn changed(&mut self, state: State) {
         self.push(state);
         self.answered = self.history.len() - 1;
     }
 
-    /// A change failed because the machine died: it may have happened.
+    /// Adds a change that failed because the machine died: it may have happened.
     pub(super) fn doubted(&mut self, state: State) {
         self.push(state);
     }
 
-    /// Whether all that is true was answered.
+    /// Whether the newest change was answered.
     pub(super) fn is_sure(&self) -> bool {
         self.answered + 1 == self.history.len()
     }
 
-    /// Names the newest change that was answered.
+    /// Identifies the newest answered change.
     pub(super) fn mark(&self) -> usize {
         self.forgotten + self.answered
     }
 
-    /// All up to a mark was synced.
+    /// Forgets the states before a mark: everything up to it was synced.
     pub(super) fn synced(&mut self, mark: usize) {
         let gone = mark.saturating_sub(self.forgotten);
         self.history.drain(..gone);
@@ -100,7 +101,7 @@ impl Catalog {
         self.answered -= gone;
     }
 
-    /// A start must have found a state that was true.
+    /// Checks that a start has found a state that was true.
     pub(super) fn check(&mut self, found: State, power: bool) {
         let from = if power { 0 } else { self.answered };
         let possible = &self.history[from..];
@@ -115,7 +116,7 @@ impl Catalog {
         self.reset(found);
     }
 
-    /// From here on this is true and synced.
+    /// Starts over from this state, which counts as synced.
     pub(super) fn reset(&mut self, found: State) {
         self.history.clear();
         self.made.remove(&Uuid::nil());
@@ -123,7 +124,7 @@ impl Catalog {
     }
 
     fn explains(&self, (then, made): &(State, usize), found: &State, power: bool) -> bool {
-        // A folder names a topic that was made later.
+        // A power loss may take a topic's entry; its folder restores it.
         let is_orphan = |id: &Uuid| power && self.made.get(id).is_none_or(|when| when >= made);
         let is_known = |(name, found): (&String, &Made)| {
             let known = then.topics.get(name);

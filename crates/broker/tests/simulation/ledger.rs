@@ -1,4 +1,4 @@
-//! The ledger over all lives: the messages that are owed, and to which subscription.
+//! Model of the messages over all lives: which messages are owed, and to which subscription.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,12 +10,12 @@ pub(super) type Place = (Uuid, u32, u64);
 /// Topic and name of a subscription.
 pub(super) type Name = (Uuid, &'static str);
 
-/// Progress reaches the kernel within so many milliseconds.
+/// Progress reaches the kernel within this many milliseconds.
 const PROGRESS_MS: u64 = 10;
-/// A letter is noted as moved in a later tick than the one that has written it.
+/// The tick that records a dead letter as moved comes after the tick that writes it.
 const LETTER_MS: u64 = PROGRESS_MS + 2;
 
-/// The worst end that a message or an acknowledgement outlives.
+/// The worst kind of crash that a message or an acknowledgement survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Outlives {
     #[default]
@@ -34,18 +34,18 @@ impl Outlives {
     }
 }
 
-/// The purpose of a topic.
+/// How a topic keeps its messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Messages go once all subscriptions have them.
+    /// Messages are deleted once all subscriptions have consumed them.
     Queue,
     /// A queue for dead letters.
     Letters,
-    /// The newest message of each key stays, tombstones for so many milliseconds.
+    /// Only the newest message of each key is kept; tombstones are kept for this many milliseconds.
     Compacted { tombstone_ms: u64 },
-    /// No more bytes than these, in whole segments.
+    /// At least the newest `least` bytes are kept; older segments are deleted.
     Bytes { least: u64 },
-    /// Nothing older than this.
+    /// Messages older than this are deleted.
     Age { ms: u64 },
 }
 
@@ -57,25 +57,25 @@ pub(super) struct Content {
     pub(super) is_tombstone: bool,
 }
 
-/// A message that is, or may be, at a place.
+/// A message that is, or may be, stored at an offset.
 #[derive(Clone, Debug)]
 pub(super) struct Message {
     pub(super) content: Content,
     pub(super) stamp_ms: u64,
-    /// Of its batch, told by the first message of it.
+    /// Bytes of its batch, for the first message of the batch; 0 for the others.
     pub(super) bytes: u64,
     pub(super) outlives: Outlives,
-    /// Retention may have taken it.
+    /// Retention may have removed it.
     may_go: bool,
 }
 
-/// A message that was found by reading.
+/// A message that was read after a start.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) offset: u64,
     pub(super) content: Content,
     pub(super) stamp_ms: u64,
-    /// The message that died, if this is its letter: subscription, and place in its topic.
+    /// If it is a dead letter: the subscription and the original's partition and offset.
     pub(super) letter: Option<String>,
 }
 
@@ -83,28 +83,28 @@ pub(super) struct Found {
 #[derive(Default)]
 pub(super) struct Owed {
     pub(super) numbers: BTreeSet<u64>,
-    /// Acknowledged and not to come again, since when and for how long.
+    /// Acknowledged messages that must not be delivered again: when, and what crash that survives.
     acked: BTreeMap<Place, (u64, Outlives)>,
     done: BTreeSet<u64>,
-    /// Given up.
+    /// Numbers of rejected messages.
     may_die: BTreeSet<u64>,
-    /// Messages die when they were delivered so often; their time may end on the way.
+    /// Messages die after a limit of deliveries, which timeouts may reach.
     pub(super) has_limit: bool,
-    /// Messages that some consumer was given.
+    /// Messages that were delivered to some consumer.
     handed: BTreeSet<Place>,
 }
 
-/// A message that waits for its time, or did.
+/// A delayed message, before and after it has moved.
 struct Delayed {
     topic: Uuid,
     outlives: Outlives,
     has_arrived: bool,
 }
 
-/// An end that was not in order.
+/// A kill or a power loss.
 struct Crash {
     at_ms: u64,
-    /// All that had moved by then is noted.
+    /// Moves up to this time are in the journal.
     noted_ms: u64,
 }
 
@@ -113,15 +113,15 @@ pub(super) struct Ledger {
     pub(super) kinds: BTreeMap<Uuid, Kind>,
     pub(super) messages: BTreeMap<Place, Message>,
     pub(super) owed: BTreeMap<Name, Owed>,
-    /// The number that somebody was shown at a place.
+    /// The message number that a reader has seen at each offset.
     seen: BTreeMap<Place, u64>,
     delayed: BTreeMap<u64, Delayed>,
     crashes: Vec<Crash>,
     /// Messages that damage has hit, and that may be missing.
     pub(super) hit: BTreeSet<Place>,
-    /// Letters that damage has hit, some time.
+    /// Numbers of dead letters that damage has hit at any time.
     hit_letters: BTreeSet<u64>,
-    /// How many of them are.
+    /// How many required messages are missing.
     pub(super) lost: u64,
     next_number: u64,
 }
@@ -132,7 +132,7 @@ impl Ledger {
         self.next_number
     }
 
-    /// A batch was handed to the broker, which has answered nothing yet.
+    /// A batch was passed to the broker, which has not answered yet.
     pub(super) fn sent(&mut self, base: Place, contents: &[Content], stamp_ms: u64, bytes: u64) {
         let (topic, partition, first) = base;
         for (content, offset) in contents.iter().zip(first..) {
@@ -144,14 +144,14 @@ impl Ledger {
                 may_go: false,
             };
             let place = (topic, partition, offset);
-            // A batch that is there already, or was: a producer repeats it.
+            // A producer repeats a batch that is or was stored already.
             if self.seen.get(&place) != Some(&content.number) {
                 self.messages.entry(place).or_insert(message);
             }
         }
     }
 
-    /// A batch is sent for the first time: the subscriptions that there are want it.
+    /// A batch is sent for the first time: the topic's subscriptions must deliver it.
     pub(super) fn owes(&mut self, topic: Uuid, contents: &[Content]) {
         let owed = self.owed.iter_mut();
         for (_, owed) in owed.filter(|((of, _), _)| *of == topic) {
@@ -159,7 +159,7 @@ impl Ledger {
         }
     }
 
-    /// A batch that was sent may lie elsewhere by now.
+    /// A batch was sent again: its earlier attempt at `base` was not stored.
     pub(super) fn sent_again(&mut self, base: Place, contents: &[Content]) {
         for (content, offset) in contents.iter().zip(base.2..) {
             let place = (base.0, base.1, offset);
@@ -176,7 +176,7 @@ impl Ledger {
         for (content, offset) in contents.iter().zip(base.2..) {
             let place = (base.0, base.1, offset);
             self.see(place, content.number);
-            // Retention may have taken what a producer repeats.
+            // Retention may have removed the original of a repeated batch.
             if let Some(message) = self.messages.get_mut(&place) {
                 assert_eq!(message.content.number, content.number, "{place:?}");
                 message.outlives = message.outlives.max(Outlives::of(class));
@@ -208,7 +208,7 @@ impl Ledger {
         assert_eq!(known, number, "{place:?} was given away twice");
     }
 
-    /// Whether this may be there though nobody was told.
+    /// Whether a message may be at this offset although its publish was not answered.
     fn explains(&self, place: Place, number: u64) -> bool {
         let is_sent = self.messages.get(&place);
         let delayed = self.delayed.get(&number);
@@ -218,7 +218,7 @@ impl Ledger {
             || self.kinds[&place.0] == Kind::Letters
     }
 
-    /// Somebody has read this: so it is written.
+    /// A message was read, so it is written.
     fn read(&mut self, place: Place, content: &Content, stamp_ms: u64, outlives: Outlives) {
         let number = content.number;
         assert!(
@@ -247,7 +247,7 @@ impl Ledger {
         }
     }
 
-    /// A consumer was given a message.
+    /// A message was delivered to a consumer.
     pub(super) fn delivered(
         &mut self,
         name: Name,
@@ -288,7 +288,7 @@ impl Ledger {
         }
     }
 
-    /// The housekeeping has done all that is due at this time.
+    /// The housekeeping has done everything that is due at this time.
     pub(super) fn ticked(&mut self, now_ms: u64) {
         let until_ms = now_ms.saturating_sub(PROGRESS_MS);
         self.raise_acks(Outlives::Nothing, Outlives::Kill, until_ms);
@@ -299,7 +299,7 @@ impl Ledger {
         self.raise_acks(Outlives::Kill, Outlives::PowerLoss, u64::MAX);
     }
 
-    /// The broker has ended in order.
+    /// The broker was shut down in order.
     pub(super) fn closed(&mut self) {
         self.raise_acks(Outlives::Nothing, Outlives::Kill, u64::MAX);
         self.synced();
@@ -316,7 +316,7 @@ impl Ledger {
         self.mark_old(now_ms);
         self.crashes.push(Crash {
             at_ms: now_ms,
-            // After a power loss only what is acknowledged counts as moved.
+            // After a power loss, moves count only if the originals are acknowledged.
             noted_ms: if power { 0 } else { now_ms },
         });
         let least = if power {
@@ -338,19 +338,19 @@ impl Ledger {
         }
     }
 
-    /// Where the end of a log is in doubt, a start does not believe that messages have moved.
+    /// The end of a log is in doubt: the next start does not count moves.
     pub(super) fn doubt_moves(&mut self) {
         if let Some(crash) = self.crashes.last_mut() {
             crash.noted_ms = 0;
         }
     }
 
-    /// Damage has taken acknowledgements, nobody knows which.
+    /// Damage has destroyed acknowledgements; it is unknown which.
     pub(super) fn forget_acks(&mut self) {
         self.owed.values_mut().for_each(|owed| owed.acked.clear());
     }
 
-    /// Notes which messages retention may have taken by now.
+    /// Marks the messages that retention may have removed by now.
     fn mark_old(&mut self, now_ms: u64) {
         let mut behind = 0;
         let mut before = None;
@@ -367,7 +367,7 @@ impl Ledger {
         }
     }
 
-    /// Damage has hit messages, wherever they were on their way.
+    /// Damage has hit a message, also as a delayed one or as a dead letter.
     pub(super) fn hits(&mut self, place: Place, number: u64) {
         self.hit.insert(place);
         if self.kinds[&place.0] == Kind::Letters {
@@ -378,20 +378,20 @@ impl Ledger {
         }
     }
 
-    /// Damage has taken the subscription that moves delayed messages: they wait for the next one.
+    /// Damage has destroyed the subscription that moves delayed messages: they may be lost.
     pub(super) fn forget_delayed(&mut self) {
         let delayed = self.delayed.values_mut();
         delayed.for_each(|it| it.outlives = Outlives::Nothing);
     }
 
-    /// The topics that there are; of the others nothing is known any more.
+    /// Forgets everything about topics that do not exist any more.
     pub(super) fn keep_topics(&mut self, is_there: impl Fn(&Uuid) -> bool) {
         self.messages.retain(|place, _| is_there(&place.0));
         self.owed.retain(|name, _| is_there(&name.0));
         self.delayed.retain(|_, it| is_there(&it.topic));
     }
 
-    /// A subscription from the earliest message on (or the latest).
+    /// A subscription was created that starts at the earliest message, or at the end.
     pub(super) fn subscribed(&mut self, name: Name, from_start: bool) {
         let mut owed = Owed::default();
         if from_start {
@@ -406,8 +406,8 @@ impl Ledger {
         self.owed.insert(name, owed);
     }
 
-    /// Holds a partition against what was found in it after a start; all of that outlives
-    /// `outlives` now. `next`: the offset that is given away next.
+    /// Compares a partition with what a start has found in it; everything found survives `outlives`
+    /// from now on. `next`: the next offset of the partition.
     pub(super) fn check(
         &mut self,
         (topic, partition): (Uuid, u32),
@@ -455,7 +455,7 @@ impl Ledger {
         }
     }
 
-    /// Whether a message that was not found should have been.
+    /// Whether a missing message is a loss.
     fn is_required(&self, place: Place, found: &[Found], now_ms: u64) -> bool {
         let message = &self.messages[&place];
         if message.outlives == Outlives::Nothing || message.may_go {
@@ -472,7 +472,7 @@ impl Ledger {
             Kind::Compacted { .. } => {
                 let key = message.content.key;
                 let is_newer = |it: &Found| it.offset > place.2 && it.content.key == key;
-                // Compaction has met it before the damage.
+                // A newer message may have been compacted against before damage hit it.
                 let was_newer = |hit: &Place| {
                     *hit > place
                         && self
@@ -487,7 +487,8 @@ impl Ledger {
         }
     }
 
-    /// Whether compaction may have removed this as a tombstone, or before a tombstone.
+    /// Whether compaction may have removed this message as a tombstone, or because of a later
+    /// tombstone.
     fn may_have_died(&self, place: Place, now_ms: u64) -> bool {
         let Kind::Compacted { tombstone_ms } = self.kinds[&place.0] else {
             return false;
@@ -500,7 +501,7 @@ impl Ledger {
         })
     }
 
-    /// A tombstone that is gone has hidden nothing that is still there.
+    /// Checks that a tombstone was not removed before all older messages of its key.
     fn check_tombstone(&self, place: Place, found: &[Found]) {
         let message = &self.messages[&place];
         if message.content.is_tombstone && message.outlives > Outlives::Nothing {
@@ -516,7 +517,7 @@ impl Ledger {
         }
     }
 
-    /// Letters that came twice must have had a reason.
+    /// Checks that each duplicate of a dead letter is explained by a crash.
     pub(super) fn check_letters(&self, found: &[Found]) {
         let mut before: BTreeMap<(u64, &str), u64> = BTreeMap::new();
         for it in found {
@@ -538,7 +539,7 @@ impl Ledger {
         }
     }
 
-    /// Everything that is owed has been acknowledged, or came at last, or its letter did.
+    /// Checks that every owed message was acknowledged, delivered at last, or dead-lettered.
     pub(super) fn finish(&self, came: &BTreeMap<Name, BTreeSet<u64>>, letters: Option<Name>) {
         let mut kept: BTreeSet<(Uuid, u64)> = BTreeSet::new();
         for (place, message) in &self.messages {
@@ -575,7 +576,7 @@ impl Ledger {
         }
     }
 
-    /// The start has synced the journal: what it has read stays.
+    /// A start has synced the journal: everything that it has read survives from now on.
     pub(super) fn opened(&mut self) {
         self.synced();
         self.hit.clear();

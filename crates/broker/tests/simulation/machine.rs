@@ -1,4 +1,4 @@
-//! A broker on a simulated disk, its clock, and what is read and written there.
+//! A broker on a simulated disk with its clock, and helpers that read and write.
 
 use std::sync::Arc;
 
@@ -13,25 +13,26 @@ use super::ledger::{Content, Found, Kind};
 use super::wreck::Wreck;
 use crate::common::{Random, World};
 
-/// The topics that a program makes and deletes.
+/// The names of topics that the program creates and deletes.
 pub(super) const NAMES: [&str; 6] = ["queue-0", "queue-1", "keys-0", "keys-1", "bytes", "age"];
-/// Where dead letters go.
+/// The dead-letter topic.
 pub(super) const LETTERS: &str = "letters";
-/// The header that numbers a message.
+/// The header with a message's number.
 const NUMBER: &[u8] = b"n";
-/// Retention and compaction come so often.
+/// Milliseconds between runs of retention and compaction.
 const UPKEEP_MS: u64 = 200;
 const BYTES_MAX: u64 = 9_000;
-/// A segment and what may lie beyond its end.
+/// A segment's size, plus the batch that may exceed it.
 const SEGMENT_BYTES_MAX: u64 = 5_000;
 const AGE_MS: u64 = 900;
-/// Of "keys-0" and "keys-1": short enough to go, long enough to be missed.
+/// For "keys-0" and "keys-1": short enough that tombstones are removed, long enough that a removal
+/// too early shows.
 const TOMBSTONES_MS: [u64; 2] = [400, 4_000];
 
 pub(super) struct Machine {
     pub(super) world: World,
     mount: Arc<dyn Disk>,
-    /// Each wait lets the log do all that is queued: its writer would.
+    /// Each advance of the clock also steps the log, in place of its writer thread.
     pub(super) steps_always: bool,
 }
 
@@ -122,7 +123,7 @@ impl Machine {
         }
     }
 
-    /// Whether the simulated machine still works.
+    /// Whether the simulated machine is alive.
     pub(super) fn is_alive(&self) -> bool {
         self.mount.list("").is_ok()
     }
@@ -131,7 +132,7 @@ impl Machine {
         cloverleaf_broker::Clock::now_ms(&*self.world.clock)
     }
 
-    /// Takes up what is on the disk. `false`: the machine died in it.
+    /// Opens the broker on the disk as it is. `false`: the machine died meanwhile.
     pub(super) fn open(&mut self, wreck: Option<&Wreck>) -> bool {
         self.mount = self.world.disk.mount();
         let mut opened = self.world.reopen();
@@ -172,7 +173,7 @@ impl Machine {
         builder.finish()
     }
 
-    /// The broker's own account of what it has.
+    /// The catalog's state as the broker reports it.
     pub(super) fn state(&self) -> State {
         let broker = &self.world.broker;
         let mut state = State::default();
@@ -200,7 +201,7 @@ impl Machine {
         state
     }
 
-    /// Everything in a partition, from its start to its end.
+    /// Every message of a partition, from its start to its end.
     pub(super) fn read(&self, id: Uuid, partition: u32) -> Vec<Found> {
         let topic = self.world.broker.topic_by_id(id).unwrap();
         let log = topic.partition(partition).unwrap();
@@ -225,7 +226,7 @@ fn marker(options: &TopicOptions) -> String {
     format!("{bytes:?} {:?}", options.settings.get("marker"))
 }
 
-/// A topic with these options, as [`Machine::state`] tells it.
+/// A topic with these options, as [`Machine::state`] reports it.
 pub(super) fn made(id: Uuid, options: &TopicOptions) -> Made {
     Made {
         id,
@@ -273,7 +274,7 @@ pub(super) fn found_in(offset: Offset, record: &Record<'_>) -> Found {
     }
 }
 
-/// The number of a message that was delivered.
+/// The number of a delivered message.
 pub(super) fn number_of(headers: &[(String, String)]) -> u64 {
     let name = String::from_utf8_lossy(NUMBER);
     let header = headers.iter().find(|(known, _)| *known == name).unwrap();

@@ -1,20 +1,22 @@
-//! Everything together: topics made, altered and deleted, keyed and idempotent publishes with
-//! retries, subscriptions, dead letters, delayed messages, committed offsets, retention,
-//! compaction, segments that roll into prepared files; lives that end in order, by a kill or a
-//! power loss at any disk operation, also of the next start; and one ledger over all lives.
+//! Simulation of the whole broker: topics created, altered and deleted; keyed and idempotent
+//! publishes with retries; subscriptions, dead letters, delayed messages, committed offsets,
+//! retention, compaction, and segments that roll into prepared files. Each life ends in order, by a
+//! kill or by a power loss at any disk operation, also one of the next start. One model covers all
+//! lives.
 //!
-//! - What was answered is there as its class promises, and no offset is given away twice.
-//! - An acknowledged message comes again only if it was acknowledged within 10 ms before the kill.
-//! - Compaction keeps the newest of each key, and tombstones as long as it should.
-//! - A producer that repeats itself leaves neither a second copy nor a gap.
-//! - What was made, altered or deleted stays so, what was synced over a power loss, too.
+//! - Answered messages survive as their class promises, and no offset is used twice.
+//! - An acknowledged message is delivered again only if it was acknowledged within 10 ms before a
+//!   kill.
+//! - Compaction keeps the newest message of each key, and tombstones as long as configured.
+//! - A producer that repeats batches leaves neither duplicates nor gaps.
+//! - Created, altered or deleted objects stay so over a kill and, if synced, over a power loss.
 //!
-//! In a variant random damage hits one file between two lives, and power losses follow.
+//! In a variant, random damage hits one file between two lives, and power losses follow.
 //!
 //! More seeds: `CLOVERLEAF_SEEDS=5000 cargo test -p cloverleaf-broker --test all simulation`, one
 //! of them: `CLOVERLEAF_SEED=7 CLOVERLEAF_SEEDS=1`. Topics have random ids, and files are visited
-//! in their order: a seed may need some turns to fail again. `CLOVERLEAF_STATE=1` lets damage hit
-//! the state journal, too; without it that is the matter of `damage.rs`.
+//! in the order of ids, so a seed may need several runs to fail again. `CLOVERLEAF_STATE=1` lets
+//! damage hit the state journal too; otherwise only `damage.rs` tests that.
 
 mod catalog;
 mod ledger;
@@ -38,23 +40,23 @@ use crate::common::{Got, Random, consumer};
 
 const LIVES: u64 = 4;
 const STEPS_MAX: u64 = 120;
-/// A life may end in one of so many disk operations.
+/// A life may end at one of this many disk operations.
 const CHANGES_MAX: u64 = 400;
-/// A start may end in one of so many.
+/// A start may end at one of this many disk operations.
 const OPENING_MAX: u64 = 60;
 
-/// The messages of a publish.
+/// What a publish contains.
 enum What {
     Batch(Place, Vec<Content>),
     Delayed(u64),
 }
 
-/// A publish whose answer is awaited.
+/// A publish whose answer is pending.
 struct Waiting {
     topic: Arc<Topic>,
     class: Durability,
     published: Published,
-    /// The catalog's newest change by then.
+    /// The newest change of the catalog when it was published.
     mark: usize,
     what: What,
 }
@@ -76,14 +78,14 @@ struct Run {
     held: BTreeMap<Name, Vec<Got>>,
     waiting: Vec<Waiting>,
     producers: Vec<Producer>,
-    /// The last producer's.
+    /// The id of the newest producer.
     ids: i64,
     starts: u64,
     /// The machine has died in an operation since the last check.
     has_died: bool,
     has_holes: bool,
     is_damaged: bool,
-    /// The state journal, too, may be damaged.
+    /// Damage may hit the state journal too.
     damages_state: bool,
 }
 
@@ -114,7 +116,8 @@ impl Run {
         run
     }
 
-    /// Before the first message dies: the broker would make it as it likes.
+    /// Creates the dead-letter topic before the first message dies: otherwise the broker would
+    /// create it with its own options.
     fn make_letters(&mut self) {
         let segment_bytes = machine::segment_bytes(&mut self.random);
         self.make_topic(LETTERS, topic_options(Kind::Letters, segment_bytes));
@@ -140,7 +143,7 @@ impl Run {
         }
     }
 
-    /// Ends a life. Returns how it did end.
+    /// Ends a life. Returns how it really ended.
     fn end(&mut self, mut end: End) -> End {
         if end == End::Close {
             if self.random.one_in(2) {
@@ -171,20 +174,21 @@ impl Run {
         self.held.clear();
         self.waiting.clear();
         self.producers.iter_mut().for_each(Producer::disconnect);
-        // So that the memory is free; the disk takes nothing of it any more.
+        // Frees the memory; the dead disk ignores all writes.
         self.machine.world.broker.close();
         if end == End::PowerLoss {
-            // Others find gaps, where the power loss has taken their newest batches.
+            // Producers of the class *kernel* would find gaps where the power loss has taken their
+            // newest batches.
             self.producers.retain(|it| it.class == Durability::Disk);
         }
         end
     }
 
-    /// Starts the broker; says what the starts that came to nothing, and `last`, have left.
+    /// Starts the broker. Returns the worst end among `last` and the failed starts.
     fn start(&mut self, last: End, wreck: Option<&Wreck>) -> End {
         let mut end = last;
         for _ in 0..2 {
-            // A crash within the first start after damage may take what that start has found out.
+            // A crash in the first start after damage may destroy what that start has recorded.
             if wreck.is_none() && self.random.one_in(3) {
                 let changes = self.random.below(OPENING_MAX);
                 self.machine.world.disk.die_after(changes);
@@ -206,7 +210,7 @@ impl Run {
 }
 
 impl Run {
-    /// Holds what a start has found against the ledger, and goes on with it.
+    /// Compares the state after a start with the model, and continues with that state.
     fn check(&mut self, end: End, wreck: Option<&Wreck>) {
         let found = self.machine.state();
         let starts = self.machine.world.broker.starts();
@@ -220,7 +224,7 @@ impl Run {
         match wreck.filter(|wreck| wreck.is_state()) {
             Some(wreck) => {
                 wreck.check(&self.catalog, &found);
-                // A topic whose deletion is lost may be back, without its messages.
+                // If the entry of a deletion is lost, the topic may return without its messages.
                 let then = self.catalog.now().topics.values();
                 let then: BTreeSet<_> = then.map(|made| made.id).collect();
                 self.ledger.keep_topics(|id| then.contains(id));
@@ -263,8 +267,8 @@ impl Run {
                 "{} messages are lost, and nothing is told",
                 self.ledger.lost
             ),
-            // A power loss leaves holes between batches that nobody had synced, which are told by
-            // each start. A file that the machine has died in making looks like one that was
+            // A power loss leaves holes between batches that were not synced; each start reports
+            // them. A file that the machine was creating when it died looks like one that was
             // emptied.
             None => assert!(
                 self.has_holes || !is_told || (self.has_died && told.lost_messages == 0),
@@ -279,7 +283,7 @@ impl Run {
         self.take_up(&found);
     }
 
-    /// Attaches consumers, and makes the subscriptions that are gone.
+    /// Attaches consumers, and creates missing subscriptions.
     fn take_up(&mut self, found: &catalog::State) {
         if !found.topics.contains_key(LETTERS) {
             self.make_letters();
@@ -305,7 +309,7 @@ impl Run {
         }
     }
 
-    /// A life, its end, and the next start. `damages`: a file may be hit between.
+    /// One life, its end, and the next start. `damages`: damage may hit a file in between.
     fn turn(&mut self, damages: bool) {
         let end = self.live();
         let end = self.end(end);
@@ -323,7 +327,7 @@ impl Run {
         }
     }
 
-    /// Everything that is owed comes.
+    /// Lets every owed message arrive, and checks it.
     fn finish(&mut self) {
         self.machine.world.disk.die_after(u64::MAX);
         self.consumers.clear();
@@ -335,8 +339,8 @@ impl Run {
             self.consumers
                 .insert(*name, consumer(&subscription, u32::MAX));
         }
-        // Delayed messages, those that come from the disk, letters that could not be written at
-        // once.
+        // Waits long enough for delayed messages, for reads from the disk, and for retries of dead
+        // letters.
         for ms in [600, 61_000].into_iter().chain([200; 20]) {
             self.advance(ms);
             self.machine.world.log.step();

@@ -1,4 +1,4 @@
-//! Idempotent producers that repeat what was not answered, and sometimes what was.
+//! Idempotent producers that repeat batches that were not answered, and sometimes answered ones.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::ledger::{Content, Ledger};
 use super::machine::Machine;
 
-/// As many batches of a producer are remembered by a partition.
+/// How many batches per producer a partition remembers.
 const REMEMBERED: usize = 5;
 
 /// A batch of a producer.
@@ -18,13 +18,13 @@ struct Sent {
     contents: Vec<Content>,
     filling: usize,
     stamp_ms: u64,
-    /// Where it lies, once that was answered.
+    /// Its base offset, once it was answered.
     answered: Option<u64>,
-    /// Where it may lie.
+    /// The base offsets at which it may be stored.
     bases: Vec<u64>,
-    /// The broker's answer, awaited; `None`: the batch has to come again.
+    /// The pending answer; `None`: the batch must be repeated unless it was answered.
     published: Option<Published>,
-    /// The catalog's newest change when it was sent, if it was no duplicate.
+    /// The newest change of the catalog when it was sent; `None` for a duplicate.
     mark: Option<usize>,
 }
 
@@ -54,7 +54,8 @@ impl Producer {
         }
     }
 
-    /// Whether one more may follow: behind batches that were sent, and not too many of them.
+    /// Whether the producer may send one more batch: all earlier ones were sent, and not too many
+    /// are unanswered.
     pub(super) fn may_send(&self) -> bool {
         let is_full = self.sent.len() == REMEMBERED;
         let oldest = self.sent.front();
@@ -88,7 +89,8 @@ impl Producer {
         self.try_send(machine, ledger, mark, self.sent.len() - 1);
     }
 
-    /// Sends again from the first batch on that was not taken, or from `from` on if that is sooner.
+    /// Repeats batches from `from` on, or from the first batch without an answer if that comes
+    /// first.
     pub(super) fn repeat(
         &mut self,
         machine: &Machine,
@@ -134,7 +136,7 @@ impl Producer {
                 ledger.sent_again(place(before), &sent.contents);
             }
         }
-        // A machine that had died before has written nothing.
+        // If the machine had died before, nothing was written.
         if published.is_ok() || was_alive {
             ledger.sent(place(base), &sent.contents, sent.stamp_ms, bytes);
             sent.bases.push(base);
@@ -144,7 +146,8 @@ impl Producer {
         sent.published.is_some()
     }
 
-    /// Takes answers in. Returns which of the catalog's changes were synced before them.
+    /// Collects answers. Returns the newest change of the catalog that was synced before one of
+    /// them.
     pub(super) fn collect(&mut self, machine: &Machine, ledger: &mut Ledger) -> Option<usize> {
         let mut synced = None;
         for sent in &mut self.sent {
@@ -171,7 +174,7 @@ impl Producer {
         synced
     }
 
-    /// The connection is gone: nobody hears answers any more.
+    /// The connection is closed: no answer arrives any more.
     pub(super) fn disconnect(&mut self) {
         self.sent.iter_mut().for_each(|sent| sent.published = None);
     }

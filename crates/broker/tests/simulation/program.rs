@@ -1,4 +1,4 @@
-//! The random program in one life of the broker.
+//! The random program of one life of the broker.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -53,7 +53,7 @@ impl Run {
         self.collect_answers();
     }
 
-    /// Time goes by, and the housekeeping comes when it is due.
+    /// Advances the time, and runs the housekeeping when it is due.
     pub(super) fn advance(&mut self, ms: u64) {
         let target_ms = self.machine.now_ms() + ms;
         loop {
@@ -73,7 +73,7 @@ impl Run {
         }
     }
 
-    /// One of the topics that there are.
+    /// A random existing topic of a wanted kind.
     fn some_topic(&mut self, wants: impl Fn(Kind) -> bool) -> Option<Arc<Topic>> {
         let names = self.catalog.now().topics.keys();
         let names: Vec<&String> = names.filter(|name| wants(kind_of(name))).collect();
@@ -99,7 +99,7 @@ impl Run {
 
     pub(super) fn make_topic(&mut self, name: &str, options: TopicOptions) {
         let was_alive = self.machine.is_alive();
-        // No two are made at the same time: damage would leave their order open.
+        // No two topics are created at the same time: after damage their order would be unknown.
         self.machine.world.clock.advance(1);
         let broker = &self.machine.world.broker;
         let topic = broker.topic_or_create(name, || options.clone());
@@ -167,7 +167,7 @@ impl Run {
             return;
         };
         if topic.subscription("late").is_none() {
-            // All that is on its way gets there before.
+            // Everything published so far is written first.
             self.machine.world.log.step();
             self.subscribe(topic.name(), "late", false);
         }
@@ -349,7 +349,7 @@ impl Run {
     }
 
     pub(super) fn receive(&mut self) {
-        // Consumers of a machine that has died hear nothing.
+        // Consumers of a dead machine get nothing.
         if !self.machine.is_alive() {
             return;
         }
@@ -371,7 +371,7 @@ impl Run {
     }
 
     fn settle_some(&mut self) {
-        // Else the second delivery of a message could be on its way.
+        // Takes all deliveries first; otherwise a redelivery could be in the outbox.
         self.receive();
         let now_ms = self.machine.now_ms();
         for (name, held) in &mut self.held {
@@ -397,7 +397,7 @@ impl Run {
                                 is_acked = settled.is_some();
                             })
                         }
-                        // Else its time was over.
+                        // Otherwise its ack wait was over.
                         if is_acked {
                             self.ledger.acked(*name, place, number, now_ms);
                         }
@@ -417,7 +417,7 @@ impl Run {
         }
     }
 
-    /// A consumer is cancelled, and leaves some time after that.
+    /// Retires a consumer and drops it some time later.
     fn replace_consumer(&mut self) {
         let names: Vec<Name> = self.consumers.keys().copied().collect();
         let Some(name) = names.get(self.random.below(names.len().max(1) as u64) as usize) else {

@@ -1,4 +1,4 @@
-//! One file is damaged between two lives, and what that hits.
+//! Damages one file between two lives, and records what the damage hits.
 
 use std::ops::Range;
 
@@ -10,10 +10,10 @@ use super::machine::found_in;
 use super::{End, Run};
 use crate::damage::{damage, entries_with, read_file, write_file};
 
-/// Damage of a file.
+/// The damage of a file.
 pub(super) struct Wreck {
     path: String,
-    /// Its bytes before.
+    /// The file's bytes before the damage.
     before: Vec<u8>,
     range: Range<usize>,
 }
@@ -23,19 +23,19 @@ impl Wreck {
         self.path.starts_with("state.")
     }
 
-    /// Whether an entry of the journal that says something of this was hit.
+    /// Whether the damage hit an entry of the journal that contains `what`.
     pub(super) fn is_hit(&self, what: &[u8]) -> bool {
         let mut entries = entries_with(&self.before, what).into_iter();
         entries.any(|entry| entry.start < self.range.end && self.range.start < entry.end)
     }
 
-    /// A journal of which nothing is left is a reason not to start.
+    /// Checks that a start was refused because the journal is lost.
     pub(super) fn check_refusal(&self, reason: &str) {
         assert!(reason.contains("--repair"), "{reason}");
         assert!(self.is_state() && self.range.start <= 1100, "{reason}");
     }
 
-    /// Checks that the damage has hit whatever differs from what was true.
+    /// Checks that each difference from the model was caused by the damage.
     pub(super) fn check(&self, catalog: &Catalog, found: &State) {
         let then = catalog.now();
         let is_hit =
@@ -72,7 +72,7 @@ impl Wreck {
 }
 
 impl Run {
-    /// Damages a file. `None`: there was none.
+    /// Damages a file. `None`: there is no file to damage.
     pub(super) fn wreck(&mut self, end: End) -> Option<Wreck> {
         self.is_damaged = true;
         self.has_holes = true;
@@ -93,7 +93,7 @@ impl Run {
             return None;
         }
         let mut range = damage(&disk, &mut self.random, &path, used);
-        // A removal that the power takes back would be no damage.
+        // Syncs the folder: otherwise a power loss could undo the removal of a file.
         let folder = path.rfind('/').map_or("", |at| &path[..at]);
         disk.mount().sync_dir(folder).unwrap();
         if self.is_untold(end, &path, &before) {
@@ -103,7 +103,7 @@ impl Run {
             range = used - 1..used;
         }
         if path.starts_with("state.") {
-            // After damage the time tells which start this is.
+            // After damage, the number of starts is derived from the clock.
             self.machine.world.clock.advance(8_000);
         }
         if let Some((topic, partition)) = place {
@@ -112,7 +112,7 @@ impl Run {
                     self.ledger.hits((topic, partition, offset), number);
                 }
             }
-            // They may be told that they leave gaps, or be forgotten.
+            // These producers may find gaps, or may be forgotten by the broker.
             self.producers
                 .retain(|it| (it.topic, it.partition) != (topic, partition));
         }
@@ -123,7 +123,7 @@ impl Run {
         })
     }
 
-    /// All files of the journal and of topics, in an order that no run changes.
+    /// All files of the journal and of topics, in a fixed order.
     fn files(&self) -> Vec<(Option<(Uuid, u32)>, String)> {
         let mount = self.machine.world.disk.mount();
         let names = |dir: &str| {
@@ -143,10 +143,10 @@ impl Run {
         files
     }
 
-    /// Damage of a log that nothing tells. After a kill: it is gone before its index was written,
-    /// or zeros reach up to the end of the newest one. At any time: another base offset of its
-    /// last batch, which no checksum covers, or a sector with whole batches that belongs
-    /// elsewhere, which hides those behind it.
+    /// Whether no start can detect this damage of a log. After a kill: the file is gone before its
+    /// index was written, or zeros reach to the end of the newest file. At any time: another base
+    /// offset of its last batch, which no checksum covers, or a misplaced sector of whole batches,
+    /// which hides the batches after it.
     fn is_untold(&self, end: End, path: &str, before: &[u8]) -> bool {
         let Some(stem) = path.strip_suffix(".log") else {
             return false;
@@ -173,7 +173,7 @@ impl Run {
     }
 }
 
-/// The messages, by offset and number, in the batches of a log that lie in a range.
+/// Offset and number of the messages in a log's batches that lie in a range of bytes.
 fn messages_in(log: &[u8], range: &Range<usize>) -> Vec<(u64, u64)> {
     let mut messages = Vec::new();
     let mut at = 0;
@@ -182,7 +182,7 @@ fn messages_in(log: &[u8], range: &Range<usize>) -> Vec<(u64, u64)> {
         let bytes = len.and_then(|len| log.get(at..at + len));
         let batch = bytes.and_then(|bytes| Batch::parse_stored(bytes.to_vec().into()).ok());
         let Some(batch) = batch else {
-            // Earlier damage.
+            // Earlier damage: skip it.
             at += 1;
             continue;
         };
