@@ -189,7 +189,7 @@ impl Broker {
     /// # Errors
     /// There would be more than [`BrokerOptions::partitions_max`].
     pub fn check_partitions(&self, more: u32) -> Result<(), CatalogError> {
-        self.shared.check_room(more)
+        self.shared.check_partition_limit(more)
     }
 
     /// All topics that are not hidden, sorted by namespace and name.
@@ -302,7 +302,7 @@ impl Shared {
 
     /// Whether `partitions` more may be created. The caller holds `definitions`, unless it only
     /// asks.
-    pub(crate) fn check_room(&self, partitions: u32) -> Result<(), CatalogError> {
+    pub(crate) fn check_partition_limit(&self, partitions: u32) -> Result<(), CatalogError> {
         let partitions_max = self.options.partitions_max;
         let current = self.topics.read().partitions;
         if current + u64::from(partitions) > u64::from(partitions_max) {
@@ -357,7 +357,7 @@ impl Shared {
             return Err(CatalogError::Partitions { partitions });
         }
         if !options.hidden {
-            self.check_room(partitions)?;
+            self.check_partition_limit(partitions)?;
         }
         let definition = TopicDefinition {
             id: Uuid::new_v4(),

@@ -334,8 +334,12 @@ impl Realm {
     }
 
     /// As [`Broker::route_dead`], for this namespace.
-    pub fn route_dead(&self, to: &str, told: impl Fn(&Arc<Subscription>) + Send + Sync + 'static) {
-        self.broker.route_dead(self.namespace.name(to), told);
+    pub fn route_dead(
+        &self,
+        to: &str,
+        on_dead: impl Fn(&Arc<Subscription>) + Send + Sync + 'static,
+    ) {
+        self.broker.route_dead(self.namespace.name(to), on_dead);
     }
 }
 

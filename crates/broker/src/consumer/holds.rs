@@ -16,7 +16,7 @@ use crate::broker::Broker;
 use crate::consumer::{slots::Consumers, state::ConsumerState};
 use crate::message::{MessageId, MessageRange};
 use crate::subscription::Subscription;
-use crate::subscription::ledger::Settled;
+use crate::subscription::ledger::SettledDelivery;
 
 /// How many consumers that have left are remembered per subscription.
 const DEPARTED_MAX: usize = 32;
@@ -137,7 +137,7 @@ pub(crate) struct Ending<'a> {
     partition: u32,
     first: Offset,
     next: Offset,
-    settled: Settled,
+    settled: SettledDelivery,
     end: HoldEnd,
     now_us: u64,
 }
@@ -158,7 +158,7 @@ impl<'a> Ending<'a> {
             partition: 0,
             first: 0,
             next: 0,
-            settled: Settled::default(),
+            settled: SettledDelivery::default(),
             end,
             now_us,
         }
@@ -167,7 +167,13 @@ impl<'a> Ending<'a> {
     /// Adds consecutive messages of one delivery. They mostly follow those added before, so a busy
     /// consumer pays three comparisons per message.
     #[inline]
-    pub(crate) fn add(&mut self, partition: u32, first: Offset, count: u64, settled: Settled) {
+    pub(crate) fn add(
+        &mut self,
+        partition: u32,
+        first: Offset,
+        count: u64,
+        settled: SettledDelivery,
+    ) {
         if !self.has_room {
             return;
         }
@@ -181,7 +187,7 @@ impl<'a> Ending<'a> {
     }
 
     #[inline(never)]
-    fn begin(&mut self, partition: u32, first: Offset, settled: Settled) {
+    fn begin(&mut self, partition: u32, first: Offset, settled: SettledDelivery) {
         self.close();
         (self.partition, self.first, self.settled) = (partition, first, settled);
     }
@@ -210,7 +216,7 @@ impl<'a> Ending<'a> {
 }
 
 impl Hold {
-    fn new(id: MessageId, count: u32, settled: Settled, end: HoldEnd, now_us: u64) -> Self {
+    fn new(id: MessageId, count: u32, settled: SettledDelivery, end: HoldEnd, now_us: u64) -> Self {
         Self {
             partition: id.partition,
             count,
@@ -240,7 +246,7 @@ impl Consumers {
         &mut self,
         slot: u32,
         runs: impl IntoIterator<Item = (MessageId, u32)>,
-        settled: Settled,
+        settled: SettledDelivery,
         end: HoldEnd,
         now_us: u64,
     ) {
@@ -258,7 +264,7 @@ impl Consumers {
     pub(crate) fn note_leaving(
         &mut self,
         slot: u32,
-        held: impl Iterator<Item = (MessageId, u32, Settled)>,
+        held: impl Iterator<Item = (MessageId, u32, SettledDelivery)>,
         now_us: u64,
     ) {
         let Some(holds) = self.holds(slot) else {

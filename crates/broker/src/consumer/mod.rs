@@ -145,8 +145,8 @@ impl Consumer {
                 return false;
             }
             let counted = state.consumers.retire(self.slot);
-            self.untake(state, unseen.iter().copied());
-            self.give_outbox_back(state);
+            self.undeliver(state, unseen.iter().copied());
+            self.requeue_outbox(state);
             counted && !state.closed && state.consumers.counted() == 0
         });
         self.subscription.lost_last_consumer(left);
@@ -154,7 +154,7 @@ impl Consumer {
 
     fn detach(&self) {
         let left = self.subscription.change(|state| {
-            self.give_outbox_back(state);
+            self.requeue_outbox(state);
             let held = state.ledger.held_by(self.slot);
             state.consumers.note_leaving(self.slot, held, state.now_us);
             let counted = state.consumers.detach(self.slot);
@@ -174,20 +174,20 @@ impl Consumer {
     }
 
     /// Requeues the messages in a consumer's outbox as if they had not been delivered.
-    fn give_outbox_back(&self, state: &mut SubscriptionState) {
+    fn requeue_outbox(&self, state: &mut SubscriptionState) {
         let deliveries = state.consumers.take_outbox(self.slot);
-        self.untake(state, deliveries.iter().map(Delivery::range));
+        self.undeliver(state, deliveries.iter().map(Delivery::range));
     }
 
     /// Requeues the messages of these ranges that are in flight to the consumer, as if they had not
     /// been delivered.
-    fn untake(&self, state: &mut SubscriptionState, ranges: impl Iterator<Item = MessageRange>) {
+    fn undeliver(&self, state: &mut SubscriptionState, ranges: impl Iterator<Item = MessageRange>) {
         let mut count = 0;
         for range in ranges {
             let place = (range.first, range.end());
             count += state
                 .ledger
-                .untake_between(range.partition, place, self.slot);
+                .undeliver_between(range.partition, place, self.slot);
         }
         let count32 = u32::try_from(count).unwrap_or(u32::MAX);
         state.consumers.change(self.slot, |consumer| {

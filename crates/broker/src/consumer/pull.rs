@@ -4,7 +4,7 @@ use std::task::{Context, Poll};
 
 use crate::consumer::Consumer;
 use crate::message::Delivery;
-use crate::subscription::dispatch::{Blank, DispatchRound, Found};
+use crate::subscription::dispatch::{DispatchRound, DispatchStep, Unavailable};
 
 impl Consumer {
     /// Takes exactly one message, for a consumer with [`crate::ConsumerOptions::pull`] (AMQP's
@@ -23,9 +23,8 @@ impl Consumer {
         let now_us = self.subscription.shared.clock.now_us();
         state.now_us = now_us;
         let mut answer = Poll::Ready(None);
-        match DispatchRound::new(&self.subscription, &mut state, now_us).deliver_some(self.slot, 1)
-        {
-            Found::Delivered => {
+        match DispatchRound::new(&self.subscription, &mut state, now_us).deliver_run(self.slot, 1) {
+            DispatchStep::Delivered => {
                 let mut taken = self.outbox.take_all();
                 let consumer = state.consumers.get(self.slot);
                 if consumer.is_some_and(|consumer| consumer.options.auto_ack) {
@@ -33,13 +32,13 @@ impl Consumer {
                 }
                 answer = Poll::Ready(taken.pop());
             }
-            Found::SteppedOver(_) => {
+            DispatchStep::SteppedOver(_) => {
                 // The step limit is reached: let other tasks use the thread and the lock.
                 context.waker().wake_by_ref();
                 answer = Poll::Pending;
             }
-            Found::Blank(Blank::Nothing) => {}
-            Found::Blank(Blank::Waiting) => answer = Poll::Pending,
+            DispatchStep::Unavailable(Unavailable::Empty) => {}
+            DispatchStep::Unavailable(Unavailable::Pending) => answer = Poll::Pending,
         }
         // This dispatch sets the timers of the messages that are left, and drops excess ones. It
         // must not wake consumers that wait for a read, because it brings them nothing: they would

@@ -10,7 +10,7 @@ use crate::message::{Delivery, MessageId, MessageRange};
 use crate::subscription::SubscriptionState;
 use crate::subscription::died::Died;
 use crate::subscription::ledger::leases::NEVER_MS;
-use crate::subscription::ledger::{NotInFlight, Settled};
+use crate::subscription::ledger::{NotInFlight, SettledDelivery};
 
 /// How a consumer settles messages.
 #[derive(Debug, Clone, Copy)]
@@ -150,7 +150,7 @@ impl Consumer {
                     now_us,
                     tell: &mut settled,
                 };
-                let told = |first, count, settled: Option<Settled>| {
+                let told = |first, count, settled: Option<SettledDelivery>| {
                     if let Some(settled) = settled {
                         ending.add(range.partition, first, count, settled);
                     }
@@ -225,7 +225,7 @@ impl Consumer {
     /// topic; the caller must route them.
     fn settle_ranges_taking(&self, settle: Settle, ranges: &[MessageRange]) -> Vec<Died> {
         self.subscription
-            .change_taking(|state| self.settle_in(state, settle, ranges.iter().copied()))
+            .change_returning_dead(|state| self.settle_in(state, settle, ranges.iter().copied()))
     }
 
     /// Settles the messages of these ranges that are in flight to the consumer.
@@ -245,7 +245,7 @@ impl Consumer {
         let ledger = &mut state.ledger;
         for range in ranges {
             let (partition, place) = (range.partition, (range.first, range.end()));
-            let told = |first, count, settled: Option<Settled>| {
+            let told = |first, count, settled: Option<SettledDelivery>| {
                 if let Some(settled) = settled {
                     ending.add(partition, first, count, settled);
                 }
@@ -282,7 +282,7 @@ struct Report<'a, F: FnMut(MessageRange, Option<Settlement>)> {
 }
 
 impl<F: FnMut(MessageRange, Option<Settlement>)> Report<'_, F> {
-    fn add(&mut self, first: Offset, count: u64, settled: Option<Settled>) {
+    fn add(&mut self, first: Offset, count: u64, settled: Option<SettledDelivery>) {
         let settled = settled.map(|settled| settled.settlement(self.now_us));
         if settled != self.settled || self.range.count == 0 {
             self.tell();
@@ -305,7 +305,7 @@ impl<F: FnMut(MessageRange, Option<Settlement>)> Report<'_, F> {
     }
 }
 
-impl Settled {
+impl SettledDelivery {
     /// What the session learns of the delivery.
     fn settlement(self, now_us: u64) -> Settlement {
         Settlement {

@@ -153,7 +153,7 @@ impl Housekeeping {
         self.tick();
         for topic in self.shared.all_topics() {
             for subscription in topic.subscriptions().iter() {
-                subscription.take_back_marks();
+                subscription.lower_all_marks();
             }
         }
         // From here on a power loss loses nothing; only now may the journal say so.

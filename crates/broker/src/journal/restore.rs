@@ -12,7 +12,7 @@ use crate::journal::atomic;
 use crate::journal::entries::{Entry, EntryError, SubscriptionDefinition, TopicDefinition};
 use crate::journal::orphans::starts_after_damage;
 use crate::journal::protocol_values::{Identity, ProtocolValues};
-use crate::subscription::ledger::{Ledger, Moved, RestoredRetries, retries_end};
+use crate::subscription::ledger::{Ledger, MovedMessages, RestoredRetries, retries_end};
 use crate::topic::Topic;
 use crate::topic::partition::Partition;
 
@@ -33,7 +33,7 @@ pub(crate) struct Restored {
     entries: u64,
     pub(crate) subscriptions: BTreeMap<u64, (SubscriptionDefinition, Ledger, RestoredRetries)>,
     /// By subscription id.
-    moved: BTreeMap<u64, Moved>,
+    moved: BTreeMap<u64, MovedMessages>,
     committed: CommittedOffsets,
     starts: BTreeMap<(Uuid, u32), Offset>,
     nexts: BTreeMap<(Uuid, u32), Offset>,
@@ -264,9 +264,9 @@ impl Restored {
 /// the journal records that their originals have not moved.
 fn settled_moves(
     shared: &Shared,
-    mut moved: BTreeMap<u64, Moved>,
+    mut moved: BTreeMap<u64, MovedMessages>,
     may_be_gone: bool,
-) -> Result<BTreeMap<u64, Moved>, CatalogError> {
+) -> Result<BTreeMap<u64, MovedMessages>, CatalogError> {
     moved.retain(|_, moved| !moved.is_empty());
     if moved.is_empty() {
         return Ok(moved);
@@ -277,7 +277,7 @@ fn settled_moves(
         };
         tracing::warn!(%error, "cannot sync what was moved: dead letters may come twice");
     }
-    let entries = |(id, moved): (u64, Moved)| {
+    let entries = |(id, moved): (u64, MovedMessages)| {
         let deltas = moved.taken_back().into_iter();
         deltas.map(move |delta| Entry::Moved(id, delta))
     };

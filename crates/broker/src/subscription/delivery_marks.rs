@@ -12,13 +12,13 @@ use crate::subscription::run::Run;
 use crate::subscription::{Subscription, SubscriptionState};
 
 /// A mark is lowered to the exact offset after this time without a delivery.
-const REST_MS: u64 = 5_000;
+const IDLE_MS: u64 = 5_000;
 
 impl Subscription {
     /// Call before messages below `end` are delivered for the first time: raises the journal's mark
     /// if it is below `end`.
     #[inline]
-    pub(crate) fn mark(
+    pub(crate) fn raise_mark(
         &self,
         state: &mut SubscriptionState,
         partition: u32,
@@ -29,37 +29,39 @@ impl Subscription {
             return;
         }
         let mark = state.ledger.marks_mut().get_mut(partition as usize);
-        if let Some(promised) = mark.and_then(|mark| mark.reach(end, now_ms)) {
+        if let Some(promised) = mark.and_then(|mark| mark.raise_to(end, now_ms)) {
             self.write_marks(vec![self.delivered_entry(partition, promised)]);
-            state.timers.look_at_marks_by(now_ms + REST_MS);
+            state.timers.check_marks_by(now_ms + IDLE_MS);
         }
     }
 
     /// Lowers the marks of partitions without recent deliveries to the exact offset. The
     /// housekeeping thread calls it.
-    pub(crate) fn rest_marks(&self, state: &mut SubscriptionState, now_ms: u64) {
+    pub(crate) fn lower_idle_marks(&self, state: &mut SubscriptionState, now_ms: u64) {
         if !state.timers.take_marks_due(now_ms) {
             return;
         }
         let marks = (0u32..).zip(state.ledger.marks_mut().iter_mut());
-        let rested = marks.filter_map(|(partition, mark)| Some((partition, mark.rest()?)));
+        let lowered =
+            marks.filter_map(|(partition, mark)| Some((partition, mark.lower_if_idle()?)));
         let entry = |(partition, promised)| self.delivered_entry(partition, promised);
-        self.write_marks(rested.map(entry).collect());
+        self.write_marks(lowered.map(entry).collect());
         if state.ledger.marks().iter().any(|mark| mark.is_ahead()) {
-            state.timers.look_at_marks_by(now_ms + REST_MS);
+            state.timers.check_marks_by(now_ms + IDLE_MS);
         }
     }
 
     /// At an orderly shutdown: lowers every mark in the journal to the exact offset.
-    pub(crate) fn take_back_marks(&self) {
+    pub(crate) fn lower_all_marks(&self) {
         if self.volatile {
             return;
         }
         let mut state = self.state.lock();
         let marks = (0u32..).zip(state.ledger.marks_mut().iter_mut());
-        let rested = marks.filter_map(|(partition, mark)| Some((partition, mark.take_back()?)));
+        let lowered =
+            marks.filter_map(|(partition, mark)| Some((partition, mark.lower_to_exact()?)));
         let entry = |(partition, promised)| self.delivered_entry(partition, promised);
-        self.write_marks(rested.map(entry).collect());
+        self.write_marks(lowered.map(entry).collect());
     }
 
     /// The delivery marks as entries for a snapshot of the journal.

@@ -24,29 +24,29 @@ pub struct Died {
 }
 
 /// Called with a subscription that has new dead messages.
-type DeathListener = Box<dyn Fn(&Arc<Subscription>) + Send + Sync>;
+type DeadMessageListener = Box<dyn Fn(&Arc<Subscription>) + Send + Sync>;
 
 /// Replaces a dead-letter topic: dead messages are routed by its owner.
 pub(crate) struct DeadRouter {
     /// The name of the dead-letter topic that is replaced.
     to: String,
-    told: DeathListener,
+    on_dead: DeadMessageListener,
 }
 
 impl Broker {
     /// Registers a router: from now on, dead messages of subscriptions whose dead-letter topic is
-    /// `to` are not written to that topic. Instead `told` is called with each subscription that has
-    /// some, and fetches them by [`Subscription::take_died`]. `told` must not call the broker. A
-    /// namespace keeps its first router; a later registration is logged and ignored.
+    /// `to` are not written to that topic. Instead `on_dead` is called with each subscription that
+    /// has some, and fetches them by [`Subscription::take_died`]. `on_dead` must not call the
+    /// broker. A namespace keeps its first router; a later registration is logged and ignored.
     pub fn route_dead<'a>(
         &self,
         to: impl Into<Name<'a>>,
-        told: impl Fn(&Arc<Subscription>) + Send + Sync + 'static,
+        on_dead: impl Fn(&Arc<Subscription>) + Send + Sync + 'static,
     ) {
         let Name { namespace, text } = to.into();
         let router = Arc::new(DeadRouter {
             to: text.to_owned(),
-            told: Box::new(told),
+            on_dead: Box::new(on_dead),
         });
         match self.shared.dead_routers.write().entry(namespace.clone()) {
             Entry::Vacant(place) => drop(place.insert(router)),
@@ -97,9 +97,9 @@ impl Subscription {
 
     /// Notifies the router or, without one, the housekeeping thread that the subscription has dead
     /// messages.
-    pub(crate) fn tell_died(self: &Arc<Self>) {
+    pub(crate) fn notify_dead(self: &Arc<Self>) {
         match self.dead_router() {
-            Some(router) => (router.told)(self),
+            Some(router) => (router.on_dead)(self),
             None => self.shared.work.dead(self.clone()),
         }
     }

@@ -17,11 +17,11 @@ use cloverleaf_log::{Batch, ColdRead, Offset, invariant};
 use crate::consumer::shared_window::SharedWindow;
 use crate::housekeeping::inflater::BatchName;
 use crate::message::Delivery;
-use crate::subscription::ledger::leases::Grant;
-use crate::subscription::ledger::{Claim, ReadyRun};
-use crate::subscription::reader::Front;
+use crate::subscription::ledger::leases::LeaseGrant;
+use crate::subscription::ledger::{NextSpan, ReadyRun};
+use crate::subscription::reader::ReaderHead;
 use crate::subscription::readers::ReaderKind;
-use crate::subscription::run::{Inspection, Pick, Run, Seek, Verdict};
+use crate::subscription::run::{RecordInspector, Run, RunSearch, SearchResult, Verdict};
 use crate::subscription::{Subscription, SubscriptionState};
 
 /// Delay before a failed read is tried again.
@@ -37,24 +37,24 @@ pub(crate) const DEAD_MAX: u64 = 4_096;
 
 /// Why the head of a partition offers no message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Blank {
+pub(crate) enum Unavailable {
     /// The partition has no further message.
-    Nothing,
+    Empty,
     /// The head is being read or inflated, or something else must finish first. A dispatch follows
     /// then.
-    Waiting,
+    Pending,
 }
 
 /// The head of a partition, as one scan finds it.
-pub(crate) enum Sight {
-    Run(Seen),
+pub(crate) enum HeadScan {
+    Run(HeadRun),
     /// Offsets without messages were stepped over: scan again.
     SteppedOver,
-    Blank(Blank),
+    Unavailable(Unavailable),
 }
 
 /// A run of messages with the same verdict at the head of a partition.
-pub(crate) struct Seen {
+pub(crate) struct HeadRun {
     pub(crate) partition: usize,
     pub(crate) kind: ReaderKind,
     pub(crate) run: Run,
@@ -64,13 +64,13 @@ pub(crate) struct Seen {
 }
 
 /// The result of one attempt to deliver from the head of a partition.
-pub(crate) enum Found {
+pub(crate) enum DispatchStep {
     /// Messages were put into a consumer's outbox.
     Delivered,
     /// Messages or empty offsets were stepped over, with this many bytes: try again.
     SteppedOver(u32),
     /// No message can be delivered now.
-    Blank(Blank),
+    Unavailable(Unavailable),
 }
 
 /// One dispatch of a subscription, under its lock.
@@ -100,8 +100,8 @@ impl Subscription {
     }
 
     #[inline]
-    fn inspection(&self) -> Inspection<'_> {
-        Inspection::new(&self.options, &self.filter)
+    fn inspector(&self) -> RecordInspector<'_> {
+        RecordInspector::new(&self.options, &self.filter)
     }
 
     /// Inflates a batch on the inflater's thread, because it is too large to inflate under the
@@ -139,15 +139,15 @@ impl Subscription {
             } = &mut *state;
             let source = readers.of(partition, kind);
             match result {
-                Ok(batches) if !batches.is_empty() => source.arrived(batches),
+                Ok(batches) if !batches.is_empty() => source.read_succeeded(batches),
                 // The log has nothing readable at this offset yet: retry as after an error.
                 Ok(_) => {
-                    source.failed(retry_ms);
+                    source.read_failed(retry_ms);
                     timers.retry_at(retry_ms);
                 }
                 Err(error) => {
                     tracing::error!(?subscription, partition, %error, "cannot read from the log");
-                    source.failed(retry_ms);
+                    source.read_failed(retry_ms);
                     timers.retry_at(retry_ms);
                 }
             }
@@ -185,81 +185,92 @@ impl<'a> DispatchRound<'a> {
     }
 
     /// Whether this dispatch has stepped over as many bytes as it may ([`STEPPED_BYTES_MAX`]).
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn is_step_limit_reached(&self) -> bool {
         self.stepped_bytes >= STEPPED_BYTES_MAX
     }
 
     fn deliver_all(&mut self) {
         let was_caught_up = std::mem::take(&mut self.state.caught_up);
         if self.state.paused {
-            self.subscription.hungry.store(false, Ordering::Relaxed);
+            self.subscription
+                .dispatch_on_append
+                .store(false, Ordering::Relaxed);
             return;
         }
-        let is_hungry = self.subscription.hungry.load(Ordering::Relaxed);
-        if was_caught_up && is_hungry && self.state.log.about_waiting(&self.state.ledger) == 0 {
-            // The usual case after an acknowledgement: nothing to deliver. `hungry` stays set, so
-            // the next append dispatches.
+        let dispatches_on_append = self.subscription.dispatch_on_append.load(Ordering::Relaxed);
+        if was_caught_up
+            && dispatches_on_append
+            && self.state.log.waiting_at_most(&self.state.ledger) == 0
+        {
+            // The usual case after an acknowledgement: nothing to deliver. `dispatch_on_append`
+            // stays set, so the next append dispatches.
             self.state.caught_up = true;
             return;
         }
-        self.is_direct = was_caught_up && is_hungry;
+        self.is_direct = was_caught_up && dispatches_on_append;
         loop {
             let (log, ledger) = (&self.state.log, &self.state.ledger);
-            let waiting = || log.about_waiting(ledger);
+            let waiting = || log.waiting_at_most(ledger);
             let Some((slot, wanted)) = self.state.consumers.choose(self.subscription, waiting)
             else {
                 self.state
                     .consumers
                     .wait_for_shared_windows(self.subscription);
-                self.subscription.hungry.store(false, Ordering::Relaxed);
+                self.subscription
+                    .dispatch_on_append
+                    .store(false, Ordering::Relaxed);
                 return;
             };
-            let found = match self.state.consumers.places_of(slot) {
+            let found = match self.state.consumers.charged_window_of(slot) {
                 None => {
                     let quota = wanted;
-                    self.deliver_some(slot, quota)
+                    self.deliver_run(slot, quota)
                 }
-                Some(shared) => match self.deliver_within(&shared, slot, wanted) {
+                Some(shared) => match self.deliver_in_shared_window(&shared, slot, wanted) {
                     Some(found) => found,
                     // Other consumers took the last slots of the shared window.
                     None => continue,
                 },
             };
-            let blank = match found {
-                Found::Delivered => continue,
-                Found::SteppedOver(_) => {
+            let unavailable = match found {
+                DispatchStep::Delivered => continue,
+                DispatchStep::SteppedOver(_) => {
                     self.state.timers.retry_at(self.now_ms);
                     return;
                 }
-                Found::Blank(blank) => blank,
+                DispatchStep::Unavailable(unavailable) => unavailable,
             };
-            if self.subscription.hungry.swap(true, Ordering::SeqCst) {
-                self.state.caught_up = blank == Blank::Nothing;
+            if self
+                .subscription
+                .dispatch_on_append
+                .swap(true, Ordering::SeqCst)
+            {
+                self.state.caught_up = unavailable == Unavailable::Empty;
                 return;
             }
-            // An append may have happened after the scan and before `hungry` was set: scan once
-            // more.
+            // An append may have happened after the scan and before `dispatch_on_append` was set:
+            // scan once more.
             fence(Ordering::SeqCst);
         }
     }
 
-    /// As [`Self::deliver_some`], for a consumer that shares a window: reserves slots in the shared
+    /// As [`Self::deliver_run`], for a consumer that shares a window: reserves slots in the shared
     /// window first. `None`: the shared window is full.
-    fn deliver_within(
+    fn deliver_in_shared_window(
         &mut self,
         shared: &Arc<SharedWindow>,
         slot: u32,
         wanted: u64,
-    ) -> Option<Found> {
+    ) -> Option<DispatchStep> {
         // Reserve no more slots than messages may be waiting, because other consumers cannot use a
         // reserved slot meanwhile.
         let quota =
-            shared.reserve(wanted.min(self.state.log.about_waiting(&self.state.ledger).max(1)));
+            shared.reserve(wanted.min(self.state.log.waiting_at_most(&self.state.ledger).max(1)));
         if quota == 0 {
             return None;
         }
         let before = self.state.consumers.in_flight_at(slot);
-        let found = self.deliver_some(slot, quota);
+        let found = self.deliver_run(slot, quota);
         let used = u64::from(
             self.state
                 .consumers
@@ -274,178 +285,188 @@ impl<'a> DispatchRound<'a> {
     }
 
     /// Delivers one run of messages to a consumer, from the partition whose turn it is. Returns
-    /// [`Found::SteppedOver`] when this dispatch has stepped over enough.
-    pub(crate) fn deliver_some(&mut self, slot: u32, quota: u64) -> Found {
+    /// [`DispatchStep::SteppedOver`] when this dispatch has stepped over enough.
+    pub(crate) fn deliver_run(&mut self, slot: u32, quota: u64) -> DispatchStep {
         let count = self.state.log.count();
-        let mut blank = Blank::Nothing;
+        let mut unavailable = Unavailable::Empty;
         for turn in 0..count {
             let order = self.subscription.options().order;
             let partition = self.state.readers.partition_after(turn, order);
             loop {
-                match self.look_into(partition, slot, quota) {
-                    Found::Delivered => {
+                match self.deliver_from(partition, slot, quota) {
+                    DispatchStep::Delivered => {
                         self.state.readers.delivered_from(partition);
-                        return Found::Delivered;
+                        return DispatchStep::Delivered;
                     }
-                    Found::SteppedOver(bytes) => {
+                    DispatchStep::SteppedOver(bytes) => {
                         self.stepped_bytes += u64::from(bytes);
-                        if self.is_over() {
-                            return Found::SteppedOver(0);
+                        if self.is_step_limit_reached() {
+                            return DispatchStep::SteppedOver(0);
                         }
                     }
-                    Found::Blank(Blank::Nothing) => break,
-                    Found::Blank(Blank::Waiting) => {
-                        blank = Blank::Waiting;
+                    DispatchStep::Unavailable(Unavailable::Empty) => break,
+                    DispatchStep::Unavailable(Unavailable::Pending) => {
+                        unavailable = Unavailable::Pending;
                         break;
                     }
                 }
             }
         }
-        Found::Blank(blank)
+        DispatchStep::Unavailable(unavailable)
     }
 
-    fn look_into(&mut self, partition: usize, slot: u32, quota: u64) -> Found {
-        match self.sight(partition, quota) {
-            Sight::Run(seen) if seen.run.verdict == Verdict::Deliver => {
+    fn deliver_from(&mut self, partition: usize, slot: u32, quota: u64) -> DispatchStep {
+        match self.scan_head(partition, quota) {
+            HeadScan::Run(head) if head.run.verdict == Verdict::Deliver => {
                 invariant!(
-                    u64::from(seen.run.count) <= quota,
+                    u64::from(head.run.count) <= quota,
                     "a consumer gets more messages than it has room for"
                 );
-                self.deliver(slot, seen);
-                Found::Delivered
+                self.deliver(slot, head);
+                DispatchStep::Delivered
             }
-            Sight::Run(seen) => self.dispose(&seen),
-            Sight::SteppedOver => Found::SteppedOver(0),
-            Sight::Blank(blank) => Found::Blank(blank),
+            HeadScan::Run(head) => self.apply_verdict(&head),
+            HeadScan::SteppedOver => DispatchStep::SteppedOver(0),
+            HeadScan::Unavailable(unavailable) => DispatchStep::Unavailable(unavailable),
         }
     }
 
     /// Scans the head of a partition: finds the next run, of up to `quota` messages if they can be
     /// delivered.
-    pub(crate) fn sight(&mut self, partition: usize, quota: u64) -> Sight {
+    pub(crate) fn scan_head(&mut self, partition: usize, quota: u64) -> HeadScan {
         match self.state.ledger.first_ready(partition_number(partition)) {
-            Some(ready) => self.sight_requeued(partition, ready, quota),
-            None => self.sight_new(partition, quota),
+            Some(ready) => self.scan_requeued(partition, ready, quota),
+            None => self.scan_new(partition, quota),
         }
     }
 
-    fn sight_requeued(&mut self, partition: usize, ready: ReadyRun, quota: u64) -> Sight {
+    fn scan_requeued(&mut self, partition: usize, ready: ReadyRun, quota: u64) -> HeadScan {
         let index = partition_number(partition);
         if ready.first >= self.state.log.end(partition) {
-            return Sight::Blank(Blank::Nothing);
+            return HeadScan::Unavailable(Unavailable::Empty);
         }
-        let (batch, position) = match self.front(partition, ReaderKind::Requeued, ready.first) {
-            Ok(front) => front,
-            Err(blank) => return Sight::Blank(blank),
+        let (batch, position) = match self.head_batch(partition, ReaderKind::Requeued, ready.first)
+        {
+            Ok(found) => found,
+            Err(unavailable) => return HeadScan::Unavailable(unavailable),
         };
         let end = ready.first + u64::from(ready.count);
         if batch.base_offset() > ready.first {
             let gone = batch.base_offset().min(end) - ready.first;
             self.state.ledger.drop_ready(index, count32(gone));
-            return Sight::SteppedOver;
+            return HeadScan::SteppedOver;
         }
         let until = self
             .state
             .ledger
-            .delivered_together(partition, ready.first, end);
-        let seek = self.seek(ready.first, until, quota, false);
-        match self.subscription.inspection().pick(&batch, position, seek) {
-            Pick::Run(run) => Sight::Run(Seen {
+            .same_redelivered_until(partition, ready.first, end);
+        let search = self.search(ready.first, until, quota, false);
+        match self
+            .subscription
+            .inspector()
+            .find_run(&batch, position, search)
+        {
+            SearchResult::Run(run) => HeadScan::Run(HeadRun {
                 partition,
                 kind: ReaderKind::Requeued,
                 run,
                 batch,
                 attempts: ready.attempts,
             }),
-            Pick::Gap(to) => {
+            SearchResult::Gap(to) => {
                 let gone = to.min(end) - ready.first;
                 self.state.ledger.drop_ready(index, count32(gone.max(1)));
-                Sight::SteppedOver
+                HeadScan::SteppedOver
             }
         }
     }
 
-    fn sight_new(&mut self, partition: usize, quota: u64) -> Sight {
+    fn scan_new(&mut self, partition: usize, quota: u64) -> HeadScan {
         let index = partition_number(partition);
         let next = self.state.ledger.next(index);
         let end = self.state.log.end(partition);
         if next >= end {
-            return Sight::Blank(Blank::Nothing);
+            return HeadScan::Unavailable(Unavailable::Empty);
         }
-        let free = match self.state.ledger.claim(index, end - next) {
-            Claim::Taken(count) => {
+        let free = match self.state.ledger.next_span(index, end - next) {
+            NextSpan::Taken(count) => {
                 self.state.ledger.step_over(index, count);
-                return Sight::SteppedOver;
+                return HeadScan::SteppedOver;
             }
-            Claim::Free(count) => count,
+            NextSpan::Free(count) => count,
         };
-        let (batch, position) = match self.front(partition, ReaderKind::New, next) {
-            Ok(front) => front,
-            Err(blank) => return Sight::Blank(blank),
+        let (batch, position) = match self.head_batch(partition, ReaderKind::New, next) {
+            Ok(found) => found,
+            Err(unavailable) => return HeadScan::Unavailable(unavailable),
         };
         if batch.base_offset() > next {
             self.state
                 .ledger
                 .skip_to(index, batch.base_offset().min(end));
-            return Sight::SteppedOver;
+            return HeadScan::SteppedOver;
         }
         let until = self
             .state
             .ledger
-            .delivered_together(partition, next, end.min(next + free));
-        let seek = self.seek(next, until, quota, true);
-        match self.subscription.inspection().pick(&batch, position, seek) {
-            Pick::Run(run) => Sight::Run(Seen {
+            .same_redelivered_until(partition, next, end.min(next + free));
+        let search = self.search(next, until, quota, true);
+        match self
+            .subscription
+            .inspector()
+            .find_run(&batch, position, search)
+        {
+            SearchResult::Run(run) => HeadScan::Run(HeadRun {
                 partition,
                 kind: ReaderKind::New,
                 run,
                 batch,
                 attempts: 0,
             }),
-            Pick::Gap(to) => {
+            SearchResult::Gap(to) => {
                 self.state.ledger.skip_to(index, to.min(end));
-                Sight::SteppedOver
+                HeadScan::SteppedOver
             }
         }
     }
 
-    fn deliver(&mut self, slot: u32, seen: Seen) {
-        let (partition, run) = (seen.partition, seen.run);
+    fn deliver(&mut self, slot: u32, head: HeadRun) {
+        let (partition, run) = (head.partition, head.run);
         let index = partition_number(partition);
-        let to = Grant {
+        let to = LeaseGrant {
             consumer: slot,
             due_ms: self.state.consumers.ack_due_ms(slot, self.now_ms),
             now_us: self.now_us,
-            waited_ms: waited_ms(&seen.batch, self.now_ms),
+            waited_ms: waited_ms(&head.batch, self.now_ms),
         };
-        match seen.kind {
+        match head.kind {
             ReaderKind::New => {
                 let now_ms = self.now_ms;
-                self.subscription.mark(self.state, index, run.end(), now_ms);
+                self.subscription
+                    .raise_mark(self.state, index, run.end(), now_ms);
                 self.state.check_new(self.subscription, partition, &run);
                 let (count, bytes) = (u64::from(run.count), run.body_bytes);
                 self.state
                     .waiting_bytes
-                    .leave(partition, run.first, bytes.into());
-                self.state.ledger.take_new(index, count, to, bytes);
+                    .subtract(partition, run.first, bytes.into());
+                self.state.ledger.lease_next(index, count, to, bytes);
             }
             ReaderKind::Requeued => {
-                self.state.ledger.take_ready(index, run.count, to);
+                self.state.ledger.lease_ready(index, run.count, to);
             }
         }
         self.state
             .readers
-            .of(partition, seen.kind)
+            .of(partition, head.kind)
             .set_position(run.next_position, run.end());
-        let earlier = self.state.ledger.marks()[partition].earlier();
+        let earlier = self.state.ledger.marks()[partition].redelivered_below();
         let delivery = Delivery {
-            batch: seen.batch,
+            batch: head.batch,
             position: run.position,
             partition: index,
             first: run.first,
             count: run.count,
-            attempts: seen.attempts.saturating_add(1),
-            redelivered: seen.attempts > 0 || run.first < earlier,
+            attempts: head.attempts.saturating_add(1),
+            redelivered: head.attempts > 0 || run.first < earlier,
             bytes: run.bytes,
             delivered_us: self.now_us,
         };
@@ -465,8 +486,8 @@ impl<'a> DispatchRound<'a> {
             .fetch_add(u64::from(count), Ordering::Relaxed);
     }
 
-    fn seek(&self, from: Offset, end: Offset, quota: u64, is_new: bool) -> Seek {
-        Seek {
+    fn search(&self, from: Offset, end: Offset, quota: u64, is_new: bool) -> RunSearch {
+        RunSearch {
             from,
             end,
             quota,
@@ -481,12 +502,12 @@ impl<'a> DispatchRound<'a> {
 
     /// The batch that contains `from` or is the next one after it. `Err`: there is none, or it must
     /// be read or inflated first.
-    fn front(
+    fn head_batch(
         &mut self,
         partition: usize,
         kind: ReaderKind,
         from: Offset,
-    ) -> Result<(Batch, u32), Blank> {
+    ) -> Result<(Batch, u32), Unavailable> {
         let log = self.state.log.partition(partition).clone();
         let bytes_max = match kind {
             ReaderKind::New => self.subscription.shared.options.read_bytes_max,
@@ -499,24 +520,24 @@ impl<'a> DispatchRound<'a> {
             source.rewind_to(from);
         }
         loop {
-            match source.front(&log, from, bytes_max, self.now_ms) {
-                Front::Batch(batch, position) => return Ok((batch, position)),
-                Front::Compressed(batch) => {
+            match source.head(&log, from, bytes_max, self.now_ms) {
+                ReaderHead::Batch(batch, position) => return Ok((batch, position)),
+                ReaderHead::Compressed(batch) => {
                     let name = (log.topic(), log.number(), batch.base_offset());
                     match self.subscription.shared.inflater.at_once(name, &batch) {
                         Some(inflated) => source.inflated(inflated),
                         None => {
                             self.subscription
                                 .start_inflating(partition, kind, name, batch);
-                            return Err(Blank::Waiting);
+                            return Err(Unavailable::Pending);
                         }
                     }
                 }
-                Front::End => return Err(Blank::Nothing),
-                Front::Wait => return Err(Blank::Waiting),
-                Front::Start(read) => {
+                ReaderHead::End => return Err(Unavailable::Empty),
+                ReaderHead::Wait => return Err(Unavailable::Pending),
+                ReaderHead::StartRead(read) => {
                     self.subscription.start_read(partition, kind, read);
-                    return Err(Blank::Waiting);
+                    return Err(Unavailable::Pending);
                 }
             }
         }

@@ -9,26 +9,28 @@ use std::sync::atomic::{Ordering, fence};
 use cloverleaf_log::Offset;
 
 use crate::subscription::Subscription;
-use crate::subscription::dispatch::{Blank, DispatchRound, Found, Sight, partition_number};
+use crate::subscription::dispatch::{
+    DispatchRound, DispatchStep, HeadScan, Unavailable, partition_number,
+};
 use crate::subscription::ledger::Ledger;
 use crate::subscription::ledger::leases::NEVER_MS;
 use crate::subscription::run::Verdict;
 
 /// The head of a partition after the expired messages are gone.
-enum Head {
+enum HeadExpiry {
     /// A message that expires at this time, in milliseconds since the epoch.
-    Until(u64),
+    At(u64),
     /// The partition has no message that waits.
     Empty,
     /// The head is not known yet (a read is under way, for example); a dispatch follows.
-    Waiting,
+    Pending,
 }
 
 /// The message at the head of each partition and its expiry time in milliseconds, as far as known.
 #[derive(Debug)]
-pub(crate) struct ForemostMessages(Vec<Option<(Offset, u64)>>);
+pub(crate) struct HeadExpiries(Vec<Option<(Offset, u64)>>);
 
-impl ForemostMessages {
+impl HeadExpiries {
     pub(crate) fn new(partitions: usize) -> Self {
         Self(vec![None; partitions])
     }
@@ -38,10 +40,15 @@ impl ForemostMessages {
         self.0.resize(partitions, None);
     }
 
-    /// When the message at `front` expires, if that is known and lies in the future.
-    fn known(&self, partition: usize, front: impl Fn() -> Offset, now_ms: u64) -> Option<u64> {
+    /// When the message at `first_offset` expires, if that is known and lies in the future.
+    fn known(
+        &self,
+        partition: usize,
+        first_offset: impl Fn() -> Offset,
+        now_ms: u64,
+    ) -> Option<u64> {
         let known = self.0[partition];
-        let known = known.filter(|(offset, at_ms)| *offset == front() && *at_ms > now_ms);
+        let known = known.filter(|(offset, at_ms)| *offset == first_offset() && *at_ms > now_ms);
         known.map(|(_, expires_ms)| expires_ms)
     }
 
@@ -64,8 +71,8 @@ impl DispatchRound<'_> {
         let mut expiry_ms = NEVER_MS;
         for partition in 0..self.state.log.count() {
             match self.expire_head(partition) {
-                Head::Until(at_ms) => expiry_ms = expiry_ms.min(at_ms),
-                Head::Waiting | Head::Empty => {}
+                HeadExpiry::At(at_ms) => expiry_ms = expiry_ms.min(at_ms),
+                HeadExpiry::Pending | HeadExpiry::Empty => {}
             }
         }
         self.state.timers.expire_at(expiry_ms);
@@ -75,34 +82,44 @@ impl DispatchRound<'_> {
         }
     }
 
-    fn expire_head(&mut self, partition: usize) -> Head {
+    fn expire_head(&mut self, partition: usize) -> HeadExpiry {
         loop {
-            if self.is_over() {
+            if self.is_step_limit_reached() {
                 self.state.timers.retry_at(self.now_ms);
-                return Head::Waiting;
+                return HeadExpiry::Pending;
             }
-            let front = || front_of(&self.state.ledger, partition);
-            if let Some(expires_ms) = self.state.foremost.known(partition, front, self.now_ms) {
-                return Head::Until(expires_ms);
+            let first_offset = || first_waiting(&self.state.ledger, partition);
+            if let Some(expires_ms) =
+                self.state
+                    .head_expiries
+                    .known(partition, first_offset, self.now_ms)
+            {
+                return HeadExpiry::At(expires_ms);
             }
-            match self.sight(partition, 1) {
-                Sight::Run(seen) if seen.run.verdict == Verdict::Deliver => {
+            match self.scan_head(partition, 1) {
+                HeadScan::Run(head) if head.run.verdict == Verdict::Deliver => {
                     self.state
-                        .foremost
-                        .note(partition, seen.run.first, seen.run.expires_ms);
-                    return Head::Until(seen.run.expires_ms);
+                        .head_expiries
+                        .note(partition, head.run.first, head.run.expires_ms);
+                    return HeadExpiry::At(head.run.expires_ms);
                 }
-                Sight::Run(seen) => match self.dispose(&seen) {
-                    Found::SteppedOver(bytes) => self.stepped_bytes += u64::from(bytes),
-                    Found::Delivered | Found::Blank(_) => return Head::Waiting,
+                HeadScan::Run(head) => match self.apply_verdict(&head) {
+                    DispatchStep::SteppedOver(bytes) => self.stepped_bytes += u64::from(bytes),
+                    DispatchStep::Delivered | DispatchStep::Unavailable(_) => {
+                        return HeadExpiry::Pending;
+                    }
                 },
-                Sight::SteppedOver => {}
-                Sight::Blank(Blank::Waiting) => return Head::Waiting,
-                Sight::Blank(Blank::Nothing) => {
+                HeadScan::SteppedOver => {}
+                HeadScan::Unavailable(Unavailable::Pending) => return HeadExpiry::Pending,
+                HeadScan::Unavailable(Unavailable::Empty) => {
                     // The next append must dispatch even if no consumer waits for it, to set its
                     // expiry timer.
-                    if self.subscription.hungry.swap(true, Ordering::SeqCst) {
-                        return Head::Empty;
+                    if self
+                        .subscription
+                        .dispatch_on_append
+                        .swap(true, Ordering::SeqCst)
+                    {
+                        return HeadExpiry::Empty;
                     }
                     // An append may have happened before the flag was set: scan once more.
                     fence(Ordering::SeqCst);
@@ -114,7 +131,7 @@ impl DispatchRound<'_> {
 
 /// The offset of the first waiting message. Approximate: the log may have no message at that
 /// offset.
-fn front_of(ledger: &Ledger, partition: usize) -> Offset {
+fn first_waiting(ledger: &Ledger, partition: usize) -> Offset {
     let index = partition_number(partition);
     let ready = ledger.first_ready(index).map(|ready| ready.first);
     ready.unwrap_or_else(|| ledger.next(index))

@@ -12,9 +12,9 @@ use cloverleaf_log::{Batch, Offset, ReadError};
 use crate::message::DeadReason;
 use crate::options::{Overflow, PartitionOrder};
 use crate::subscription::dispatch::{
-    Blank, DEAD_MAX, DispatchRound, Found, Sight, partition_number,
+    DEAD_MAX, DispatchRound, DispatchStep, HeadScan, Unavailable, partition_number,
 };
-use crate::subscription::ledger::Claim;
+use crate::subscription::ledger::NextSpan;
 use crate::subscription::run::{Verdict, body_bytes};
 use crate::subscription::{Subscription, SubscriptionState};
 use crate::topic::Topic;
@@ -35,8 +35,8 @@ impl Subscription {
     }
 
     /// Reserves queue length for a publish: `false` refuses it. Its bytes count as waiting until
-    /// [`Self::place_decided`].
-    fn take_place(&self, count: u64, bytes: u64, may_refuse: bool) -> bool {
+    /// [`Self::end_reservation`].
+    fn reserve_length(&self, count: u64, bytes: u64, may_refuse: bool) -> bool {
         let mut state = self.state.lock();
         let options = self.options();
         if may_refuse && options.overflow == Overflow::RejectPublish {
@@ -58,17 +58,17 @@ impl Subscription {
         }
         if options.length_bytes_max.is_some() {
             let state = &mut *state;
-            let has_passed_all = || state.log.has_passed_all(&state.ledger);
-            state.waiting_bytes.publish_begins(bytes, has_passed_all);
+            let is_drained = || state.log.is_drained(&state.ledger);
+            state.waiting_bytes.publish_begins(bytes, is_drained);
         }
         true
     }
 
     /// Ends a reservation: the publish of `bytes` was stored, or it failed.
-    fn place_decided(&self, bytes: u64, happened: bool) {
+    fn end_reservation(&self, bytes: u64, is_stored: bool) {
         if self.options().length_bytes_max.is_some() {
             let mut state = self.state.lock();
-            state.waiting_bytes.publish_ends(self, bytes, happened);
+            state.waiting_bytes.publish_ends(self, bytes, is_stored);
         }
     }
 
@@ -83,7 +83,7 @@ impl Subscription {
             while let Some(range) = ranges.pop() {
                 if counted > bytes_max {
                     let mut state = self.state.lock();
-                    state.waiting_bytes.leave_uncounted(partition, range.end);
+                    state.waiting_bytes.skip_uncounted(partition, range.end);
                     break;
                 }
                 let range = range.start..range.end.min(*end);
@@ -159,25 +159,25 @@ impl DispatchRound<'_> {
     /// known.
     fn drop_bytes(&mut self, bytes_max: u64, length_max: Option<u64>) {
         for partition in self.drop_order() {
-            while self.is_too_large(bytes_max, length_max) {
-                if self.is_over() {
+            while self.exceeds_limit(bytes_max, length_max) {
+                if self.is_step_limit_reached() {
                     self.state.timers.retry_at(self.now_ms);
                     return;
                 }
-                let seen = match self.sight(partition, 1) {
-                    Sight::Run(seen) => seen,
-                    Sight::SteppedOver => continue,
-                    Sight::Blank(Blank::Nothing) => break,
-                    Sight::Blank(Blank::Waiting) => return,
+                let head = match self.scan_head(partition, 1) {
+                    HeadScan::Run(head) => head,
+                    HeadScan::SteppedOver => continue,
+                    HeadScan::Unavailable(Unavailable::Empty) => break,
+                    HeadScan::Unavailable(Unavailable::Pending) => return,
                 };
-                let all_went = match seen.run.verdict {
-                    Verdict::Deliver => self.discard(&seen, Some(DeadReason::Length)),
+                let all_removed = match head.run.verdict {
+                    Verdict::Deliver => self.discard(&head, Some(DeadReason::Length)),
                     Verdict::Unwanted | Verdict::Expired | Verdict::Later(_) => {
-                        matches!(self.dispose(&seen), Found::SteppedOver(_))
+                        matches!(self.apply_verdict(&head), DispatchStep::SteppedOver(_))
                     }
                 };
-                self.stepped_bytes += u64::from(seen.run.bytes);
-                if !all_went {
+                self.stepped_bytes += u64::from(head.run.bytes);
+                if !all_removed {
                     // Too many dead letters wait to be written. A dispatch follows when they are.
                     return;
                 }
@@ -186,14 +186,14 @@ impl DispatchRound<'_> {
     }
 
     /// Whether the waiting messages exceed a limit.
-    fn is_too_large(&self, bytes_max: u64, length_max: Option<u64>) -> bool {
+    fn exceeds_limit(&self, bytes_max: u64, length_max: Option<u64>) -> bool {
         let (state, ledger) = (&*self.state, &self.state.ledger);
         state.waiting_bytes.exceeds(bytes_max, 0, ledger)
             || length_max.is_some_and(|max| state.log.depth(ledger) > max)
     }
 
     fn drop_messages(&mut self, length_max: u64) {
-        let keep_letters = self.subscription.options().dead_letter.is_some();
+        let has_dead_letter_topic = self.subscription.options().dead_letter.is_some();
         let order = self.drop_order();
         let SubscriptionState { ledger, log, .. } = &mut *self.state;
         let mut excess = log.depth(ledger).saturating_sub(length_max);
@@ -201,12 +201,12 @@ impl DispatchRound<'_> {
             let index = partition_number(partition);
             while excess > 0 {
                 // Too many dead letters wait to be written. A dispatch follows when they are.
-                if keep_letters && ledger.dead() >= DEAD_MAX {
+                if has_dead_letter_topic && ledger.dead() >= DEAD_MAX {
                     return;
                 }
                 if ledger.first_ready(index).is_some() {
-                    if keep_letters {
-                        ledger.bury_ready(index, DeadReason::Length)
+                    if has_dead_letter_topic {
+                        ledger.make_first_ready_dead(index, DeadReason::Length)
                     } else {
                         ledger.drop_ready(index, 1)
                     }
@@ -217,13 +217,13 @@ impl DispatchRound<'_> {
                 if next >= end {
                     break;
                 }
-                match ledger.claim(index, excess.min(end - next)) {
-                    Claim::Taken(count) => ledger.step_over(index, count),
-                    Claim::Free(_) if keep_letters => {
-                        ledger.bury_new(index, DeadReason::Length);
+                match ledger.next_span(index, excess.min(end - next)) {
+                    NextSpan::Taken(count) => ledger.step_over(index, count),
+                    NextSpan::Free(_) if has_dead_letter_topic => {
+                        ledger.make_next_dead(index, DeadReason::Length);
                         excess -= 1;
                     }
-                    Claim::Free(count) => {
+                    NextSpan::Free(count) => {
                         ledger.skip_to(index, next + count);
                         excess -= count;
                     }
@@ -235,64 +235,64 @@ impl DispatchRound<'_> {
 
 /// A publish's reservation in every limited subscription of a topic, released on drop unless the
 /// publish happened.
-pub(crate) struct Places {
+pub(crate) struct LengthReservation {
     /// The subscriptions in which the publish is reserved.
     subscriptions: Vec<Arc<Subscription>>,
     bytes: u64,
-    happened: bool,
+    is_stored: bool,
 }
 
-impl Places {
+impl LengthReservation {
     /// Reserves length for `batch` in each limited subscription of `topic`.
     ///
     /// # Errors
     /// The subscription that refuses the batch. Only `may_refuse` lets one refuse.
-    pub(crate) fn take(
+    pub(crate) fn reserve(
         topic: &Topic,
         batch: &Batch,
         may_refuse: bool,
     ) -> Result<Self, Arc<Subscription>> {
-        let mut places = Self {
+        let mut reservation = Self {
             subscriptions: Vec::new(),
             bytes: 0,
-            happened: false,
+            is_stored: false,
         };
         let subscriptions = topic.subscriptions();
         let limited = subscriptions.iter().filter(|s| s.is_limited());
         let mut limited = limited.peekable();
         if limited.peek().is_none() {
-            return Ok(places);
+            return Ok(reservation);
         }
         let counts = |s: &Arc<Subscription>| s.options().length_bytes_max.is_some();
         if subscriptions.iter().any(counts) {
-            places.bytes = bodies_of(topic, batch);
+            reservation.bytes = body_bytes_of(topic, batch);
         }
         let count = u64::from(batch.count());
         for subscription in limited {
-            if !subscription.take_place(count, places.bytes, may_refuse) {
+            if !subscription.reserve_length(count, reservation.bytes, may_refuse) {
                 return Err(subscription.clone());
             }
-            places.subscriptions.push(subscription.clone());
+            reservation.subscriptions.push(subscription.clone());
         }
-        Ok(places)
+        Ok(reservation)
     }
 
     /// Keeps the reservation as waiting bytes: the publish happened.
     pub(crate) fn keep(mut self) {
-        self.happened = true;
+        self.is_stored = true;
     }
 }
 
-impl Drop for Places {
+impl Drop for LengthReservation {
     fn drop(&mut self) {
         for subscription in &self.subscriptions {
-            subscription.place_decided(self.bytes, self.happened);
+            subscription.end_reservation(self.bytes, self.is_stored);
         }
     }
 }
 
 /// The total bytes of the bodies of a batch.
-fn bodies_of(topic: &Topic, batch: &Batch) -> u64 {
+fn body_bytes_of(topic: &Topic, batch: &Batch) -> u64 {
     let bytes_max = topic.shared().inflater.batch_bytes_max();
     let inflated;
     let batch = if batch.is_compressed() {
@@ -343,7 +343,7 @@ mod tests {
         let place = |body: &[u8]| {
             let mut builder = BatchBuilder::with_capacity(64, 0);
             builder.push(None, Some(body), &[]);
-            Places::take(&topic, &builder.finish(), true)
+            LengthReservation::reserve(&topic, &builder.finish(), true)
         };
         let first = place(b"123456").unwrap();
         let second = place(b"123").unwrap();

@@ -36,7 +36,7 @@ use crate::journal::entries::{Entry, SubscriptionDefinition};
 use crate::namespace::Namespace;
 use crate::options::{Dispatch, SubscriptionOptions};
 use crate::subscription::died::Died;
-use crate::subscription::expiry::ForemostMessages;
+use crate::subscription::expiry::HeadExpiries;
 use crate::subscription::filter::Filter;
 use crate::subscription::ledger::{Ledger, LedgerDelta};
 use crate::subscription::readers::Readers;
@@ -64,7 +64,7 @@ pub struct Subscription {
     pub(crate) state: Mutex<SubscriptionState>,
     /// A consumer has free slots in its window and nothing was deliverable: the next append must
     /// dispatch.
-    pub(crate) hungry: AtomicBool,
+    pub(crate) dispatch_on_append: AtomicBool,
     /// It is on the housekeeping's list of subscriptions with progress to write.
     dirty: AtomicBool,
     pub(crate) counters: Counters,
@@ -81,7 +81,7 @@ pub(crate) struct SubscriptionState {
     /// The consumers, and the tasks to wake after a change.
     pub(crate) consumers: Consumers,
     /// When the message at the head of each partition expires.
-    pub(crate) foremost: ForemostMessages,
+    pub(crate) head_expiries: HeadExpiries,
     /// The bytes of waiting bodies, where they are limited.
     pub(crate) waiting_bytes: WaitingBytes,
     /// The times at which the housekeeping thread must call.
@@ -123,7 +123,7 @@ impl Subscription {
         let state = SubscriptionState {
             ledger,
             readers: Readers::new(partitions.len()),
-            foremost: ForemostMessages::new(partitions.len()),
+            head_expiries: HeadExpiries::new(partitions.len()),
             log: VisibleLog::new(partitions),
             consumers: Consumers::new(&options),
             waiting_bytes: WaitingBytes::default(),
@@ -144,7 +144,7 @@ impl Subscription {
             volatile,
             shared: topic.shared().clone(),
             state: Mutex::new(state),
-            hungry: AtomicBool::new(false),
+            dispatch_on_append: AtomicBool::new(false),
             dirty: AtomicBool::new(false),
             counters: Counters::default(),
         }
@@ -199,7 +199,7 @@ impl Subscription {
     /// As [`Self::change`], but returns dead messages to the caller, which routes them, if a router
     /// replaces the dead-letter topic. Otherwise the result is empty and the housekeeping thread
     /// writes the dead letters.
-    pub(crate) fn change_taking(
+    pub(crate) fn change_returning_dead(
         self: &Arc<Self>,
         change: impl FnOnce(&mut SubscriptionState),
     ) -> Vec<Died> {
@@ -230,14 +230,14 @@ impl Subscription {
         let lease_due_ms = state.ledger.first_due_ms();
         let call_ms = state.timers.next_call(lease_due_ms);
         state.ledger.check();
-        let has_dead = state.ledger.has_died();
+        let has_dead = state.ledger.has_new_dead();
         let wakes = state.consumers.take_wakes();
         drop(state);
         if let Some(due_ms) = call_ms {
             self.shared.work.due(due_ms, self);
         }
         if has_dead {
-            self.tell_died();
+            self.notify_dead();
         }
         if !self.volatile && !self.dirty.swap(true, Ordering::AcqRel) {
             self.shared.work.dirty(self.clone());
@@ -257,7 +257,7 @@ impl Subscription {
     /// The subscription was deleted, or the journal cannot be written; then nothing has changed.
     pub fn set_dispatch(self: &Arc<Self>, dispatch: Dispatch) -> Result<(), CatalogError> {
         let _definitions = self.shared.definitions.lock();
-        let topic = self.living_topic()?;
+        let topic = self.existing_topic()?;
         if self.dispatch_policy() == dispatch {
             return Ok(());
         }
@@ -273,7 +273,7 @@ impl Subscription {
 
     /// The topic, unless it or the subscription was deleted. The caller holds the lock
     /// `definitions`.
-    fn living_topic(&self) -> Result<Arc<Topic>, CatalogError> {
+    fn existing_topic(&self) -> Result<Arc<Topic>, CatalogError> {
         let topic = self.topic.upgrade().filter(|topic| !topic.is_deleted());
         topic.filter(|_| !self.state.lock().closed).ok_or_else(|| {
             CatalogError::SubscriptionDeleted {
@@ -294,7 +294,7 @@ impl Subscription {
 
     fn set_paused(self: &Arc<Self>, paused: bool) -> Result<(), CatalogError> {
         let _definitions = self.shared.definitions.lock();
-        let topic = self.living_topic()?;
+        let topic = self.existing_topic()?;
         self.change(|state| state.paused = paused);
         if self.volatile {
             return Ok(());
@@ -324,7 +324,7 @@ impl Subscription {
             );
             state.log.grow(partitions);
             state.readers.grow(partitions.len());
-            state.foremost.grow(partitions.len());
+            state.head_expiries.grow(partitions.len());
             state.ledger.grow(partitions.len());
         });
     }
@@ -380,9 +380,9 @@ impl Subscription {
     /// The log has new messages. One atomic load if no consumer waits for them.
     pub(crate) fn appended(self: &Arc<Self>) {
         // Pairs with the fence in `dispatch`: either dispatch sees the new end, or this call sees
-        // `hungry`.
+        // `dispatch_on_append`.
         fence(Ordering::SeqCst);
-        let wanted = self.hungry.load(Ordering::Relaxed) || self.drops_head();
+        let wanted = self.dispatch_on_append.load(Ordering::Relaxed) || self.drops_head();
         if !wanted {
             return;
         }

@@ -12,7 +12,7 @@ use crate::topic::partition::Partition;
 pub(crate) struct Reader {
     batches: VecDeque<Batch>,
     /// The log has no message between this offset and the first batch in `batches`.
-    reaches_back: Offset,
+    covered_from: Offset,
     /// Byte position of the next record in the first batch; 0: its start.
     position: u32,
     /// No record before `position` has this offset or a higher one.
@@ -26,7 +26,7 @@ pub(crate) struct Reader {
 }
 
 /// What the reader has at an offset.
-pub(crate) enum Front {
+pub(crate) enum ReaderHead {
     /// A batch that contains the offset or is the next one after it, and the byte position to read
     /// from.
     Batch(Batch, u32),
@@ -36,35 +36,35 @@ pub(crate) enum Front {
     /// The log has nothing at this offset yet.
     End,
     /// The caller must start this cold read.
-    Start(ColdRead),
+    StartRead(ColdRead),
     /// A cold read or an inflation is under way, or a failed read waits for its retry.
     Wait,
 }
 
 impl Reader {
     /// Finds the batch with the first message at or above `from`.
-    pub(crate) fn front(
+    pub(crate) fn head(
         &mut self,
         log: &Partition,
         from: Offset,
         bytes_max: usize,
         now_ms: u64,
-    ) -> Front {
+    ) -> ReaderHead {
         while let Some(batch) = self.batches.front() {
             if batch.end_offset() > from {
-                return self.foremost();
+                return self.first_batch();
             }
-            self.reaches_back = batch.end_offset();
+            self.covered_from = batch.end_offset();
             self.batches.pop_front();
             self.position = 0;
         }
         if self.reading || now_ms < self.retry_ms {
-            return Front::Wait;
+            return ReaderHead::Wait;
         }
         if from >= log.written_end() {
-            return Front::End;
+            return ReaderHead::End;
         }
-        self.reaches_back = from;
+        self.covered_from = from;
         match log.read(from, bytes_max) {
             Read::Batches(batches) => {
                 self.position = 0;
@@ -76,28 +76,28 @@ impl Reader {
                 {
                     self.batches.pop_front();
                 }
-                self.foremost()
+                self.first_batch()
             }
-            Read::End => Front::End,
+            Read::End => ReaderHead::End,
             Read::Cold(read) => {
                 self.reading = true;
-                Front::Start(read)
+                ReaderHead::StartRead(read)
             }
         }
     }
 
-    fn foremost(&mut self) -> Front {
+    fn first_batch(&mut self) -> ReaderHead {
         let Some(batch) = self.batches.front() else {
-            return Front::End;
+            return ReaderHead::End;
         };
         if !batch.is_compressed() {
-            return Front::Batch(batch.clone(), self.position);
+            return ReaderHead::Batch(batch.clone(), self.position);
         }
         if self.inflating {
-            return Front::Wait;
+            return ReaderHead::Wait;
         }
         self.inflating = true;
-        Front::Compressed(batch.clone())
+        ReaderHead::Compressed(batch.clone())
     }
 
     /// Replaces the first batch by its inflated copy, unless another batch is the first one now.
@@ -118,7 +118,7 @@ impl Reader {
     /// read again.
     pub(crate) fn rewind_to(&mut self, from: Offset) {
         let is_ahead = |batch: &Batch| batch.base_offset() > from;
-        if from < self.reaches_back && self.batches.front().is_some_and(is_ahead) {
+        if from < self.covered_from && self.batches.front().is_some_and(is_ahead) {
             self.clear();
         }
         if from < self.next_offset {
@@ -135,14 +135,14 @@ impl Reader {
     }
 
     /// Stores the batches of a cold read.
-    pub(crate) fn arrived(&mut self, batches: Vec<Batch>) {
+    pub(crate) fn read_succeeded(&mut self, batches: Vec<Batch>) {
         self.reading = false;
         self.position = 0;
         self.batches = batches.into();
     }
 
     /// Notes that a cold read failed.
-    pub(crate) fn failed(&mut self, retry_ms: u64) {
+    pub(crate) fn read_failed(&mut self, retry_ms: u64) {
         self.reading = false;
         self.retry_ms = retry_ms;
     }

@@ -64,7 +64,7 @@ impl Readers {
     }
 
     /// Moves the reader of new messages past `end`, to byte `position`.
-    pub(crate) fn step_behind(&mut self, partition: usize, position: u32, end: Offset) {
+    pub(crate) fn step_past(&mut self, partition: usize, position: u32, end: Offset) {
         self.new[partition].set_position(position, end);
     }
 

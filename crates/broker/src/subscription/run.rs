@@ -24,7 +24,7 @@ pub(crate) enum Verdict {
 
 /// Where a search in a batch starts and what limits it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Seek {
+pub(crate) struct RunSearch {
     pub(crate) from: Offset,
     /// The search ends below this offset.
     pub(crate) end: Offset,
@@ -65,7 +65,7 @@ impl Run {
 
 /// The result of a search.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Pick {
+pub(crate) enum SearchResult {
     Run(Run),
     /// No message lies between the offset sought and this one.
     Gap(Offset),
@@ -73,30 +73,30 @@ pub(crate) enum Pick {
 
 /// What dispatch must know of one record.
 #[derive(Debug, Clone, Copy)]
-struct Look {
+struct RecordFacts {
     verdict: Verdict,
     body_bytes: u32,
     expires_ms: u64,
 }
 
 /// The facts of a record that needs no parsing.
-const PLAIN: Look = Look {
+const UNPARSED: RecordFacts = RecordFacts {
     verdict: Verdict::Deliver,
     body_bytes: 0,
     expires_ms: NEVER_MS,
 };
 
 /// Examines records by a subscription's options and filter.
-pub(crate) struct Inspection<'a> {
+pub(crate) struct RecordInspector<'a> {
     options: &'a SubscriptionOptions,
     filter: &'a Filter,
     /// Whether records must be parsed. If not, dispatch skips from record to record.
-    looks_inside: bool,
+    parses_records: bool,
 }
 
-impl<'a> Inspection<'a> {
+impl<'a> RecordInspector<'a> {
     pub(crate) fn new(options: &'a SubscriptionOptions, filter: &'a Filter) -> Self {
-        let looks_inside = options.expires
+        let parses_records = options.expires
             || options.message_ttl_ms.is_some()
             || options.length_bytes_max.is_some()
             || options.scheduled
@@ -104,121 +104,125 @@ impl<'a> Inspection<'a> {
         Self {
             options,
             filter,
-            looks_inside,
+            parses_records,
         }
     }
 
-    /// Finds the run that starts at `seek.from`, reading `batch` from byte `position` on.
-    pub(crate) fn pick(&self, batch: &Batch, position: u32, seek: Seek) -> Pick {
+    /// Finds the run that starts at `search.from`, reading `batch` from byte `position` on.
+    pub(crate) fn find_run(&self, batch: &Batch, position: u32, search: RunSearch) -> SearchResult {
         let mut records = RecordCursor::at(batch, position);
         let mut run: Option<Run> = None;
         loop {
             let position = records.position();
-            let found = match self.step(&mut records, seek) {
+            let found = match self.next_facts(&mut records, search) {
                 Ok(found) => found,
                 Err(error) => {
                     // The checksum is right, so the producer itself wrote the bad record.
-                    tracing::error!(offset = seek.from, %error,
+                    tracing::error!(offset = search.from, %error,
                         "a batch holds a record that cannot be read; its rest is skipped");
                     None
                 }
             };
-            let Some((offset, look)) = found else {
-                return run.map_or(Pick::Gap(batch.end_offset()), Pick::Run);
+            let Some((offset, facts)) = found else {
+                return run.map_or(SearchResult::Gap(batch.end_offset()), SearchResult::Run);
             };
-            if offset < seek.from {
+            if offset < search.from {
                 continue;
             }
             let bytes = records.position() - position;
             let Some(run) = &mut run else {
-                if offset != seek.from || offset >= seek.end {
-                    return Pick::Gap(offset);
+                if offset != search.from || offset >= search.end {
+                    return SearchResult::Gap(offset);
                 }
                 let next_position = records.position();
                 let begun = Run {
-                    verdict: look.verdict,
+                    verdict: facts.verdict,
                     position,
                     next_position,
                     first: offset,
                     count: 1,
                     bytes,
-                    body_bytes: look.body_bytes,
-                    expires_ms: look.expires_ms,
+                    body_bytes: facts.body_bytes,
+                    expires_ms: facts.expires_ms,
                 };
-                if begun.is_full(seek) {
-                    return Pick::Run(begun);
+                if begun.is_full(search) {
+                    return SearchResult::Run(begun);
                 }
                 run = Some(begun);
                 continue;
             };
-            if offset != run.end() || offset >= seek.end || look.verdict != run.verdict {
-                return Pick::Run(*run);
+            if offset != run.end() || offset >= search.end || facts.verdict != run.verdict {
+                return SearchResult::Run(*run);
             }
             run.count += 1;
             run.bytes = run.bytes.saturating_add(bytes);
-            run.body_bytes = run.body_bytes.saturating_add(look.body_bytes);
+            run.body_bytes = run.body_bytes.saturating_add(facts.body_bytes);
             run.next_position = records.position();
-            if run.is_full(seek) {
-                return Pick::Run(*run);
+            if run.is_full(search) {
+                return SearchResult::Run(*run);
             }
         }
     }
 
-    fn step(
+    fn next_facts(
         &self,
         records: &mut RecordCursor<'_>,
-        seek: Seek,
-    ) -> Result<Option<(Offset, Look)>, cloverleaf_log::BatchError> {
-        if !self.looks_inside {
+        search: RunSearch,
+    ) -> Result<Option<(Offset, RecordFacts)>, cloverleaf_log::BatchError> {
+        if !self.parses_records {
             let skipped = records.skip_record()?;
-            return Ok(skipped.map(|(offset, _)| (offset, PLAIN)));
+            return Ok(skipped.map(|(offset, _)| (offset, UNPARSED)));
         }
         let next = records.next_record()?;
-        Ok(next.map(|(offset, record)| (offset, self.look(&record, seek))))
+        Ok(next.map(|(offset, record)| (offset, self.inspect(&record, search))))
     }
 
-    fn look(&self, record: &Record<'_>, seek: Seek) -> Look {
+    fn inspect(&self, record: &Record<'_>, search: RunSearch) -> RecordFacts {
         let expires_ms = self.expiry_ms(record);
-        Look {
-            verdict: self.verdict(record, expires_ms, seek),
+        RecordFacts {
+            verdict: self.verdict(record, expires_ms, search),
             body_bytes: body_bytes(record),
             expires_ms,
         }
     }
 
-    fn verdict(&self, record: &Record<'_>, expires_ms: u64, seek: Seek) -> Verdict {
+    fn verdict(&self, record: &Record<'_>, expires_ms: u64, search: RunSearch) -> Verdict {
         let header = |name: &[u8]| record.headers.value_of(name).flatten();
         let filter = self.filter;
         if !filter.passes_all() && !filter.matches(header(headers::NATS_SUBJECT)) {
             return Verdict::Unwanted;
         }
-        if expires_ms <= seek.now_ms && !seek.is_direct {
+        if expires_ms <= search.now_ms && !search.is_direct {
             return Verdict::Expired;
         }
         match self
             .options
             .scheduled
-            .then(|| time_of(header(headers::SCHEDULE_DUE)))
+            .then(|| time_header(header(headers::SCHEDULE_DUE)))
             .flatten()
         {
             // A message that is due already is delayed for a moment too, so that each is counted as
             // delayed.
-            Some(due_ms) if seek.is_new || due_ms > seek.now_ms => Verdict::Later(due_ms),
+            Some(due_ms) if search.is_new || due_ms > search.now_ms => Verdict::Later(due_ms),
             _ => Verdict::Deliver,
         }
     }
 
     /// When a message expires, in milliseconds since the epoch; [`NEVER_MS`] if it does not.
     fn expiry_ms(&self, record: &Record<'_>) -> u64 {
-        let header = || time_of(record.headers.value_of(headers::EXPIRES).flatten());
-        let told = self.options.expires.then(header).flatten();
+        let header = || time_header(record.headers.value_of(headers::EXPIRES).flatten());
+        let from_header = self.options.expires.then(header).flatten();
         // A negative timestamp means that the record has none.
         let stored_ms = u64::try_from(record.timestamp_ms).ok();
         let ttl_ms = self.options.message_ttl_ms;
-        let aged = stored_ms
+        let from_ttl = stored_ms
             .zip(ttl_ms)
             .map(|(at, ttl)| at.saturating_add(ttl));
-        told.into_iter().chain(aged).min().unwrap_or(NEVER_MS)
+        from_header
+            .into_iter()
+            .chain(from_ttl)
+            .min()
+            .unwrap_or(NEVER_MS)
     }
 }
 
@@ -230,16 +234,18 @@ pub(crate) fn body_bytes(record: &Record<'_>) -> u32 {
 
 impl Run {
     /// Whether the run may grow no further.
-    fn is_full(&self, seek: Seek) -> bool {
+    fn is_full(&self, search: RunSearch) -> bool {
         match self.verdict {
-            Verdict::Deliver => u64::from(self.count) >= seek.quota || self.bytes >= seek.bytes_max,
+            Verdict::Deliver => {
+                u64::from(self.count) >= search.quota || self.bytes >= search.bytes_max
+            }
             Verdict::Later(_) => true,
             Verdict::Unwanted | Verdict::Expired => self.bytes >= RUN_BYTES_MAX,
         }
     }
 }
 
-fn time_of(header: Option<&[u8]>) -> Option<u64> {
+fn time_header(header: Option<&[u8]>) -> Option<u64> {
     header
         .and_then(|value| value.try_into().ok())
         .map(u64::from_be_bytes)

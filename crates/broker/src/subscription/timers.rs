@@ -12,7 +12,7 @@ pub(crate) struct Timers {
     /// The earliest expiry among the messages at the heads of the partitions.
     expiry_ms: u64,
     /// The delivery marks are checked.
-    marks_ms: u64,
+    marks_check_ms: u64,
 }
 
 impl Default for Timers {
@@ -21,7 +21,7 @@ impl Default for Timers {
             call_ms: NEVER_MS,
             retry_ms: NEVER_MS,
             expiry_ms: NEVER_MS,
-            marks_ms: NEVER_MS,
+            marks_check_ms: NEVER_MS,
         }
     }
 }
@@ -35,7 +35,7 @@ impl Timers {
             .unwrap_or(NEVER_MS)
             .min(self.retry_ms)
             .min(self.expiry_ms)
-            .min(self.marks_ms);
+            .min(self.marks_check_ms);
         let is_sooner = due_ms < self.call_ms;
         if is_sooner {
             self.call_ms = due_ms;
@@ -54,7 +54,7 @@ impl Timers {
 
     /// The subscription is closed: only leases still expire.
     pub(crate) fn close(&mut self) {
-        (self.expiry_ms, self.marks_ms) = (NEVER_MS, NEVER_MS);
+        (self.expiry_ms, self.marks_check_ms) = (NEVER_MS, NEVER_MS);
     }
 
     /// Dispatch continues at this time.
@@ -68,17 +68,17 @@ impl Timers {
     }
 
     /// The delivery marks are checked at this time, unless an earlier check is set.
-    pub(crate) fn look_at_marks_by(&mut self, marks_ms: u64) {
-        if self.marks_ms == NEVER_MS {
-            self.marks_ms = marks_ms;
+    pub(crate) fn check_marks_by(&mut self, marks_check_ms: u64) {
+        if self.marks_check_ms == NEVER_MS {
+            self.marks_check_ms = marks_check_ms;
         }
     }
 
     /// Whether the delivery marks must be checked now. Clears the timer if so.
     pub(crate) fn take_marks_due(&mut self, now_ms: u64) -> bool {
-        let is_due = self.marks_ms <= now_ms;
+        let is_due = self.marks_check_ms <= now_ms;
         if is_due {
-            self.marks_ms = NEVER_MS;
+            self.marks_check_ms = NEVER_MS;
         }
         is_due
     }

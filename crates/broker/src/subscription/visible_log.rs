@@ -78,7 +78,7 @@ impl VisibleLog {
     /// Upper bound of [`Self::depth`], cheap: after a restart it also counts messages that are
     /// acknowledged out of order.
     #[inline]
-    pub(crate) fn about_waiting(&self, ledger: &Ledger) -> u64 {
+    pub(crate) fn waiting_at_most(&self, ledger: &Ledger) -> u64 {
         let new: u64 = (0u32..)
             .zip(0..self.count())
             .map(|(partition, index)| self.end(index).saturating_sub(ledger.next(partition)))
@@ -110,7 +110,7 @@ impl VisibleLog {
     }
 
     /// Whether no message waits and none is about to be written.
-    pub(crate) fn has_passed_all(&self, ledger: &Ledger) -> bool {
+    pub(crate) fn is_drained(&self, ledger: &Ledger) -> bool {
         let mut partitions = self.partitions.iter().enumerate();
         ledger.ready() == 0
             && partitions

@@ -14,7 +14,7 @@ use crate::subscription::ledger::Ledger;
 pub(crate) struct WaitingBytes {
     bytes: u64,
     /// Publishes that are counted but not in the log yet: their number and bytes.
-    under_way: (u32, u64),
+    publishing: (u32, u64),
     /// Per partition: messages below this offset were not counted, because those above fill the
     /// limit.
     uncounted_below: Vec<Offset>,
@@ -25,22 +25,22 @@ impl WaitingBytes {
     /// new ones. Messages that were not counted are ignored; a segment's messages are counted
     /// either all or none.
     #[inline]
-    pub(crate) fn leave(&mut self, partition: usize, first: Offset, bytes: u64) {
+    pub(crate) fn subtract(&mut self, partition: usize, first: Offset, bytes: u64) {
         let below = self.uncounted_below.get(partition);
         if below.is_none_or(|below| first >= *below) {
-            self.forget(bytes);
+            self.subtract_bytes(bytes);
         }
     }
 
     /// Nothing waits any more, except publishes that are not in the log yet.
     pub(crate) fn clear(&mut self) {
-        self.bytes = self.under_way.1;
+        self.bytes = self.publishing.1;
         self.uncounted_below = Vec::new();
     }
 
     /// Saturates at 0: a message may have been dropped from the log without a scan.
     #[inline]
-    fn forget(&mut self, bytes: u64) {
+    fn subtract_bytes(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_sub(bytes);
     }
 
@@ -50,31 +50,31 @@ impl WaitingBytes {
     }
 
     /// Counts a publish of `bytes` that is under way until [`Self::publish_ends`].
-    pub(crate) fn publish_begins(&mut self, bytes: u64, has_passed_all: impl FnOnce() -> bool) {
-        if self.under_way.0 == 0 && has_passed_all() {
+    pub(crate) fn publish_begins(&mut self, bytes: u64, is_drained: impl FnOnce() -> bool) {
+        if self.publishing.0 == 0 && is_drained() {
             // `bytes` still counts bodies that were dropped from the log without a scan: reset it.
             self.bytes = 0;
         }
         self.bytes += bytes;
-        self.under_way.0 += 1;
-        self.under_way.1 += bytes;
+        self.publishing.0 += 1;
+        self.publishing.1 += bytes;
     }
 
     /// The publish of `bytes` was stored, or it failed.
-    pub(crate) fn publish_ends(&mut self, of: &Subscription, bytes: u64, happened: bool) {
-        let (count, under_way) = self.under_way;
+    pub(crate) fn publish_ends(&mut self, of: &Subscription, bytes: u64, is_stored: bool) {
+        let (count, publishing) = self.publishing;
         invariant!(
-            count > 0 && under_way >= bytes,
-            "{of:?}: a publish of {bytes} bytes ends of {count} with {under_way} bytes"
+            count > 0 && publishing >= bytes,
+            "{of:?}: a publish of {bytes} bytes ends of {count} with {publishing} bytes"
         );
-        self.under_way = (count - 1, under_way - bytes);
-        if !happened {
-            self.forget(bytes);
+        self.publishing = (count - 1, publishing - bytes);
+        if !is_stored {
+            self.subtract_bytes(bytes);
         }
     }
 
     /// Messages of a partition below `offset` are not counted, because those above fill the limit.
-    pub(crate) fn leave_uncounted(&mut self, partition: usize, offset: Offset) {
+    pub(crate) fn skip_uncounted(&mut self, partition: usize, offset: Offset) {
         let below = &mut self.uncounted_below;
         below.resize(below.len().max(partition + 1), 0);
         below[partition] = offset;

@@ -16,7 +16,7 @@ const NAMED_RECORDS_MAX: usize = 10_000;
 
 /// Where a batch comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Maker {
+pub(crate) enum BatchSource {
     /// The broker's own builder: its records are well formed.
     Broker,
     /// A client: its records are untrusted bytes.
@@ -25,12 +25,12 @@ pub(crate) enum Maker {
 
 /// The range of timestamps that a topic accepts.
 #[derive(Debug, Clone, Copy)]
-struct Bounds {
+struct TimestampBounds {
     earliest_ms: i64,
     latest_ms: i64,
 }
 
-impl Bounds {
+impl TimestampBounds {
     fn of(options: &TopicOptions, now_ms: i64) -> Option<Self> {
         let (before, after) = (
             options.timestamp_before_max_ms,
@@ -46,12 +46,12 @@ impl Bounds {
         })
     }
 
-    fn hold(self, timestamp_ms: i64) -> bool {
+    fn contains(self, timestamp_ms: i64) -> bool {
         (self.earliest_ms..=self.latest_ms).contains(&timestamp_ms)
     }
 
-    fn take(self, timestamp_ms: i64) -> bool {
-        self.hold(timestamp_ms) || timestamp_ms == NO_TIMESTAMP
+    fn accepts(self, timestamp_ms: i64) -> bool {
+        self.contains(timestamp_ms) || timestamp_ms == NO_TIMESTAMP
     }
 
     /// The error for a batch whose first bad timestamp this is.
@@ -66,10 +66,13 @@ impl Bounds {
 
     /// Checks the timestamps in the batch's header.
     fn check_header(self, batch: &Batch) -> Result<(), PublishError> {
-        let told = [batch.base_timestamp_ms(), batch.max_timestamp_ms()];
-        match told.into_iter().find(|told_ms| !self.take(*told_ms)) {
+        let stated = [batch.base_timestamp_ms(), batch.max_timestamp_ms()];
+        match stated
+            .into_iter()
+            .find(|stated_ms| !self.accepts(*stated_ms))
+        {
             None => Ok(()),
-            Some(told_ms) => Err(self.refusal(told_ms, Vec::new())),
+            Some(stated_ms) => Err(self.refusal(stated_ms, Vec::new())),
         }
     }
 }
@@ -82,7 +85,7 @@ impl TopicLayout {
         &self,
         shared: &Shared,
         batch: Batch,
-        maker: Maker,
+        source: BatchSource,
     ) -> Result<(Batch, u64), PublishError> {
         let options = &self.options;
         let bytes = batch.bytes().len() as u64;
@@ -99,12 +102,12 @@ impl TopicLayout {
         let bounds = if options.append_time {
             None
         } else {
-            Bounds::of(options, now_ms())
+            TimestampBounds::of(options, now_ms())
         };
         let needs_keys = options.compaction.is_some();
-        let mut body_bytes = match maker {
-            Maker::Broker => u64::from(batch.body_bytes()),
-            Maker::Client => bytes - BATCH_HEADER_BYTES as u64,
+        let mut body_bytes = match source {
+            BatchSource::Broker => u64::from(batch.body_bytes()),
+            BatchSource::Client => bytes - BATCH_HEADER_BYTES as u64,
         };
         match (needs_keys, batch.is_compressed()) {
             (true, true) => {
@@ -126,7 +129,7 @@ impl TopicLayout {
                 }
             }
             (needs_keys, false) => {
-                if needs_keys || bounds.is_some() || maker == Maker::Client {
+                if needs_keys || bounds.is_some() || source == BatchSource::Client {
                     body_bytes = check_records(&batch, needs_keys, bounds)?;
                 }
             }
@@ -145,15 +148,16 @@ impl TopicLayout {
 fn check_records(
     batch: &Batch,
     needs_keys: bool,
-    bounds: Option<Bounds>,
+    bounds: Option<TimestampBounds>,
 ) -> Result<u64, PublishError> {
     let summary = batch.validate_records()?;
-    let in_time =
-        |bounds: &Bounds| bounds.hold(summary.earliest_ms) && bounds.hold(summary.latest_ms);
-    let suspecting = bounds.filter(|bounds| !in_time(bounds));
+    let in_time = |bounds: &TimestampBounds| {
+        bounds.contains(summary.earliest_ms) && bounds.contains(summary.latest_ms)
+    };
+    let violated = bounds.filter(|bounds| !in_time(bounds));
     let needs_keys = needs_keys && summary.without_key > 0;
-    if needs_keys || suspecting.is_some() {
-        find_at_fault(batch, needs_keys, suspecting)?;
+    if needs_keys || violated.is_some() {
+        find_at_fault(batch, needs_keys, violated)?;
     }
     // Readers see the timestamps in the batch's header, so these must fit too.
     bounds.map_or(Ok(()), |bounds| bounds.check_header(batch))?;
@@ -164,7 +168,7 @@ fn check_records(
 fn find_at_fault(
     batch: &Batch,
     needs_keys: bool,
-    bounds: Option<Bounds>,
+    bounds: Option<TimestampBounds>,
 ) -> Result<(), PublishError> {
     let mut records = batch.records();
     let mut at_fault = Vec::new();
@@ -173,7 +177,8 @@ fn find_at_fault(
     while let Some((_, record)) = records.next_record()? {
         let has_no_key = needs_keys && record.key.is_none();
         // As in Kafka, a record without a key is not checked further.
-        let refuses = |bounds: &Bounds| !has_no_key && !bounds.take(record.timestamp_ms);
+        let refuses =
+            |bounds: &TimestampBounds| !has_no_key && !bounds.accepts(record.timestamp_ms);
         let refusing = bounds.filter(refuses);
         if has_no_key || refusing.is_some() {
             if at_fault.len() < NAMED_RECORDS_MAX {

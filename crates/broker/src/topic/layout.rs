@@ -61,18 +61,18 @@ fn partition_options(shared: &Shared, options: &TopicOptions) -> PartitionOption
 }
 
 impl Topic {
-    pub(crate) fn shape(&self) -> Arc<TopicLayout> {
-        self.shape.read().clone()
+    pub(crate) fn layout(&self) -> Arc<TopicLayout> {
+        self.layout.read().clone()
     }
 
     /// Its partitions, in order of their numbers.
     pub fn partitions(&self) -> Arc<[Partition]> {
-        self.shape.read().partitions.clone()
+        self.layout.read().partitions.clone()
     }
 
     /// The partition with that number.
     pub fn partition(&self, partition: u32) -> Option<Partition> {
-        self.shape
+        self.layout
             .read()
             .partitions
             .get(partition as usize)
@@ -93,7 +93,7 @@ impl Topic {
 
     /// The number of its partitions.
     pub fn partition_count(&self) -> u32 {
-        self.shape.read().options.partitions
+        self.layout.read().options.partitions
     }
 
     /// Registers `watcher` with a partition: it fires with the next write, or when the topic is
@@ -102,16 +102,16 @@ impl Topic {
     /// Register first, then read: a write that the read misses fires the watcher. A second
     /// registration changes nothing.
     pub fn watch(&self, partition: u32, watcher: &Arc<Watcher>) -> Option<Watch> {
-        let watchers = self.shape.read().watchers.get(partition as usize).cloned();
+        let watchers = self.layout.read().watchers.get(partition as usize).cloned();
         watchers.map(|watchers| watchers.add(watcher))
     }
 
     /// Registers with the log for each write to the partitions from `first` on.
-    pub(crate) fn listen(self: &Arc<Self>, shape: &TopicLayout, first: usize) {
-        for (log, watchers) in shape
+    pub(crate) fn listen(self: &Arc<Self>, layout: &TopicLayout, first: usize) {
+        for (log, watchers) in layout
             .partitions
             .iter()
-            .zip(shape.watchers.iter())
+            .zip(layout.watchers.iter())
             .skip(first)
         {
             let (topic, watchers): (Weak<Self>, _) = (Arc::downgrade(self), watchers.clone());
@@ -134,7 +134,7 @@ impl Topic {
     pub fn add_partitions(self: &Arc<Self>, total: u32) -> Result<(), CatalogError> {
         let partitions = total;
         let definitions = self.lock_definitions()?;
-        let old = self.shape();
+        let old = self.layout();
         let current = old.options.partitions;
         if partitions > PARTITIONS_MAX {
             return Err(CatalogError::Partitions { partitions });
@@ -146,29 +146,29 @@ impl Topic {
             });
         }
         let more = partitions - current;
-        self.shared().check_room(more)?;
+        self.shared().check_partition_limit(more)?;
         let options = TopicOptions {
             partitions,
             ..(*old.options).clone()
         };
-        let shape = TopicLayout::open(self.shared(), self.id(), options, Some(&old))?;
+        let layout = TopicLayout::open(self.shared(), self.id(), options, Some(&old))?;
         // A paused topic holds back everything in the new partitions.
         let paused_at = self.paused_at.lock().clone().map(|mut limits| {
-            limits.resize(shape.partitions.len(), 0);
+            limits.resize(layout.partitions.len(), 0);
             limits
         });
         let mut definition = self.next_definition();
         let revision = definition.revision;
-        definition.options = (*shape.options).clone();
+        definition.options = (*layout.options).clone();
         definition.paused_at.clone_from(&paused_at);
         self.shared().write(&[Entry::Topic(definition)])?;
-        self.listen(&shape, old.partitions.len());
+        self.listen(&layout, old.partitions.len());
         *self.paused_at.lock() = paused_at;
         for subscription in self.subscriptions().iter() {
-            subscription.add_partitions(&shape.partitions);
+            subscription.add_partitions(&layout.partitions);
         }
-        *self.shape.write() = Arc::new(shape);
-        self.redefined(revision);
+        *self.layout.write() = Arc::new(layout);
+        self.definition_changed(revision);
         self.shared().count_partitions(more);
         drop(definitions);
         self.shared().changed();

@@ -38,7 +38,7 @@ pub struct Topic {
     made: (u64, u32),
     ephemeral: bool,
     shared: Arc<Shared>,
-    pub(crate) shape: RwLock<Arc<TopicLayout>>,
+    pub(crate) layout: RwLock<Arc<TopicLayout>>,
     /// Sorted by name. A change of a definition replaces the list; publishes only read it.
     subscriptions: RwLock<Arc<[Arc<Subscription>]>>,
     /// The end of each partition when the topic was paused; `None` while it is not paused.
@@ -68,13 +68,13 @@ impl Topic {
         shared: &Arc<Shared>,
         definition: TopicDefinition,
     ) -> Result<Arc<Self>, CatalogError> {
-        let shape = Arc::new(TopicLayout::open(
+        let layout = Arc::new(TopicLayout::open(
             shared,
             definition.id,
             definition.options,
             None,
         )?);
-        let partitions = shape.partitions.len();
+        let partitions = layout.partitions.len();
         let paused_at = definition.paused_at.map(|mut limits| {
             limits.resize(partitions, 0);
             limits
@@ -86,9 +86,9 @@ impl Topic {
             name: definition.name,
             created_ms: definition.created_ms,
             made: definition.made,
-            ephemeral: shape.options.ephemeral,
+            ephemeral: layout.options.ephemeral,
             shared: shared.clone(),
-            shape: RwLock::new(shape.clone()),
+            layout: RwLock::new(layout.clone()),
             subscriptions: RwLock::new(Arc::new([])),
             paused_at: Mutex::new(paused_at),
             revision: AtomicU64::new(definition.revision),
@@ -99,7 +99,7 @@ impl Topic {
             bytes: AtomicU64::new(0),
             body_bytes: AtomicU64::new(0),
         });
-        topic.listen(&shape, 0);
+        topic.listen(&layout, 0);
         Ok(topic)
     }
 
@@ -500,7 +500,7 @@ impl Topic {
     }
 
     /// Called when a new definition is in the journal and in use.
-    pub(crate) fn redefined(&self, revision: u64) {
+    pub(crate) fn definition_changed(&self, revision: u64) {
         self.revision.store(revision, Ordering::Relaxed);
         self.shared.log.describe(self.id);
     }
@@ -525,7 +525,7 @@ impl Topic {
     /// from now on.
     pub(crate) fn close(&self) {
         self.deleted.store(true, Ordering::Release);
-        for watchers in self.shape().watchers.iter() {
+        for watchers in self.layout().watchers.iter() {
             watchers.close();
         }
         let subscriptions = std::mem::replace(&mut *self.subscriptions.write(), Arc::new([]));

@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 use cloverleaf_log::{Batch, Durability};
 
 use crate::subscription::Subscription;
-use crate::subscription::length::Places;
+use crate::subscription::length::LengthReservation;
 use crate::topic::Topic;
-use crate::topic::admission::Maker;
+use crate::topic::admission::BatchSource;
 use crate::topic::published::{PublishError, Published};
 
 impl Topic {
@@ -26,7 +26,7 @@ impl Topic {
             1 => 0,
             _ => self.next_partition.fetch_add(1, Ordering::Relaxed) % count.max(1),
         };
-        self.store(partition, batch, asked, Maker::Broker)
+        self.store(partition, batch, asked, BatchSource::Broker)
     }
 
     /// As [`Topic::publish`], in a given partition.
@@ -39,7 +39,7 @@ impl Topic {
         batch: Batch,
         asked: Durability,
     ) -> Result<Published, PublishError> {
-        self.store(partition, batch, asked, Maker::Broker)
+        self.store(partition, batch, asked, BatchSource::Broker)
     }
 
     /// Stores a client's batch in one partition unchanged. Its records are validated unless they
@@ -53,7 +53,7 @@ impl Topic {
         batch: Batch,
         asked: Durability,
     ) -> Result<Published, PublishError> {
-        self.store(partition, batch, asked, Maker::Client)
+        self.store(partition, batch, asked, BatchSource::Client)
     }
 
     fn store(
@@ -61,7 +61,7 @@ impl Topic {
         partition: u32,
         batch: Batch,
         asked: Durability,
-        maker: Maker,
+        source: BatchSource,
     ) -> Result<Published, PublishError> {
         if self.is_deleted() {
             return Err(self.deleted_error());
@@ -71,20 +71,20 @@ impl Topic {
             topic: self.name().to_owned(),
             subscription: subscription.name().to_owned(),
         };
-        let places = Places::take(self, &batch, true).map_err(full)?;
-        let shape = self.shape();
-        let Some(log) = shape.partitions.get(partition as usize) else {
+        let reservation = LengthReservation::reserve(self, &batch, true).map_err(full)?;
+        let layout = self.layout();
+        let Some(log) = layout.partitions.get(partition as usize) else {
             return Err(PublishError::NoSuchPartition {
                 topic: self.name().to_owned(),
                 partition,
             });
         };
-        let (batch, body_bytes) = shape.admit(self.shared(), batch, maker)?;
+        let (batch, body_bytes) = layout.admit(self.shared(), batch, source)?;
         let is_stamped = batch.has_append_time();
         let bytes = batch.bytes().len() as u64;
-        let appended = log.append(batch, shape.durability(self.shared(), asked))?;
+        let appended = log.append(batch, layout.durability(self.shared(), asked))?;
         if !appended.is_duplicate {
-            places.keep();
+            reservation.keep();
             self.count(count, bytes, body_bytes);
         }
         // A duplicate batch gets the append time of the first one.
@@ -113,14 +113,14 @@ impl Topic {
         batch: Batch,
         asked: Durability,
     ) -> Result<Published, PublishError> {
-        let shape = self.shape();
-        let Some(log) = shape.partitions.first() else {
+        let layout = self.layout();
+        let Some(log) = layout.partitions.first() else {
             return Err(self.deleted_error());
         };
-        let places = Places::take(self, &batch, false).ok();
-        let appended = log.append_internal(batch, shape.durability(self.shared(), asked))?;
-        if let Some(places) = places {
-            places.keep();
+        let reservation = LengthReservation::reserve(self, &batch, false).ok();
+        let appended = log.append_internal(batch, layout.durability(self.shared(), asked))?;
+        if let Some(reservation) = reservation {
+            reservation.keep();
         }
         Ok(Published::new(appended, None))
     }

@@ -15,12 +15,12 @@ use crate::topic::layout::TopicLayout;
 impl Topic {
     /// Its options.
     pub fn options(&self) -> Arc<TopicOptions> {
-        self.shape.read().options.clone()
+        self.layout.read().options.clone()
     }
 
     /// The durability of a publish for which the protocol asks `asked`.
     pub fn durability(&self, asked: Durability) -> Durability {
-        self.shape().durability(self.shared(), asked)
+        self.layout().durability(self.shared(), asked)
     }
 
     /// Changes options. They are written to the journal, not synced, when this returns, and take
@@ -98,14 +98,14 @@ impl Broker {
 }
 
 impl Shared {
-    /// Gives topics new options and writes the entry `beside` with them. After an error or a crash
-    /// all of it has changed or nothing. Returns `false` if nothing changed. The caller holds the
-    /// lock `definitions`.
-    fn redefine(&self, beside: Option<Entry>, all: NewOptions) -> Result<bool, CatalogError> {
-        let mut entries: Vec<Entry> = beside.into_iter().collect();
+    /// Gives topics new options and writes the entry `extra_entry` with them. After an error or a
+    /// crash all of it has changed or nothing. Returns `false` if nothing changed. The caller holds
+    /// the lock `definitions`.
+    fn redefine(&self, extra_entry: Option<Entry>, all: NewOptions) -> Result<bool, CatalogError> {
+        let mut entries: Vec<Entry> = extra_entry.into_iter().collect();
         let mut changed = Vec::new();
         for (topic, mut options) in all {
-            let old = topic.shape();
+            let old = topic.layout();
             options.partitions = old.options.partitions;
             options.ephemeral = old.options.ephemeral;
             if options == *old.options {
@@ -118,9 +118,9 @@ impl Shared {
         }
         self.write_together(&entries)?;
         for (topic, old, definition) in changed {
-            let shape = TopicLayout::open(self, topic.id(), definition.options, Some(&old))?;
-            *topic.shape.write() = Arc::new(shape);
-            topic.redefined(definition.revision);
+            let layout = TopicLayout::open(self, topic.id(), definition.options, Some(&old))?;
+            *topic.layout.write() = Arc::new(layout);
+            topic.definition_changed(definition.revision);
         }
         Ok(!entries.is_empty())
     }

@@ -69,7 +69,7 @@ impl Watch {
     /// partition may fire for a write that was visible before the registration: a writer makes its
     /// write visible first and fires afterwards.) For a deleted topic the result means nothing:
     /// check the topic.
-    pub fn stands(&self) -> bool {
+    pub fn is_registered(&self) -> bool {
         self.watchers.round.load(Ordering::SeqCst) == self.round
     }
 }
@@ -77,15 +77,15 @@ impl Watch {
 /// The watchers of one partition.
 #[derive(Debug, Default)]
 pub(crate) struct Watchers {
-    /// Whether `list` has a watcher. A write checks it.
+    /// Whether `registrations` has a watcher. A write checks it.
     is_watched: AtomicBool,
-    /// How often `list` was fired. Changes only under its lock.
+    /// How often `registrations` was fired. Changes only under its lock.
     round: AtomicU64,
-    list: Mutex<List>,
+    registrations: Mutex<Registrations>,
 }
 
 #[derive(Debug, Default)]
-struct List {
+struct Registrations {
     watchers: Vec<Weak<Watcher>>,
     /// At this length dropped watchers are removed.
     sweep_at: usize,
@@ -100,20 +100,22 @@ impl Watchers {
     pub(crate) fn add(self: &Arc<Self>, watcher: &Arc<Watcher>) -> Watch {
         let round;
         {
-            let mut list = self.list.lock();
+            let mut registrations = self.registrations.lock();
             round = self.round.load(Ordering::SeqCst);
-            if list.closed {
-                drop(list);
+            if registrations.closed {
+                drop(registrations);
                 watcher.fire();
                 return self.watch_of(round);
             }
             let known = |other: &Weak<Watcher>| std::ptr::eq(other.as_ptr(), Arc::as_ptr(watcher));
-            if !list.watchers.iter().any(known) {
-                if list.watchers.len() >= list.sweep_at.max(SWEEP_MIN) {
-                    list.watchers.retain(|other| other.strong_count() > 0);
-                    list.sweep_at = 2 * list.watchers.len();
+            if !registrations.watchers.iter().any(known) {
+                if registrations.watchers.len() >= registrations.sweep_at.max(SWEEP_MIN) {
+                    registrations
+                        .watchers
+                        .retain(|other| other.strong_count() > 0);
+                    registrations.sweep_at = 2 * registrations.watchers.len();
                 }
-                list.watchers.push(Arc::downgrade(watcher));
+                registrations.watchers.push(Arc::downgrade(watcher));
             }
             self.is_watched.store(true, Ordering::SeqCst);
         }
@@ -144,12 +146,12 @@ impl Watchers {
 
     fn fire_all(&self, close: bool) {
         let watchers = {
-            let mut list = self.list.lock();
+            let mut registrations = self.registrations.lock();
             self.is_watched.store(false, Ordering::SeqCst);
             self.round.fetch_add(1, Ordering::SeqCst);
-            list.sweep_at = 0;
-            list.closed |= close;
-            std::mem::take(&mut list.watchers)
+            registrations.sweep_at = 0;
+            registrations.closed |= close;
+            std::mem::take(&mut registrations.watchers)
         };
         for watcher in watchers.iter().filter_map(Weak::upgrade) {
             watcher.fire();
@@ -183,11 +185,11 @@ mod tests {
         let watch = first.add(&watcher);
         second.add(&watcher);
         first.add(&watcher);
-        assert!(watch.stands());
-        assert_eq!(first.list.lock().watchers.len(), 1);
+        assert!(watch.is_registered());
+        assert_eq!(first.registrations.lock().watchers.len(), 1);
         assert!(watcher.poll_fired(&mut context).is_pending());
         first.fire();
-        assert!(!watch.stands());
+        assert!(!watch.is_registered());
         second.fire();
         assert_eq!(count.0.load(Ordering::Relaxed), 1);
         assert!(watcher.poll_fired(&mut context).is_ready());
@@ -210,7 +212,7 @@ mod tests {
         for _ in 0..1_000 {
             watchers.add(&Watcher::new());
         }
-        assert!(watchers.list.lock().watchers.len() <= SWEEP_MIN + 1);
+        assert!(watchers.registrations.lock().watchers.len() <= SWEEP_MIN + 1);
         watchers.fire();
         assert!(stays.fired.load(Ordering::Relaxed));
     }

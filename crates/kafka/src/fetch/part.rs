@@ -164,7 +164,7 @@ impl Part {
 
     /// Lets the watcher fire with the next write.
     pub(crate) fn watch(&mut self, watcher: &Arc<Watcher>) {
-        if self.watch.as_ref().is_some_and(Watch::stands) {
+        if self.watch.as_ref().is_some_and(Watch::is_registered) {
             return;
         }
         if let (Some(topic), Ok(index)) = (self.topic.topic(), u32::try_from(self.index)) {

@@ -24,7 +24,7 @@ impl Consumers {
 
     /// The shared window against which a consumer's messages count.
     #[inline]
-    pub(crate) fn places_of(&self, slot: u32) -> Option<Arc<SharedWindow>> {
+    pub(crate) fn charged_window_of(&self, slot: u32) -> Option<Arc<SharedWindow>> {
         self.get(slot)?.places().cloned()
     }
 

@@ -20,7 +20,7 @@ pub(crate) const WORD: u64 = 64;
 
 /// The bits of 64 offsets that are neither all acknowledged nor all untouched.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Word {
+pub(crate) struct AckWord {
     /// Bit n: offset `word * 64 + n` is acknowledged.
     pub(crate) acked: u64,
     /// Index of the first lease in the word's linked list; [`NIL`] if there is none.
@@ -28,7 +28,7 @@ pub(crate) struct Word {
     dirty: bool,
 }
 
-impl Default for Word {
+impl Default for AckWord {
     fn default() -> Self {
         Self {
             acked: 0,
@@ -49,7 +49,7 @@ pub(crate) struct Cursor {
     pub(crate) restored_end: Offset,
     /// How many offsets in `[next, restored_end)` are neither acknowledged nor leased.
     pub(crate) restored_free: u64,
-    words: BTreeMap<u64, Word>,
+    words: BTreeMap<u64, AckWord>,
     /// Start and end (exclusive) of ranges of wholly acknowledged words above the floor.
     full: BTreeMap<u64, u64>,
     volatile: bool,
@@ -109,17 +109,17 @@ impl Cursor {
         self.floor.max(word_end).max(full_end)
     }
 
-    pub(crate) fn word(&self, word: u64) -> Option<&Word> {
+    pub(crate) fn word(&self, word: u64) -> Option<&AckWord> {
         self.words.get(&word)
     }
 
     /// The entry of a word, created if missing. The word must not be wholly acknowledged.
-    pub(crate) fn word_mut(&mut self, word: u64) -> &mut Word {
+    pub(crate) fn word_mut(&mut self, word: u64) -> &mut AckWord {
         debug_assert!(!self.is_full(word));
         let floor = self.floor;
-        self.words.entry(word).or_insert_with(|| Word {
+        self.words.entry(word).or_insert_with(|| AckWord {
             acked: bits_between(word, 0, floor),
-            ..Word::default()
+            ..AckWord::default()
         })
     }
 

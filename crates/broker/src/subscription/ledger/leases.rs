@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use cloverleaf_log::invariant;
 
-use super::{Settled, WordMask};
+use super::{SettledDelivery, WordMask};
 
 /// The index that means "no lease"; it ends every linked list.
 pub(crate) const NIL: u32 = u32::MAX;
@@ -34,7 +34,7 @@ pub(crate) enum LeaseState {
 
 /// What all messages of a lease have in common.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Terms {
+pub(crate) struct LeaseTerms {
     pub(crate) state: LeaseState,
     /// How often these messages were delivered so far.
     pub(crate) attempts: u16,
@@ -50,7 +50,7 @@ pub(crate) struct Terms {
 
 /// The consumer that gets messages, and the terms of the delivery.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Grant {
+pub(crate) struct LeaseGrant {
     pub(crate) consumer: ConsumerSlot,
     /// When their ack wait ends, in milliseconds since the epoch; [`NEVER_MS`] without a limit.
     pub(crate) due_ms: u64,
@@ -60,14 +60,14 @@ pub(crate) struct Grant {
     pub(crate) waited_ms: u32,
 }
 
-impl Terms {
+impl LeaseTerms {
     /// The terms of messages that no consumer has, in a state that does not expire.
-    pub(crate) fn resting(state: LeaseState, attempts: u16, bytes: u32) -> Self {
-        Self::until(state, attempts, NEVER_MS, bytes)
+    pub(crate) fn untimed(state: LeaseState, attempts: u16, bytes: u32) -> Self {
+        Self::timed(state, attempts, NEVER_MS, bytes)
     }
 
     /// The terms of messages that no consumer has, in a state that expires at `due_ms`.
-    pub(crate) fn until(state: LeaseState, attempts: u16, due_ms: u64, bytes: u32) -> Self {
+    pub(crate) fn timed(state: LeaseState, attempts: u16, due_ms: u64, bytes: u32) -> Self {
         Self {
             state,
             attempts,
@@ -86,7 +86,7 @@ pub(crate) struct Lease {
     pub(crate) word: u64,
     /// Bit n stands for offset `word * 64 + n`.
     pub(crate) mask: u64,
-    pub(crate) terms: Terms,
+    pub(crate) terms: LeaseTerms,
     /// The next lease of the same word.
     pub(crate) next_in_word: u32,
     previous_of_consumer: u32,
@@ -104,10 +104,10 @@ impl Lease {
     }
 }
 
-impl Terms {
+impl LeaseTerms {
     /// The delivery's data that the settling of a message reports.
-    pub(crate) fn settled(&self) -> Settled {
-        Settled {
+    pub(crate) fn settled(&self) -> SettledDelivery {
+        SettledDelivery {
             delivered_us: self.delivered_us,
             attempts: self.attempts,
             waited_ms: self.waited_ms,
@@ -140,7 +140,13 @@ impl Leases {
     }
 
     /// Stores a new lease and returns its index. The caller links it into its word.
-    pub(crate) fn insert(&mut self, partition: u32, word: u64, mask: u64, terms: Terms) -> u32 {
+    pub(crate) fn insert(
+        &mut self,
+        partition: u32,
+        word: u64,
+        mask: u64,
+        terms: LeaseTerms,
+    ) -> u32 {
         invariant!(mask != 0, "a lease has no messages");
         let lease = Lease {
             partition,

@@ -20,23 +20,23 @@ const LONG_MS: u64 = 1_000;
 
 /// The delivery mark of one partition.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Mark {
+pub(crate) struct DeliveryMark {
     /// Messages below this offset may have been delivered by an earlier process.
-    earlier: Offset,
+    redelivered_below: Offset,
     /// One above the highest offset that was ever delivered.
-    delivered: Offset,
+    delivered_end: Offset,
     /// The mark in the journal: messages below it may have been delivered.
     promised: Offset,
     promised_ms: u64,
     ahead: u64,
-    /// The value of `delivered` at the last call of [`Mark::rest`].
-    seen: Offset,
+    /// The value of `delivered_end` at the last call of [`DeliveryMark::lower_if_idle`].
+    end_at_last_check: Offset,
 }
 
-impl Mark {
+impl DeliveryMark {
     /// Messages below this offset may have been delivered before the broker was started.
-    pub(crate) fn earlier(&self) -> Offset {
-        self.earlier
+    pub(crate) fn redelivered_below(&self) -> Offset {
+        self.redelivered_below
     }
 
     /// The mark in the journal; 0 if it has none.
@@ -55,14 +55,14 @@ impl Mark {
     pub(crate) fn finish_restore(&mut self, end: Offset, lost_power: bool) -> Option<Offset> {
         let before = self.promised;
         self.promised = if lost_power { end } else { before.min(end) };
-        (self.earlier, self.delivered) = (self.promised, self.promised);
+        (self.redelivered_below, self.delivered_end) = (self.promised, self.promised);
         (self.promised != before).then_some(self.promised)
     }
 
     /// Messages below `end` are about to be delivered. Returns the promise that must be written to
     /// the journal first, if it changed.
-    pub(crate) fn reach(&mut self, end: Offset, now_ms: u64) -> Option<Offset> {
-        self.delivered = self.delivered.max(end);
+    pub(crate) fn raise_to(&mut self, end: Offset, now_ms: u64) -> Option<Offset> {
+        self.delivered_end = self.delivered_end.max(end);
         if end <= self.promised {
             return None;
         }
@@ -80,25 +80,26 @@ impl Mark {
 
     /// Lowers the promise to the exact offset, because delivery pauses. Returns it if it must be
     /// written to the journal.
-    pub(crate) fn take_back(&mut self) -> Option<Offset> {
+    pub(crate) fn lower_to_exact(&mut self) -> Option<Offset> {
         self.ahead = 0;
-        let differs = self.promised != self.delivered;
-        self.promised = self.delivered;
+        let differs = self.promised != self.delivered_end;
+        self.promised = self.delivered_end;
         differs.then_some(self.promised)
     }
 
-    /// Does [`Mark::take_back`] if nothing was delivered since the last call. Call it from time to
-    /// time while [`Mark::is_ahead`].
-    pub(crate) fn rest(&mut self) -> Option<Offset> {
-        if std::mem::replace(&mut self.seen, self.delivered) != self.delivered {
+    /// Does [`DeliveryMark::lower_to_exact`] if nothing was delivered since the last call. Call it
+    /// from time to time while [`DeliveryMark::is_ahead`].
+    pub(crate) fn lower_if_idle(&mut self) -> Option<Offset> {
+        if std::mem::replace(&mut self.end_at_last_check, self.delivered_end) != self.delivered_end
+        {
             return None;
         }
-        self.take_back()
+        self.lower_to_exact()
     }
 
     /// Whether the promise is above the exact offset.
     pub(crate) fn is_ahead(&self) -> bool {
-        self.promised != self.delivered
+        self.promised != self.delivered_end
     }
 }
 
@@ -108,41 +109,41 @@ mod tests {
 
     #[test]
     fn the_promise_is_always_ahead_and_seldom_renewed() {
-        let mut mark = Mark::default();
+        let mut mark = DeliveryMark::default();
         let (mut written, mut renewals) = (0, 0);
         for offset in 0..100_000 {
-            if let Some(promise) = mark.reach(offset + 1, offset / 100) {
+            if let Some(promise) = mark.raise_to(offset + 1, offset / 100) {
                 (written, renewals) = (promise, renewals + 1);
             }
             assert!(written > offset);
         }
         assert!(renewals < 40, "{renewals}");
-        assert_eq!(mark.rest(), None);
-        assert_eq!(mark.rest(), Some(100_000));
+        assert_eq!(mark.lower_if_idle(), None);
+        assert_eq!(mark.lower_if_idle(), Some(100_000));
         assert!(!mark.is_ahead());
-        assert_eq!(mark.rest(), None);
-        assert_eq!(mark.reach(100_001, 9_000), Some(100_001 + AHEAD_MIN));
+        assert_eq!(mark.lower_if_idle(), None);
+        assert_eq!(mark.raise_to(100_001, 9_000), Some(100_001 + AHEAD_MIN));
     }
 
     #[test]
     fn a_slow_consumer_has_a_short_promise() {
-        let mut mark = Mark::default();
+        let mut mark = DeliveryMark::default();
         for offset in 0..10_000u64 {
-            let promise = mark.reach(offset + 1, offset * 100);
+            let promise = mark.raise_to(offset + 1, offset * 100);
             assert!(promise.unwrap_or_default() <= offset + 1 + AHEAD_MIN);
         }
     }
 
     #[test]
     fn a_restart_believes_the_last_promise_but_nothing_behind_the_end() {
-        let mut mark = Mark::default();
+        let mut mark = DeliveryMark::default();
         mark.restore(300);
         mark.restore(200);
         assert_eq!(mark.clone().finish_restore(1_000, false), None);
         assert_eq!(mark.clone().finish_restore(1_000, true), Some(1_000));
         assert_eq!(mark.finish_restore(150, false), Some(150));
-        assert_eq!(mark.earlier(), 150);
-        assert_eq!(mark.reach(150, 5), None);
-        assert!(mark.reach(151, 5).is_some());
+        assert_eq!(mark.redelivered_below(), 150);
+        assert_eq!(mark.raise_to(150, 5), None);
+        assert!(mark.raise_to(151, 5).is_some());
     }
 }

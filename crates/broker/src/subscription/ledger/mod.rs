@@ -24,14 +24,14 @@ use cloverleaf_log::{Offset, invariant};
 
 use crate::message::{DeadReason, MessageId};
 use cursor::{Cursor, WORD, bits_between};
-use leases::{ConsumerSlot, Grant, LeaseState, Leases, NIL, Terms};
-use marks::Mark;
-pub(crate) use moved::Moved;
+use leases::{ConsumerSlot, LeaseGrant, LeaseState, LeaseTerms, Leases, NIL};
+use marks::DeliveryMark;
+pub(crate) use moved::MovedMessages;
 pub(crate) use persist::{LedgerDelta, PartitionDelta, RestoredRetries, Retry, retries_end};
 
 /// What follows at `next`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Claim {
+pub(crate) enum NextSpan {
     /// This many consecutive offsets from `next` on were never delivered.
     Free(u64),
     /// This many offsets from `next` on are acknowledged or leased already: step over them.
@@ -86,7 +86,7 @@ pub(crate) enum Expired {
     TimedOut {
         consumer: ConsumerSlot,
         messages: WordMask,
-        settled: Settled,
+        settled: SettledDelivery,
     },
     /// The delay of `count` messages has passed.
     Due { count: u32 },
@@ -99,7 +99,7 @@ pub struct NotInFlight;
 
 /// The delivery of a message that was settled.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Settled {
+pub(crate) struct SettledDelivery {
     pub(crate) delivered_us: u64,
     pub(crate) attempts: u16,
     /// How long its batch had waited between publish and that delivery.
@@ -120,7 +120,7 @@ pub(crate) struct Ledger {
     in_flight: u64,
     dead: u64,
     /// The delivery mark of each partition.
-    marks: Vec<Mark>,
+    marks: Vec<DeliveryMark>,
     /// Deliveries after which a message is dead; 0: never.
     attempts_max: u16,
     /// Messages that died and that [`Ledger::take_died`] has not returned yet.
@@ -128,7 +128,7 @@ pub(crate) struct Ledger {
     retries_dirty: Vec<(u32, Retry)>,
     /// Messages whose copies are written to their destination but that are not acknowledged here
     /// yet.
-    moved: Moved,
+    moved: MovedMessages,
     /// The ledger does not survive a restart: changes are not collected for the journal.
     volatile: bool,
 }
@@ -142,7 +142,7 @@ impl Ledger {
                 .map(|floor| Cursor::starting_at(*floor))
                 .collect(),
             ready_words: floors.iter().map(|_| BTreeSet::new()).collect(),
-            marks: floors.iter().map(|_| Mark::default()).collect(),
+            marks: floors.iter().map(|_| DeliveryMark::default()).collect(),
             attempts_max,
             ..Self::default()
         }
@@ -163,7 +163,7 @@ impl Ledger {
             }
             self.cursors.push(cursor);
             self.ready_words.push(BTreeSet::new());
-            self.marks.push(Mark::default());
+            self.marks.push(DeliveryMark::default());
         }
     }
 
@@ -223,12 +223,12 @@ impl Ledger {
 
     /// The delivery mark of each partition.
     #[inline]
-    pub(crate) fn marks(&self) -> &[Mark] {
+    pub(crate) fn marks(&self) -> &[DeliveryMark] {
         &self.marks
     }
 
     #[inline]
-    pub(crate) fn marks_mut(&mut self) -> &mut [Mark] {
+    pub(crate) fn marks_mut(&mut self) -> &mut [DeliveryMark] {
         &mut self.marks
     }
 
@@ -236,13 +236,13 @@ impl Ledger {
     /// process if that comes first, because all messages of one delivery have the same
     /// `redelivered` flag.
     #[inline]
-    pub(crate) fn delivered_together(
+    pub(crate) fn same_redelivered_until(
         &self,
         partition: usize,
         first: Offset,
         end: Offset,
     ) -> Offset {
-        let earlier = self.marks[partition].earlier();
+        let earlier = self.marks[partition].redelivered_below();
         if first < earlier {
             end.min(earlier)
         } else {
@@ -319,26 +319,26 @@ impl Ledger {
     }
 
     /// Which of the `count_max` offsets from `next` on may be delivered. Changes nothing.
-    pub(crate) fn claim(&self, partition: u32, count_max: u64) -> Claim {
+    pub(crate) fn next_span(&self, partition: u32, count_max: u64) -> NextSpan {
         let cursor = &self.cursors[partition as usize];
         if cursor.next >= cursor.restored_end {
-            return Claim::Free(count_max);
+            return NextSpan::Free(count_max);
         }
         if let Some(end) = cursor.full_until(cursor.next) {
-            return Claim::Taken(end - cursor.next);
+            return NextSpan::Taken(end - cursor.next);
         }
         let word = cursor.next / WORD;
         let shift = cursor.next % WORD;
         let bits = self.taken_bits(partition, word) >> shift;
         let rest = WORD - shift;
         if bits & 1 == 1 {
-            Claim::Taken(u64::from(bits.trailing_ones()).min(rest))
+            NextSpan::Taken(u64::from(bits.trailing_ones()).min(rest))
         } else {
             let free = match bits {
                 0 => cursor.untouched_until(word + 1) - cursor.next,
                 _ => u64::from(bits.trailing_zeros()).min(rest),
             };
-            Claim::Free(free.min(count_max))
+            NextSpan::Free(free.min(count_max))
         }
     }
 
@@ -353,7 +353,7 @@ impl Ledger {
         bits
     }
 
-    /// Moves `next` past offsets that are [`Claim::Taken`].
+    /// Moves `next` past offsets that are [`NextSpan::Taken`].
     pub(crate) fn step_over(&mut self, partition: u32, count: u64) {
         self.cursors[partition as usize].next += count;
     }
@@ -363,9 +363,9 @@ impl Ledger {
     pub(crate) fn skip_to(&mut self, partition: u32, to: Offset) {
         while self.next(partition) < to {
             let start = self.next(partition);
-            match self.claim(partition, to - start) {
-                Claim::Taken(count) => self.step_over(partition, count),
-                Claim::Free(count) => {
+            match self.next_span(partition, to - start) {
+                NextSpan::Taken(count) => self.step_over(partition, count),
+                NextSpan::Free(count) => {
                     // `advance` goes first: `ack_range` raises the floor, which must not pass
                     // `next`.
                     self.advance(partition, count);
@@ -389,10 +389,10 @@ impl Ledger {
         }
     }
 
-    /// Leases the next `count` offsets, which were [`Claim::Free`], to a consumer. `bytes` is the
-    /// total size of their bodies, 0 where no limit in bytes needs it.
+    /// Leases the next `count` offsets, which were [`NextSpan::Free`], to a consumer. `bytes` is
+    /// the total size of their bodies, 0 where no limit in bytes needs it.
     #[inline]
-    pub(crate) fn take_new(&mut self, partition: u32, count: u64, to: Grant, bytes: u32) {
+    pub(crate) fn lease_next(&mut self, partition: u32, count: u64, to: LeaseGrant, bytes: u32) {
         let start = self.next(partition);
         let end = start + count;
         let (mut word, mut left, mut left_bytes) = (start / WORD, count, u64::from(bytes));
@@ -402,7 +402,7 @@ impl Ledger {
             // Split in proportion; the parts add up to the whole.
             let part_bytes = left_bytes * part / left;
             (left, left_bytes) = (left - part, left_bytes - part_bytes);
-            let terms = Terms {
+            let terms = LeaseTerms {
                 state: LeaseState::InFlight(to.consumer),
                 attempts: 1,
                 due_ms: to.due_ms,
@@ -420,13 +420,13 @@ impl Ledger {
     /// Delays the next offset, with a body of `bytes`, until `due_ms`.
     pub(crate) fn delay_new(&mut self, partition: u32, due_ms: u64, bytes: u32) {
         let start = self.next(partition);
-        let terms = Terms::until(LeaseState::Delayed, 0, due_ms, bytes);
+        let terms = LeaseTerms::timed(LeaseState::Delayed, 0, due_ms, bytes);
         self.link(partition, start / WORD, 1 << (start % WORD), terms);
         self.advance(partition, 1);
         self.delayed += 1;
     }
 
-    fn link(&mut self, partition: u32, word: u64, mask: u64, terms: Terms) -> u32 {
+    fn link(&mut self, partition: u32, word: u64, mask: u64, terms: LeaseTerms) -> u32 {
         let index = self.leases.insert(partition, word, mask, terms);
         let entry = self.cursors[partition as usize].word_mut(word);
         let next = std::mem::replace(&mut entry.leases, index);
@@ -503,7 +503,7 @@ impl Ledger {
     pub(crate) fn held_by(
         &self,
         consumer: ConsumerSlot,
-    ) -> impl Iterator<Item = (MessageId, u32, Settled)> {
+    ) -> impl Iterator<Item = (MessageId, u32, SettledDelivery)> {
         self.leases.of_consumer(consumer).flat_map(|lease| {
             let settled = lease.terms.settled();
             let runs = lease.messages().runs();

@@ -14,13 +14,13 @@ use crate::message::MessageId;
 
 /// The moved messages: a bit per offset, by partition and word.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(crate) struct Moved {
+pub(crate) struct MovedMessages {
     words: BTreeMap<(u32, u64), u64>,
     /// Words whose entry in the journal is out of date, and whether a bit was cleared since.
     dirty: BTreeMap<(u32, u64), bool>,
 }
 
-impl Moved {
+impl MovedMessages {
     /// Applies entries that an earlier process wrote: the last entry of a word counts.
     pub(crate) fn restore(&mut self, delta: PartitionDelta) {
         if delta.partition < PARTITIONS_MAX {
@@ -100,7 +100,7 @@ impl Ledger {
 
     /// Acknowledges the moved messages: their copies are synced now. Call before
     /// [`Self::finish_restore`].
-    pub(crate) fn settle_moved(&mut self, moved: &Moved) {
+    pub(crate) fn settle_moved(&mut self, moved: &MovedMessages) {
         for ((partition, word), bits) in &moved.words {
             self.grow(*partition as usize + 1);
             let cursor = &mut self.cursors[*partition as usize];

@@ -4,8 +4,8 @@
 use cloverleaf_log::{Offset, invariant};
 
 use super::cursor::WORD;
-use super::leases::{ConsumerSlot, LeaseState, Leases, Terms};
-use super::{Expired, Ledger, NotInFlight, Retry, Settled, lower};
+use super::leases::{ConsumerSlot, LeaseState, LeaseTerms, Leases};
+use super::{Expired, Ledger, NotInFlight, Retry, SettledDelivery, lower};
 use crate::message::{DeadReason, MessageId};
 
 impl Ledger {
@@ -24,13 +24,17 @@ impl Ledger {
     }
 
     /// Takes a message out of its lease, if `consumer` has it in flight.
-    fn take_one(&mut self, id: MessageId, consumer: ConsumerSlot) -> Result<One, NotInFlight> {
+    fn take_one(
+        &mut self,
+        id: MessageId,
+        consumer: ConsumerSlot,
+    ) -> Result<TakenMessage, NotInFlight> {
         let index = self.find_in_flight(id, consumer)?;
         let settled = self.settled(index);
         let (word, bit) = (id.offset / WORD, 1u64 << (id.offset % WORD));
         let bytes = self.take_bits(index, bit);
         lower(&mut self.in_flight, 1);
-        Ok(One {
+        Ok(TakenMessage {
             settled,
             word,
             bit,
@@ -43,15 +47,15 @@ impl Ledger {
         &mut self,
         id: MessageId,
         consumer: ConsumerSlot,
-    ) -> Result<Settled, NotInFlight> {
-        let one = self.take_one(id, consumer)?;
-        self.cursors[id.partition as usize].ack_bits(one.word, one.bit);
-        Ok(one.settled)
+    ) -> Result<SettledDelivery, NotInFlight> {
+        let taken = self.take_one(id, consumer)?;
+        self.cursors[id.partition as usize].ack_bits(taken.word, taken.bit);
+        Ok(taken.settled)
     }
 
-    pub(super) fn settled(&self, index: u32) -> Settled {
+    pub(super) fn settled(&self, index: u32) -> SettledDelivery {
         let lease = self.leases.get(index);
-        lease.map_or(Settled::default(), |lease| lease.terms.settled())
+        lease.map_or(SettledDelivery::default(), |lease| lease.terms.settled())
     }
 
     /// Requeues a message at its original offset: ready at once, or at `due_ms`.
@@ -60,11 +64,18 @@ impl Ledger {
         id: MessageId,
         consumer: ConsumerSlot,
         due_ms: Option<u64>,
-    ) -> Result<Settled, NotInFlight> {
-        let one = self.take_one(id, consumer)?;
-        let attempts = one.settled.attempts;
-        self.give_back(id.partition, one.word, one.bit, attempts, one.bytes, due_ms);
-        Ok(one.settled)
+    ) -> Result<SettledDelivery, NotInFlight> {
+        let taken = self.take_one(id, consumer)?;
+        let attempts = taken.settled.attempts;
+        self.requeue(
+            id.partition,
+            taken.word,
+            taken.bit,
+            attempts,
+            taken.bytes,
+            due_ms,
+        );
+        Ok(taken.settled)
     }
 
     /// Rejects a message that `consumer` has in flight: it is dead.
@@ -72,12 +83,12 @@ impl Ledger {
         &mut self,
         id: MessageId,
         consumer: ConsumerSlot,
-    ) -> Result<Settled, NotInFlight> {
-        let one = self.take_one(id, consumer)?;
-        let attempts = one.settled.attempts;
+    ) -> Result<SettledDelivery, NotInFlight> {
+        let taken = self.take_one(id, consumer)?;
+        let attempts = taken.settled.attempts;
         let reason = DeadReason::Rejected;
-        self.bury(id.partition, one.word, one.bit, attempts, reason);
-        Ok(one.settled)
+        self.make_dead(id.partition, taken.word, taken.bit, attempts, reason);
+        Ok(taken.settled)
     }
 
     /// Changes the ack deadline of a message that `consumer` has in flight.
@@ -85,7 +96,7 @@ impl Ledger {
         &mut self,
         id: MessageId,
         consumer: ConsumerSlot,
-        due_ms: impl FnOnce(Settled) -> u64,
+        due_ms: impl FnOnce(SettledDelivery) -> u64,
     ) -> Result<(), NotInFlight> {
         let index = self.find_in_flight(id, consumer)?;
         let settled = self.settled(index);
@@ -98,7 +109,7 @@ impl Ledger {
         {
             self.leases.set_due(index, due_ms);
         } else {
-            let terms = Terms {
+            let terms = LeaseTerms {
                 state: LeaseState::InFlight(consumer),
                 attempts: settled.attempts,
                 due_ms,
@@ -111,7 +122,7 @@ impl Ledger {
         Ok(())
     }
 
-    pub(super) fn give_back(
+    pub(super) fn requeue(
         &mut self,
         partition: u32,
         word: u64,
@@ -121,7 +132,7 @@ impl Ledger {
         due_ms: Option<u64>,
     ) {
         if self.attempts_max > 0 && attempts >= self.attempts_max {
-            self.bury(partition, word, mask, attempts, DeadReason::Attempts);
+            self.make_dead(partition, word, mask, attempts, DeadReason::Attempts);
             return;
         }
         if !self.volatile {
@@ -136,7 +147,7 @@ impl Ledger {
         }
         match due_ms {
             Some(due_ms) => {
-                let terms = Terms::until(LeaseState::Delayed, attempts, due_ms, bytes);
+                let terms = LeaseTerms::timed(LeaseState::Delayed, attempts, due_ms, bytes);
                 self.link(partition, word, mask, terms);
                 self.delayed += u64::from(mask.count_ones());
             }
@@ -155,11 +166,12 @@ impl Ledger {
         self.ready += u64::from(mask.count_ones());
         self.ready_bytes += u64::from(bytes);
         self.ready_words[partition as usize].insert(word);
-        let alike = |terms: &Terms| terms.state == LeaseState::Ready && terms.attempts == attempts;
+        let alike =
+            |terms: &LeaseTerms| terms.state == LeaseState::Ready && terms.attempts == attempts;
         match self.find_in_word(partition, word, alike) {
             Some(index) => self.leases.add_bits(index, mask, bytes),
             None => {
-                let terms = Terms::resting(LeaseState::Ready, attempts, bytes);
+                let terms = LeaseTerms::untimed(LeaseState::Ready, attempts, bytes);
                 self.link(partition, word, mask, terms);
             }
         }
@@ -170,7 +182,7 @@ impl Ledger {
         &self,
         partition: u32,
         word: u64,
-        alike: impl Fn(&Terms) -> bool,
+        alike: impl Fn(&LeaseTerms) -> bool,
     ) -> Option<u32> {
         let mut index = self.cursors[partition as usize].word(word)?.leases;
         while let Some(lease) = self.leases.get(index) {
@@ -183,21 +195,21 @@ impl Ledger {
     }
 
     /// Declares the next undelivered message dead (it expired, or the queue is full).
-    pub(crate) fn bury_new(&mut self, partition: u32, reason: DeadReason) {
+    pub(crate) fn make_next_dead(&mut self, partition: u32, reason: DeadReason) {
         let start = self.next(partition);
         self.advance(partition, 1);
-        self.bury(partition, start / WORD, 1 << (start % WORD), 0, reason);
+        self.make_dead(partition, start / WORD, 1 << (start % WORD), 0, reason);
     }
 
     /// Declares the first requeued message of a partition dead.
-    pub(crate) fn bury_ready(&mut self, partition: u32, reason: DeadReason) {
+    pub(crate) fn make_first_ready_dead(&mut self, partition: u32, reason: DeadReason) {
         let taken = self.take_first_ready(partition, 1);
         if taken.mask != 0 {
-            self.bury(partition, taken.word, taken.mask, taken.attempts, reason);
+            self.make_dead(partition, taken.word, taken.mask, taken.attempts, reason);
         }
     }
 
-    pub(super) fn bury(
+    pub(super) fn make_dead(
         &mut self,
         partition: u32,
         word: u64,
@@ -205,11 +217,12 @@ impl Ledger {
         attempts: u16,
         reason: DeadReason,
     ) {
-        let alike = |terms: &Terms| terms.state == LeaseState::Dead && terms.attempts == attempts;
+        let alike =
+            |terms: &LeaseTerms| terms.state == LeaseState::Dead && terms.attempts == attempts;
         match self.find_in_word(partition, word, alike) {
             Some(index) => self.leases.add_bits(index, mask, 0),
             None => {
-                let terms = Terms::resting(LeaseState::Dead, attempts, 0);
+                let terms = LeaseTerms::untimed(LeaseState::Dead, attempts, 0);
                 self.link(partition, word, mask, terms);
             }
         }
@@ -228,7 +241,7 @@ impl Ledger {
     }
 
     /// Whether [`Self::take_died`] would return any.
-    pub(crate) fn has_died(&self) -> bool {
+    pub(crate) fn has_new_dead(&self) -> bool {
         !self.died.is_empty()
     }
 
@@ -261,7 +274,7 @@ impl Ledger {
         match terms.state {
             LeaseState::InFlight(consumer) => {
                 lower(&mut self.in_flight, count.into());
-                self.give_back(partition, word, mask, terms.attempts, terms.bytes, None);
+                self.requeue(partition, word, mask, terms.attempts, terms.bytes, None);
                 Some(Expired::TimedOut {
                     consumer,
                     messages: lease.messages(),
@@ -291,7 +304,7 @@ impl Ledger {
             self.unlink(index);
             count += u64::from(lease.mask.count_ones());
             let (attempts, bytes) = (lease.terms.attempts, lease.terms.bytes);
-            self.give_back(
+            self.requeue(
                 lease.partition,
                 lease.word,
                 lease.mask,
@@ -324,8 +337,8 @@ impl Ledger {
 }
 
 /// One message that was taken out of its lease.
-struct One {
-    settled: Settled,
+struct TakenMessage {
+    settled: SettledDelivery,
     word: u64,
     bit: u64,
     bytes: u32,

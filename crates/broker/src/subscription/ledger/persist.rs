@@ -9,7 +9,7 @@ use cloverleaf_log::Offset;
 
 use super::Ledger;
 use super::cursor::{CursorDelta, WORD, bits_between};
-use super::leases::{LeaseState, Terms};
+use super::leases::{LeaseState, LeaseTerms};
 use crate::broker::PARTITIONS_MAX;
 use crate::message::DeadReason;
 
@@ -161,11 +161,12 @@ impl Ledger {
                 let end = (word + 1) * WORD - u64::from(mask.leading_zeros());
                 cursor.restored_end = cursor.restored_end.max(end);
                 if self.attempts_max > 0 && retry.attempts >= self.attempts_max {
-                    self.bury(partition, word, mask, retry.attempts, DeadReason::Attempts);
+                    self.make_dead(partition, word, mask, retry.attempts, DeadReason::Attempts);
                 } else if retry.due_ms == 0 {
                     self.make_ready(partition, word, mask, retry.attempts, 0);
                 } else {
-                    let terms = Terms::until(LeaseState::Delayed, retry.attempts, retry.due_ms, 0);
+                    let terms =
+                        LeaseTerms::timed(LeaseState::Delayed, retry.attempts, retry.due_ms, 0);
                     self.link(partition, word, mask, terms);
                     self.delayed += u64::from(mask.count_ones());
                 }

@@ -4,7 +4,7 @@ use cloverleaf_log::Offset;
 
 use super::cursor::{WORD, bits_between};
 use super::leases::{ConsumerSlot, LeaseState, NIL};
-use super::{Ledger, Retry, Settled, lower};
+use super::{Ledger, Retry, SettledDelivery, lower};
 use crate::message::DeadReason;
 
 /// Consecutive offsets that are in flight in one lease, or that are all not in flight.
@@ -18,7 +18,7 @@ struct Piece {
 
 /// A piece that was taken out of its lease.
 #[derive(Debug, Clone, Copy)]
-struct Part {
+struct TakenPiece {
     word: u64,
     mask: u64,
     attempts: u16,
@@ -65,15 +65,15 @@ impl Ledger {
     }
 
     /// Takes the messages of `[start, end)` that `consumer` has in flight out of their leases and
-    /// passes each piece to `each`. `told` is called for every piece of the range, also for those
+    /// passes each piece to `each`. `report` is called for every piece of the range, also for those
     /// that are not in flight. Returns the number of messages taken.
     fn take_between(
         &mut self,
         partition: u32,
         (start, end): (Offset, Offset),
         consumer: ConsumerSlot,
-        mut each: impl FnMut(&mut Self, Part),
-        mut told: impl FnMut(Offset, u64, Option<Settled>),
+        mut each: impl FnMut(&mut Self, TakenPiece),
+        mut report: impl FnMut(Offset, u64, Option<SettledDelivery>),
     ) -> u64 {
         let (mut first, mut taken) = (start, 0);
         while first < end {
@@ -81,7 +81,7 @@ impl Ledger {
             let count = piece.end - piece.first;
             first = piece.end;
             if piece.lease == NIL {
-                told(piece.first, count, None);
+                report(piece.first, count, None);
                 continue;
             }
             let settled = self.settled(piece.lease);
@@ -90,75 +90,75 @@ impl Ledger {
             let bytes = self.take_bits(piece.lease, mask);
             lower(&mut self.in_flight, count);
             taken += count;
-            let part = Part {
+            let part = TakenPiece {
                 word,
                 mask,
                 attempts: settled.attempts,
                 bytes,
             };
             each(self, part);
-            told(piece.first, count, Some(settled));
+            report(piece.first, count, Some(settled));
         }
         taken
     }
 
     /// Acknowledges the messages of a range that `consumer` has in flight. Returns their number.
-    /// `told` is called for each piece of the range, in order, with its delivery if it was in
+    /// `report` is called for each piece of the range, in order, with its delivery if it was in
     /// flight.
     pub(crate) fn ack_between(
         &mut self,
         partition: u32,
         range: (Offset, Offset),
         consumer: ConsumerSlot,
-        told: impl FnMut(Offset, u64, Option<Settled>),
+        report: impl FnMut(Offset, u64, Option<SettledDelivery>),
     ) -> u64 {
-        let ack = |ledger: &mut Self, part: Part| {
+        let ack = |ledger: &mut Self, part: TakenPiece| {
             ledger.cursors[partition as usize].ack_bits(part.word, part.mask);
         };
-        self.take_between(partition, range, consumer, ack, told)
+        self.take_between(partition, range, consumer, ack, report)
     }
 
     /// Requeues the messages of a range that `consumer` has in flight, at their original offsets.
-    /// Returns their number; `told` as in [`Self::ack_between`].
+    /// Returns their number; `report` as in [`Self::ack_between`].
     pub(crate) fn nack_between(
         &mut self,
         partition: u32,
         range: (Offset, Offset),
         consumer: ConsumerSlot,
-        told: impl FnMut(Offset, u64, Option<Settled>),
+        report: impl FnMut(Offset, u64, Option<SettledDelivery>),
     ) -> u64 {
-        let nack = |ledger: &mut Self, part: Part| {
+        let nack = |ledger: &mut Self, part: TakenPiece| {
             let (word, mask) = (part.word, part.mask);
-            ledger.give_back(partition, word, mask, part.attempts, part.bytes, None);
+            ledger.requeue(partition, word, mask, part.attempts, part.bytes, None);
         };
-        self.take_between(partition, range, consumer, nack, told)
+        self.take_between(partition, range, consumer, nack, report)
     }
 
     /// Declares the messages of a range that `consumer` has in flight dead. Returns their number;
-    /// `told` as in [`Self::ack_between`].
+    /// `report` as in [`Self::ack_between`].
     pub(crate) fn reject_between(
         &mut self,
         partition: u32,
         range: (Offset, Offset),
         consumer: ConsumerSlot,
-        told: impl FnMut(Offset, u64, Option<Settled>),
+        report: impl FnMut(Offset, u64, Option<SettledDelivery>),
     ) -> u64 {
-        let reject = |ledger: &mut Self, part: Part| {
+        let reject = |ledger: &mut Self, part: TakenPiece| {
             let reason = DeadReason::Rejected;
-            ledger.bury(partition, part.word, part.mask, part.attempts, reason);
+            ledger.make_dead(partition, part.word, part.mask, part.attempts, reason);
         };
-        self.take_between(partition, range, consumer, reject, told)
+        self.take_between(partition, range, consumer, reject, report)
     }
 
     /// Requeues the messages of a range that are leased to `consumer` but never left its outbox, as
     /// if they had not been delivered. Returns their number.
-    pub(crate) fn untake_between(
+    pub(crate) fn undeliver_between(
         &mut self,
         partition: u32,
         range: (Offset, Offset),
         consumer: ConsumerSlot,
     ) -> u64 {
-        let untake = |ledger: &mut Self, part: Part| {
+        let undeliver = |ledger: &mut Self, part: TakenPiece| {
             let (word, mask) = (part.word, part.mask);
             let attempts = part.attempts.saturating_sub(1);
             // The journal has no entry of a first delivery.
@@ -173,7 +173,7 @@ impl Ledger {
             }
             ledger.make_ready(partition, word, mask, attempts, part.bytes);
         };
-        self.take_between(partition, range, consumer, untake, |_, _, _| {})
+        self.take_between(partition, range, consumer, undeliver, |_, _, _| {})
     }
 }
 
@@ -181,12 +181,12 @@ impl Ledger {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use super::super::leases::{Grant, NEVER_MS};
+    use super::super::leases::{LeaseGrant, NEVER_MS};
     use super::*;
     use crate::message::MessageId;
 
-    fn grant(now_us: u64) -> Grant {
-        Grant {
+    fn grant(now_us: u64) -> LeaseGrant {
+        LeaseGrant {
             consumer: 0,
             due_ms: NEVER_MS,
             now_us,
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn unlimited_windows_cost_ranges_not_entries() {
         let mut ledger = Ledger::new(&[0], 0);
-        ledger.take_new(0, 1_000_000, grant(0), 0);
+        ledger.lease_next(0, 1_000_000, grant(0), 0);
         assert_eq!(ledger.lease_count(), 1_000_000usize.div_ceil(64));
         for offset in 0..1_000_000 {
             ledger
@@ -217,17 +217,18 @@ mod tests {
     #[test]
     fn a_range_is_settled_a_word_at_a_time_and_holes_cost_nothing() {
         let mut ledger = Ledger::new(&[0], 0);
-        ledger.take_new(0, 10_000, grant(5), 0);
+        ledger.lease_next(0, 10_000, grant(5), 0);
         let mut pieces = 0;
         let acked = ledger.ack_between(0, (0, 10_000), 0, |_, _, _| pieces += 1);
         assert_eq!((acked, pieces), (10_000, 10_000 / 64 + 1));
         assert_eq!(ledger.floor(0), 10_000);
         // Nothing is in flight: one piece, however large the range.
-        let mut told = Vec::new();
-        let mut tell = |first, count, settled: Option<Settled>| told.push((first, count, settled));
+        let mut report = Vec::new();
+        let mut tell =
+            |first, count, settled: Option<SettledDelivery>| report.push((first, count, settled));
         let acked = ledger.ack_between(0, (5, u64::MAX), 0, &mut tell);
         assert_eq!(acked, 0);
         assert_eq!(ledger.ack_between(9, (5, 7), 0, &mut tell), 0);
-        assert_eq!(told, [(5, u64::MAX - 5, None), (5, 2, None)]);
+        assert_eq!(report, [(5, u64::MAX - 5, None), (5, 2, None)]);
     }
 }

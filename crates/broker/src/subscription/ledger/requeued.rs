@@ -3,7 +3,7 @@
 use cloverleaf_log::Offset;
 
 use super::cursor::{WORD, bits_between};
-use super::leases::{Grant, LeaseState, Terms};
+use super::leases::{LeaseGrant, LeaseState, LeaseTerms};
 use super::{Ledger, ReadyRun, lower};
 use crate::message::MessageId;
 
@@ -34,15 +34,15 @@ impl Ledger {
     }
 
     /// Removes the first `count` messages of [`Self::first_ready`] from their lease.
-    pub(super) fn take_first_ready(&mut self, partition: u32, count: u32) -> Taken {
+    pub(super) fn take_first_ready(&mut self, partition: u32, count: u32) -> TakenReady {
         let Some(word) = self.ready_words[partition as usize].first().copied() else {
-            return Taken::default();
+            return TakenReady::default();
         };
         let Some(index) = self.first_ready_lease(partition, word) else {
-            return Taken::default();
+            return TakenReady::default();
         };
         let Some(lease) = self.leases.get(index) else {
-            return Taken::default();
+            return TakenReady::default();
         };
         let (bit, attempts) = (lease.mask.trailing_zeros(), lease.terms.attempts);
         let mask = bits_between(0, u64::from(bit), u64::from(bit + count)) & lease.mask;
@@ -52,7 +52,7 @@ impl Ledger {
         if self.first_ready_lease(partition, word).is_none() {
             self.ready_words[partition as usize].remove(&word);
         }
-        Taken {
+        TakenReady {
             word,
             mask,
             attempts,
@@ -61,12 +61,12 @@ impl Ledger {
     }
 
     /// Leases the first `count` requeued messages of a partition to a consumer.
-    pub(crate) fn take_ready(&mut self, partition: u32, count: u32, to: Grant) {
+    pub(crate) fn lease_ready(&mut self, partition: u32, count: u32, to: LeaseGrant) {
         let taken = self.take_first_ready(partition, count);
         if taken.mask == 0 {
             return;
         }
-        let terms = Terms {
+        let terms = LeaseTerms {
             state: LeaseState::InFlight(to.consumer),
             attempts: taken.attempts.saturating_add(1),
             due_ms: to.due_ms,
@@ -91,7 +91,7 @@ impl Ledger {
     pub(crate) fn delay_ready(&mut self, partition: u32, due_ms: u64) {
         let taken = self.take_first_ready(partition, 1);
         if taken.mask != 0 {
-            let terms = Terms::until(LeaseState::Delayed, taken.attempts, due_ms, taken.bytes);
+            let terms = LeaseTerms::timed(LeaseState::Delayed, taken.attempts, due_ms, taken.bytes);
             self.link(partition, taken.word, taken.mask, terms);
             self.delayed += u64::from(taken.mask.count_ones());
         }
@@ -117,7 +117,7 @@ impl Ledger {
 
 /// Requeued messages of one word, taken from the first lease.
 #[derive(Debug, Default)]
-pub(super) struct Taken {
+pub(super) struct TakenReady {
     pub(super) word: u64,
     pub(super) mask: u64,
     pub(super) attempts: u16,

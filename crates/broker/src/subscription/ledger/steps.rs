@@ -4,16 +4,16 @@ use proptest::prelude::*;
 
 /// How a range is settled.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum What {
+pub(super) enum RangeAction {
     Ack,
     Nack,
     Reject,
-    Untake,
+    Undeliver,
 }
 
 /// An action of a consumer, of the clock, or a crash.
 #[derive(Debug, Clone)]
-pub(super) enum Step {
+pub(super) enum LedgerStep {
     Append(u64),
     TakeNew {
         consumer: u32,
@@ -52,11 +52,11 @@ pub(super) enum Step {
         consumer: u32,
         pick: usize,
         count: u32,
-        what: What,
+        action: RangeAction,
     },
     Advance(u64),
     Release(u32),
-    BuryDead,
+    AckDead,
     Purge,
     Journal,
     Restart,
@@ -64,40 +64,40 @@ pub(super) enum Step {
 }
 
 /// A random step; frequent ones have a higher weight.
-pub(super) fn step() -> impl Strategy<Value = Step> {
+pub(super) fn step() -> impl Strategy<Value = LedgerStep> {
     let consumer = 0u32..3;
     let pick = 0usize..400;
     prop_oneof![
-        4 => (1u64..150).prop_map(Step::Append),
+        4 => (1u64..150).prop_map(LedgerStep::Append),
         6 => (consumer.clone(), 1u64..100, 1u64..300).prop_map(|(consumer, count, wait_ms)| {
-            Step::TakeNew { consumer, count, wait_ms }
+            LedgerStep::TakeNew { consumer, count, wait_ms }
         }),
         4 => (consumer.clone(), 1u64..300)
-            .prop_map(|(consumer, wait_ms)| Step::TakeReady { consumer, wait_ms }),
-        1 => (1u64..90).prop_map(Step::SkipNew),
-        1 => (0u64..200, 1u64..200).prop_map(|(above, count)| Step::Forget { above, count }),
-        1 => (1u64..300).prop_map(Step::DelayNew),
+            .prop_map(|(consumer, wait_ms)| LedgerStep::TakeReady { consumer, wait_ms }),
+        1 => (1u64..90).prop_map(LedgerStep::SkipNew),
+        1 => (0u64..200, 1u64..200).prop_map(|(above, count)| LedgerStep::Forget { above, count }),
+        1 => (1u64..300).prop_map(LedgerStep::DelayNew),
         12 => (consumer.clone(), pick.clone())
-            .prop_map(|(consumer, pick)| Step::Ack { consumer, pick }),
+            .prop_map(|(consumer, pick)| LedgerStep::Ack { consumer, pick }),
         4 => (consumer.clone(), pick.clone(), prop_oneof![Just(0u64), 1u64..300])
-            .prop_map(|(consumer, pick, delay_ms)| Step::Nack { consumer, pick, delay_ms }),
+            .prop_map(|(consumer, pick, delay_ms)| LedgerStep::Nack { consumer, pick, delay_ms }),
         2 => (consumer.clone(), pick.clone(), 1u64..300)
-            .prop_map(|(consumer, pick, wait_ms)| Step::Extend { consumer, pick, wait_ms }),
+            .prop_map(|(consumer, pick, wait_ms)| LedgerStep::Extend { consumer, pick, wait_ms }),
         1 => (consumer.clone(), pick.clone())
-            .prop_map(|(consumer, pick)| Step::Reject { consumer, pick }),
+            .prop_map(|(consumer, pick)| LedgerStep::Reject { consumer, pick }),
         6 => (consumer.clone(), pick, 1u32..200, 0usize..7).prop_map(
-            |(consumer, pick, count, what)| {
-                let all = [What::Ack, What::Nack, What::Reject, What::Untake];
-                let what = all[what.saturating_sub(3)];
-                Step::Range { consumer, pick, count, what }
+            |(consumer, pick, count, action)| {
+                let all = [RangeAction::Ack, RangeAction::Nack, RangeAction::Reject, RangeAction::Undeliver];
+                let action = all[action.saturating_sub(3)];
+                LedgerStep::Range { consumer, pick, count, action }
             }
         ),
-        3 => (1u64..120).prop_map(Step::Advance),
-        1 => consumer.prop_map(Step::Release),
-        1 => Just(Step::BuryDead),
-        1 => Just(Step::Journal),
-        1 => Just(Step::Restart),
-        1 => Just(Step::RestartFromSnapshot),
-        1 => Just(Step::Purge),
+        3 => (1u64..120).prop_map(LedgerStep::Advance),
+        1 => consumer.prop_map(LedgerStep::Release),
+        1 => Just(LedgerStep::AckDead),
+        1 => Just(LedgerStep::Journal),
+        1 => Just(LedgerStep::Restart),
+        1 => Just(LedgerStep::RestartFromSnapshot),
+        1 => Just(LedgerStep::Purge),
     ]
 }

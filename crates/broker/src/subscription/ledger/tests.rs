@@ -7,18 +7,18 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::cursor::{CursorDelta, bits_between};
-use super::steps::{Step, What, step};
+use super::steps::{LedgerStep, RangeAction, step};
 use super::*;
 use crate::message::DeadReason;
 
 const ATTEMPTS_MAX: u16 = 4;
 
 /// Bytes of each message's body.
-const BODY: u32 = 7;
+const BODY_BYTES: u32 = 7;
 
 /// The state of one message in the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Message {
+enum ModelMessage {
     New,
     InFlight {
         consumer: u32,
@@ -38,8 +38,8 @@ enum Message {
     Acked,
 }
 
-fn grant(consumer: u32, due_ms: u64, now_us: u64) -> Grant {
-    Grant {
+fn grant(consumer: u32, due_ms: u64, now_us: u64) -> LeaseGrant {
+    LeaseGrant {
         consumer,
         due_ms,
         now_us,
@@ -47,16 +47,16 @@ fn grant(consumer: u32, due_ms: u64, now_us: u64) -> Grant {
     }
 }
 
-struct Pair {
+struct LedgerAndModel {
     ledger: Ledger,
-    model: BTreeMap<u64, Message>,
+    model: BTreeMap<u64, ModelMessage>,
     end: u64,
     now_ms: u64,
     /// The entries that the journal would have.
     journal: Vec<PartitionDelta>,
 }
 
-impl Pair {
+impl LedgerAndModel {
     fn new() -> Self {
         Self {
             ledger: Ledger::new(&[0], ATTEMPTS_MAX),
@@ -72,7 +72,7 @@ impl Pair {
             .model
             .iter()
             .filter_map(|(offset, message)| match message {
-                Message::InFlight {
+                ModelMessage::InFlight {
                     consumer: by,
                     attempts,
                     ..
@@ -83,11 +83,11 @@ impl Pair {
         (!held.is_empty()).then(|| held[pick % held.len()])
     }
 
-    fn back(attempts: u16, due_ms: Option<u64>) -> Message {
+    fn back(attempts: u16, due_ms: Option<u64>) -> ModelMessage {
         match due_ms {
-            _ if attempts >= ATTEMPTS_MAX => Message::Dead { attempts },
-            Some(due_ms) => Message::Delayed { attempts, due_ms },
-            None => Message::Ready { attempts },
+            _ if attempts >= ATTEMPTS_MAX => ModelMessage::Dead { attempts },
+            Some(due_ms) => ModelMessage::Delayed { attempts, due_ms },
+            None => ModelMessage::Ready { attempts },
         }
     }
 
@@ -98,29 +98,33 @@ impl Pair {
             if next >= self.end {
                 return None;
             }
-            match self.ledger.claim(0, self.end - next) {
-                Claim::Taken(count) => {
+            match self.ledger.next_span(0, self.end - next) {
+                NextSpan::Taken(count) => {
                     for offset in next..next + count {
                         let message = self.model.get(&offset).copied();
-                        assert_ne!(message, Some(Message::New), "offset {offset} is not taken");
+                        assert_ne!(
+                            message,
+                            Some(ModelMessage::New),
+                            "offset {offset} is not taken"
+                        );
                     }
                     self.ledger.step_over(0, count);
                 }
-                Claim::Free(count) => return Some(count),
+                NextSpan::Free(count) => return Some(count),
             }
         }
     }
 
-    fn run(&mut self, step: Step) {
+    fn run(&mut self, step: LedgerStep) {
         let now_ms = self.now_ms;
         match step {
-            Step::Append(count) => {
+            LedgerStep::Append(count) => {
                 for offset in self.end..self.end + count {
-                    self.model.insert(offset, Message::New);
+                    self.model.insert(offset, ModelMessage::New);
                 }
                 self.end += count;
             }
-            Step::TakeNew {
+            LedgerStep::TakeNew {
                 consumer,
                 count,
                 wait_ms,
@@ -130,33 +134,33 @@ impl Pair {
                 };
                 let (count, next) = (count.min(free), self.ledger.next(0));
                 let due_ms = now_ms + wait_ms;
-                let bytes = u32::try_from(count).unwrap() * BODY;
+                let bytes = u32::try_from(count).unwrap() * BODY_BYTES;
                 let to = grant(consumer, due_ms, now_ms);
-                self.ledger.take_new(0, count, to, bytes);
+                self.ledger.lease_next(0, count, to, bytes);
                 for offset in next..next + count {
                     let before = self.model.insert(
                         offset,
-                        Message::InFlight {
+                        ModelMessage::InFlight {
                             consumer,
                             attempts: 1,
                             due_ms,
                         },
                     );
-                    assert_eq!(before, Some(Message::New));
+                    assert_eq!(before, Some(ModelMessage::New));
                 }
             }
-            Step::TakeReady { consumer, wait_ms } => {
+            LedgerStep::TakeReady { consumer, wait_ms } => {
                 let Some(run) = self.ledger.first_ready(0) else {
                     return;
                 };
                 let due_ms = now_ms + wait_ms;
                 let to = grant(consumer, due_ms, now_ms);
-                self.ledger.take_ready(0, run.count, to);
+                self.ledger.lease_ready(0, run.count, to);
                 for offset in run.first..run.first + u64::from(run.count) {
                     let attempts = run.attempts + 1;
                     let before = self.model.insert(
                         offset,
-                        Message::InFlight {
+                        ModelMessage::InFlight {
                             consumer,
                             attempts,
                             due_ms,
@@ -164,47 +168,48 @@ impl Pair {
                     );
                     assert_eq!(
                         before,
-                        Some(Message::Ready {
+                        Some(ModelMessage::Ready {
                             attempts: run.attempts
                         })
                     );
                 }
             }
-            Step::SkipNew(count) => {
+            LedgerStep::SkipNew(count) => {
                 let to = (self.ledger.next(0) + count).min(self.end);
                 self.ledger.skip_to(0, to);
                 for (_, message) in self.model.range_mut(..to) {
-                    if *message == Message::New {
-                        *message = Message::Acked;
+                    if *message == ModelMessage::New {
+                        *message = ModelMessage::Acked;
                     }
                 }
             }
-            Step::Forget { above, count } => {
+            LedgerStep::Forget { above, count } => {
                 let start = (self.ledger.next(0) + above).min(self.end);
                 let range = start..(start + count).min(self.end);
-                let holds_none =
-                    |message: &Message| matches!(message, Message::New | Message::Acked);
+                let holds_none = |message: &ModelMessage| {
+                    matches!(message, ModelMessage::New | ModelMessage::Acked)
+                };
                 if self.model.range(range.clone()).all(|(_, m)| holds_none(m)) {
                     self.ledger.forget_range(0, range.start, range.end);
                     for (_, message) in self.model.range_mut(range) {
-                        *message = Message::Acked;
+                        *message = ModelMessage::Acked;
                     }
                 }
             }
-            Step::DelayNew(wait_ms) => {
+            LedgerStep::DelayNew(wait_ms) => {
                 if self.step_to_free().is_some() {
                     let (next, due_ms) = (self.ledger.next(0), now_ms + wait_ms);
-                    self.ledger.delay_new(0, due_ms, BODY);
+                    self.ledger.delay_new(0, due_ms, BODY_BYTES);
                     self.model.insert(
                         next,
-                        Message::Delayed {
+                        ModelMessage::Delayed {
                             attempts: 0,
                             due_ms,
                         },
                     );
                 }
             }
-            Step::Ack { consumer, pick } => {
+            LedgerStep::Ack { consumer, pick } => {
                 let Some((offset, attempts)) = self.held_by(consumer, pick) else {
                     return;
                 };
@@ -215,9 +220,9 @@ impl Pair {
                 assert_eq!(self.ledger.ack(id, consumer + 1), Err(NotInFlight));
                 assert_eq!(self.ledger.ack(id, consumer).unwrap().attempts, attempts);
                 assert_eq!(self.ledger.ack(id, consumer), Err(NotInFlight));
-                self.model.insert(offset, Message::Acked);
+                self.model.insert(offset, ModelMessage::Acked);
             }
-            Step::Nack {
+            LedgerStep::Nack {
                 consumer,
                 pick,
                 delay_ms,
@@ -238,7 +243,7 @@ impl Pair {
                     .unwrap();
                 self.model.insert(offset, Self::back(attempts, due_ms));
             }
-            Step::Extend {
+            LedgerStep::Extend {
                 consumer,
                 pick,
                 wait_ms,
@@ -256,14 +261,14 @@ impl Pair {
                 self.ledger.extend(id, consumer, |_| due_ms).unwrap();
                 self.model.insert(
                     offset,
-                    Message::InFlight {
+                    ModelMessage::InFlight {
                         consumer,
                         attempts,
                         due_ms,
                     },
                 );
             }
-            Step::Reject { consumer, pick } => {
+            LedgerStep::Reject { consumer, pick } => {
                 let Some((offset, attempts)) = self.held_by(consumer, pick) else {
                     return;
                 };
@@ -276,33 +281,33 @@ impl Pair {
                         consumer,
                     )
                     .unwrap();
-                self.model.insert(offset, Message::Dead { attempts });
+                self.model.insert(offset, ModelMessage::Dead { attempts });
             }
-            Step::Range {
+            LedgerStep::Range {
                 consumer,
                 pick,
                 count,
-                what,
-            } => self.settle_range(consumer, pick as u64, count, what),
-            Step::Advance(ms) => {
+                action,
+            } => self.settle_range(consumer, pick as u64, count, action),
+            LedgerStep::Advance(ms) => {
                 self.now_ms += ms;
                 while self.ledger.expire(self.now_ms).is_some() {}
                 for message in self.model.values_mut() {
                     *message = match *message {
-                        Message::InFlight {
+                        ModelMessage::InFlight {
                             attempts, due_ms, ..
                         } if due_ms <= self.now_ms => Self::back(attempts, None),
-                        Message::Delayed { attempts, due_ms } if due_ms <= self.now_ms => {
-                            Message::Ready { attempts }
+                        ModelMessage::Delayed { attempts, due_ms } if due_ms <= self.now_ms => {
+                            ModelMessage::Ready { attempts }
                         }
                         other => other,
                     };
                 }
             }
-            Step::Release(consumer) => {
+            LedgerStep::Release(consumer) => {
                 self.ledger.release(consumer);
                 for message in self.model.values_mut() {
-                    if let Message::InFlight {
+                    if let ModelMessage::InFlight {
                         consumer: by,
                         attempts,
                         ..
@@ -313,30 +318,33 @@ impl Pair {
                     }
                 }
             }
-            Step::BuryDead => {
+            LedgerStep::AckDead => {
                 for (id, reason) in self.ledger.take_died() {
                     assert!(matches!(
                         reason,
                         DeadReason::Attempts | DeadReason::Rejected
                     ));
                     self.ledger.ack_dead(id);
-                    let before = self.model.insert(id.offset, Message::Acked);
-                    assert!(matches!(before, Some(Message::Dead { .. })), "{before:?}");
+                    let before = self.model.insert(id.offset, ModelMessage::Acked);
+                    assert!(
+                        matches!(before, Some(ModelMessage::Dead { .. })),
+                        "{before:?}"
+                    );
                 }
             }
-            Step::Purge => {
+            LedgerStep::Purge => {
                 self.ledger.purge(&[self.end]);
                 self.model
                     .values_mut()
-                    .for_each(|message| *message = Message::Acked);
+                    .for_each(|message| *message = ModelMessage::Acked);
             }
-            Step::Journal => self.write(),
-            Step::Restart => {
+            LedgerStep::Journal => self.write(),
+            LedgerStep::Restart => {
                 self.write();
                 let journal = self.journal.clone();
                 self.restart(&journal, false);
             }
-            Step::RestartFromSnapshot => {
+            LedgerStep::RestartFromSnapshot => {
                 self.ledger.take_delta();
                 self.journal = self.ledger.whole();
                 let journal = self.journal.clone();
@@ -345,10 +353,10 @@ impl Pair {
         }
     }
 
-    fn settle_range(&mut self, consumer: u32, first: u64, count: u32, what: What) {
+    fn settle_range(&mut self, consumer: u32, first: u64, count: u32, action: RangeAction) {
         let end = first + u64::from(count);
-        let held = |message: Option<&Message>| match message {
-            Some(Message::InFlight {
+        let held = |message: Option<&ModelMessage>| match message {
+            Some(ModelMessage::InFlight {
                 consumer: by,
                 attempts,
                 ..
@@ -360,8 +368,8 @@ impl Pair {
             .collect();
         let holds = expected.iter().filter(|(_, held)| held.is_some()).count() as u64;
         let (ledger, range) = (&mut self.ledger, (first, end));
-        let taken = match what {
-            What::Ack => {
+        let taken = match action {
+            RangeAction::Ack => {
                 let mut told = Vec::new();
                 let taken = ledger.ack_between(0, range, consumer, |first, count, settled| {
                     let attempts = settled.map(|settled| settled.attempts);
@@ -370,18 +378,18 @@ impl Pair {
                 assert_eq!(told, expected);
                 taken
             }
-            What::Nack => ledger.nack_between(0, range, consumer, |_, _, _| {}),
-            What::Reject => ledger.reject_between(0, range, consumer, |_, _, _| {}),
-            What::Untake => ledger.untake_between(0, range, consumer),
+            RangeAction::Nack => ledger.nack_between(0, range, consumer, |_, _, _| {}),
+            RangeAction::Reject => ledger.reject_between(0, range, consumer, |_, _, _| {}),
+            RangeAction::Undeliver => ledger.undeliver_between(0, range, consumer),
         };
         assert_eq!(taken, holds);
         for (offset, attempts) in expected {
             let Some(attempts) = attempts else { continue };
-            let message = match what {
-                What::Ack => Message::Acked,
-                What::Nack => Self::back(attempts, None),
-                What::Reject => Message::Dead { attempts },
-                What::Untake => Message::Ready {
+            let message = match action {
+                RangeAction::Ack => ModelMessage::Acked,
+                RangeAction::Nack => Self::back(attempts, None),
+                RangeAction::Reject => ModelMessage::Dead { attempts },
+                RangeAction::Undeliver => ModelMessage::Ready {
                     attempts: attempts - 1,
                 },
             };
@@ -395,7 +403,7 @@ impl Pair {
 
     /// Simulates a restart: acknowledgements are kept; messages in flight or dead are delivered
     /// again.
-    fn restart(&mut self, journal: &[PartitionDelta], knows_all: bool) {
+    fn restart(&mut self, journal: &[PartitionDelta], from_snapshot: bool) {
         self.ledger = Ledger::new(&[0], ATTEMPTS_MAX);
         let mut retries = RestoredRetries::new();
         for delta in journal {
@@ -403,7 +411,7 @@ impl Pair {
         }
         self.ledger.finish_restore(retries, &[self.end], &[]);
         for offset in 0..self.end {
-            let is_new = self.ledger.note_bytes(0, offset, BODY);
+            let is_new = self.ledger.note_bytes(0, offset, BODY_BYTES);
             let acked = self.ledger.covers(0, offset, offset + 1);
             let id = MessageId {
                 partition: 0,
@@ -416,7 +424,7 @@ impl Pair {
             let acked = self.ledger.covers(0, *offset, *offset + 1);
             assert_eq!(
                 acked,
-                *message == Message::Acked,
+                *message == ModelMessage::Acked,
                 "offset {offset}: {message:?}"
             );
             if acked {
@@ -432,16 +440,16 @@ impl Pair {
                 .cloned();
             let before = *message;
             *message = match &lease {
-                None => Message::New,
+                None => ModelMessage::New,
                 Some(lease) => match lease.terms.state {
-                    LeaseState::Ready => Message::Ready {
+                    LeaseState::Ready => ModelMessage::Ready {
                         attempts: lease.terms.attempts,
                     },
-                    LeaseState::Delayed => Message::Delayed {
+                    LeaseState::Delayed => ModelMessage::Delayed {
                         attempts: lease.terms.attempts,
                         due_ms: lease.terms.due_ms,
                     },
-                    LeaseState::Dead => Message::Dead {
+                    LeaseState::Dead => ModelMessage::Dead {
                         attempts: lease.terms.attempts,
                     },
                     LeaseState::InFlight(_) => unreachable!("nothing is in flight after a restart"),
@@ -449,22 +457,22 @@ impl Pair {
             };
             match (before, *message) {
                 // A delay that a message header asks for is read from the header again.
-                (Message::Delayed { attempts: 0, .. }, Message::New) => {}
-                (Message::Ready { attempts: 0 }, Message::New) => assert!(!knows_all),
-                (Message::New, after) => assert_eq!(after, Message::New),
-                (Message::Ready { .. } | Message::Delayed { .. }, after) => {
+                (ModelMessage::Delayed { attempts: 0, .. }, ModelMessage::New) => {}
+                (ModelMessage::Ready { attempts: 0 }, ModelMessage::New) => assert!(!from_snapshot),
+                (ModelMessage::New, after) => assert_eq!(after, ModelMessage::New),
+                (ModelMessage::Ready { .. } | ModelMessage::Delayed { .. }, after) => {
                     assert_eq!(after, before);
                 }
-                (Message::InFlight { .. } | Message::Dead { .. }, after) => {
-                    assert!(!matches!(after, Message::Acked));
+                (ModelMessage::InFlight { .. } | ModelMessage::Dead { .. }, after) => {
+                    assert!(!matches!(after, ModelMessage::Acked));
                 }
-                (Message::Acked, _) => unreachable!(),
+                (ModelMessage::Acked, _) => unreachable!(),
             }
         }
     }
 
     fn compare(&self) {
-        let count = |wanted: fn(&Message) -> bool| {
+        let count = |wanted: fn(&ModelMessage) -> bool| {
             self.model
                 .values()
                 .filter(|message| wanted(message))
@@ -473,32 +481,35 @@ impl Pair {
         let ledger = &self.ledger;
         assert_eq!(
             ledger.in_flight(),
-            count(|m| matches!(m, Message::InFlight { .. }))
+            count(|m| matches!(m, ModelMessage::InFlight { .. }))
         );
         assert_eq!(
             ledger.ready(),
-            count(|m| matches!(m, Message::Ready { .. }))
+            count(|m| matches!(m, ModelMessage::Ready { .. }))
         );
-        assert_eq!(ledger.ready_bytes(), ledger.ready() * u64::from(BODY));
+        assert_eq!(ledger.ready_bytes(), ledger.ready() * u64::from(BODY_BYTES));
         assert_eq!(
             ledger.delayed(),
-            count(|m| matches!(m, Message::Delayed { .. }))
+            count(|m| matches!(m, ModelMessage::Delayed { .. }))
         );
-        assert_eq!(ledger.dead(), count(|m| matches!(m, Message::Dead { .. })));
+        assert_eq!(
+            ledger.dead(),
+            count(|m| matches!(m, ModelMessage::Dead { .. }))
+        );
         assert_eq!(
             ledger.undelivered(0, self.end),
-            count(|m| *m == Message::New)
+            count(|m| *m == ModelMessage::New)
         );
         let floor = self
             .model
             .iter()
-            .find(|(_, m)| **m != Message::Acked)
+            .find(|(_, m)| **m != ModelMessage::Acked)
             .map(|(o, _)| *o);
         assert_eq!(ledger.floor(0), floor.unwrap_or(self.end));
         let first = self
             .model
             .iter()
-            .find(|(_, m)| matches!(m, Message::Ready { .. }))
+            .find(|(_, m)| matches!(m, ModelMessage::Ready { .. }))
             .map(|(o, _)| *o);
         assert_eq!(ledger.first_ready(0).map(|run| run.first), first);
         assert!(ledger.known_end(0) <= self.end);
@@ -539,7 +550,7 @@ proptest! {
 
     #[test]
     fn agrees_with_the_model(steps in prop::collection::vec(step(), 1..150)) {
-        let mut pair = Pair::new();
+        let mut pair = LedgerAndModel::new();
         for step in steps {
             pair.run(step);
             pair.compare();
