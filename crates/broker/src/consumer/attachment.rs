@@ -73,10 +73,10 @@ impl Subscription {
 
 impl Subscription {
     /// A shared window on which the subscription waits has free slots again: dispatches.
-    pub(crate) fn window_has_room(self: &Arc<Self>, window: &Arc<SharedWindow>) {
+    pub(crate) fn window_has_free_slots(self: &Arc<Self>, window: &Arc<SharedWindow>) {
         self.change(|state| {
-            if state.consumers.unpark(window) && window.wait(self) {
-                state.consumers.window_freed(Some(window.clone()));
+            if state.consumers.unpark(window) && window.register_waiter(self) {
+                state.consumers.window_released(Some(window.clone()));
             }
         });
     }
@@ -86,11 +86,11 @@ impl ConsumerState {
     /// If a full shared window is all that stops this consumer, registers the subscription with
     /// that window. Returns the window if it has free slots by now, of which no waiter was
     /// notified.
-    pub(crate) fn wait_for_shared(
+    pub(crate) fn wait_for_shared_window(
         &self,
         subscription: &Arc<Subscription>,
     ) -> Option<Arc<SharedWindow>> {
-        let shared = self.shared_window().filter(|_| self.own_room() > 0)?;
-        shared.wait(subscription).then(|| shared.clone())
+        let shared = self.shared_window().filter(|_| self.own_free_slots() > 0)?;
+        shared.register_waiter(subscription).then(|| shared.clone())
     }
 }

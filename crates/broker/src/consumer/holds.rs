@@ -94,7 +94,7 @@ impl HoldHistory {
 
 /// A consumer that has left.
 #[derive(Debug)]
-struct Departed {
+struct DepartedConsumer {
     /// The consumer's number of arrival, unique in its subscription.
     arrival: u64,
     connection: u64,
@@ -105,7 +105,7 @@ struct Departed {
 
 /// The consumers that have left the subscription recently, oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct DepartedHolds(VecDeque<Departed>);
+pub(crate) struct DepartedHolds(VecDeque<DepartedConsumer>);
 
 impl DepartedHolds {
     /// Remembers a consumer that has left, if it has recorded holds.
@@ -116,7 +116,7 @@ impl DepartedHolds {
         if self.0.len() == DEPARTED_MAX {
             self.0.pop_front();
         }
-        self.0.push_back(Departed {
+        self.0.push_back(DepartedConsumer {
             arrival: gone.arrival(),
             connection: gone.options.connection,
             label: std::mem::take(&mut gone.options.label),
@@ -127,11 +127,11 @@ impl DepartedHolds {
 }
 
 /// Records deliveries of one consumer that end together; consecutive messages become one hold.
-pub(crate) struct Ending<'a> {
+pub(crate) struct HoldRecorder<'a> {
     /// `None`: this consumer is not recorded.
     holds: Option<&'a mut HoldHistory>,
     /// The rate limit allows a recording now.
-    has_room: bool,
+    may_record: bool,
     /// The hold under construction: its first offset, the offset after its last message, and its
     /// delivery.
     partition: u32,
@@ -142,18 +142,18 @@ pub(crate) struct Ending<'a> {
     now_us: u64,
 }
 
-impl<'a> Ending<'a> {
+impl<'a> HoldRecorder<'a> {
     #[inline]
     pub(crate) fn new(
         consumers: &'a mut Consumers,
         slot: u32,
         end: HoldEnd,
         now_us: u64,
-    ) -> Ending<'a> {
+    ) -> HoldRecorder<'a> {
         let holds = consumers.holds(slot);
         let pace = holds.as_ref().map(|holds| &holds.pace);
-        Ending {
-            has_room: pace.is_some_and(|pace| pace.has_room(now_us)),
+        HoldRecorder {
+            may_record: pace.is_some_and(|pace| pace.has_room(now_us)),
             holds,
             partition: 0,
             first: 0,
@@ -174,7 +174,7 @@ impl<'a> Ending<'a> {
         count: u64,
         settled: SettledDelivery,
     ) {
-        if !self.has_room {
+        if !self.may_record {
             return;
         }
         let follows = self.next == first
@@ -207,7 +207,7 @@ impl<'a> Ending<'a> {
     /// Records the last hold. `messages` is the number of all messages added.
     #[inline]
     pub(crate) fn finish(mut self, messages: u64) {
-        if self.has_room {
+        if self.may_record {
             self.close();
         } else if let Some(holds) = self.holds {
             holds.pace.leave_out(messages);
@@ -250,14 +250,14 @@ impl Consumers {
         end: HoldEnd,
         now_us: u64,
     ) {
-        let mut ending = Ending::new(self, slot, end, now_us);
+        let mut recorder = HoldRecorder::new(self, slot, end, now_us);
         let mut all = 0;
         for (id, count) in runs {
             let count = u64::from(count);
-            ending.add(id.partition, id.offset, count, settled);
+            recorder.add(id.partition, id.offset, count, settled);
             all += count;
         }
-        ending.finish(all);
+        recorder.finish(all);
     }
 
     /// Records that a consumer leaves while these messages are in flight to it.
@@ -325,7 +325,7 @@ impl Subscription {
     /// As [`Self::holds`], one consumer at a time, so that the subscription's lock is held only
     /// while one consumer's holds are copied. Consumers that attach meanwhile are left out.
     pub fn each_hold(&self, since_us: u64, mut tell: impl FnMut(ConsumerHolds)) {
-        for (slot, arrival) in self.held_lately() {
+        for (slot, arrival) in self.consumers_to_report() {
             let seen = self.holds_of(slot, arrival, since_us);
             if let Some(seen) = seen {
                 tell(seen);
@@ -334,7 +334,7 @@ impl Subscription {
     }
 
     /// The consumers to report: the slot of each attached one, and each one's number of arrival.
-    fn held_lately(&self) -> Vec<(Option<u32>, u64)> {
+    fn consumers_to_report(&self) -> Vec<(Option<u32>, u64)> {
         let state = self.state.lock();
         let departed = state
             .consumers

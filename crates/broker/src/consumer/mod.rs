@@ -88,12 +88,12 @@ impl Consumer {
         self.subscription.change(|state| {
             state.consumers.change(self.slot, |consumer| {
                 let in_flight = u64::from(consumer.in_flight);
-                left = consumer.places().cloned();
+                left = consumer.charged_window().cloned();
                 if let Some(left) = &left {
                     left.release(in_flight);
                 }
                 consumer.share(window);
-                if let Some(entered) = consumer.places() {
+                if let Some(entered) = consumer.charged_window() {
                     entered.enter(in_flight);
                 }
             });

@@ -12,11 +12,11 @@ const DELIVERY_BYTES: u64 = 128;
 /// Deliveries that the consumer's connection has not taken yet.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    inner: Mutex<Inner>,
+    inner: Mutex<OutboxState>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct OutboxState {
     deliveries: Vec<Delivery>,
     bytes: u64,
     /// `bytes` reached the limit, so the subscription delivers nothing more until the outbox is
@@ -27,7 +27,7 @@ struct Inner {
 }
 
 /// Whether the outbox was full when its deliveries were taken.
-pub(crate) struct Taken {
+pub(crate) struct TakenDeliveries {
     /// The subscription must be told that the outbox has space again.
     pub(crate) was_full: bool,
 }
@@ -49,7 +49,7 @@ impl Outbox {
         &self,
         context: &mut Context<'_>,
         into: &mut Vec<Delivery>,
-    ) -> Poll<Option<Taken>> {
+    ) -> Poll<Option<TakenDeliveries>> {
         let mut inner = self.inner.lock();
         if inner.closed {
             return Poll::Ready(None);
@@ -67,7 +67,7 @@ impl Outbox {
         into.append(&mut inner.deliveries);
         inner.bytes = 0;
         let was_full = std::mem::take(&mut inner.full);
-        Poll::Ready(Some(Taken { was_full }))
+        Poll::Ready(Some(TakenDeliveries { was_full }))
     }
 
     /// Drops all deliveries: the subscription was emptied.

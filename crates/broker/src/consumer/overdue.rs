@@ -31,13 +31,13 @@ const SECOND_MAX: u64 = 4;
 
 /// A delivery that missed its ack deadline.
 #[derive(Debug)]
-struct Held {
+struct OverdueDelivery {
     delivered_us: u64,
     /// When the message was acknowledged, which counted for its later delivery.
     acked_us: Option<u64>,
 }
 
-impl Held {
+impl OverdueDelivery {
     /// The time from which on the delivery is forgotten.
     fn forget_us(&self) -> u64 {
         match self.acked_us {
@@ -54,10 +54,10 @@ impl Held {
 /// broker's clock.
 #[derive(Debug)]
 pub(crate) struct Overdue {
-    held: BTreeMap<MessageId, Held>,
-    /// One in `2^thinned` messages is remembered, chosen by a hash of its offset. Keeping the first
-    /// ones instead would bias the sample, because they are acknowledged first.
-    thinned: u32,
+    deliveries: BTreeMap<MessageId, OverdueDelivery>,
+    /// One in `2^sample_shift` messages is remembered, chosen by a hash of its offset. Keeping the
+    /// first ones instead would bias the sample, because they are acknowledged first.
+    sample_shift: u32,
     /// Nothing has to be forgotten before this time.
     forget_us: u64,
 }
@@ -65,8 +65,8 @@ pub(crate) struct Overdue {
 impl Default for Overdue {
     fn default() -> Self {
         Self {
-            held: BTreeMap::new(),
-            thinned: 0,
+            deliveries: BTreeMap::new(),
+            sample_shift: 0,
             forget_us: u64::MAX,
         }
     }
@@ -76,13 +76,13 @@ impl Overdue {
     /// Adds messages whose ack deadline has passed.
     pub(crate) fn add(&mut self, messages: WordMask, delivered_us: u64, now_us: u64) {
         self.forget(now_us);
-        if self.held.len() < OVERDUE_MAX / 4 {
-            self.thinned = self.thinned.saturating_sub(1);
+        if self.deliveries.len() < OVERDUE_MAX / 4 {
+            self.sample_shift = self.sample_shift.saturating_sub(1);
         }
         for (first, count) in messages.runs() {
             for offset in first.offset..first.offset + u64::from(count) {
                 let id = MessageId { offset, ..first };
-                if is_kept(id, self.thinned) {
+                if is_sampled(id, self.sample_shift) {
                     self.insert(id, delivered_us);
                 }
             }
@@ -91,23 +91,24 @@ impl Overdue {
 
     fn insert(&mut self, id: MessageId, delivered_us: u64) {
         // The client acknowledges the oldest of several deliveries first.
-        let held = self.held.entry(id).or_insert(Held {
+        let delivery = self.deliveries.entry(id).or_insert(OverdueDelivery {
             delivered_us,
             acked_us: None,
         });
-        self.forget_us = self.forget_us.min(held.forget_us());
-        while self.held.len() > OVERDUE_MAX {
-            self.thinned += 1;
-            let thinned = self.thinned;
-            self.held.retain(|id, _| is_kept(*id, thinned));
+        self.forget_us = self.forget_us.min(delivery.forget_us());
+        while self.deliveries.len() > OVERDUE_MAX {
+            self.sample_shift += 1;
+            let sample_shift = self.sample_shift;
+            self.deliveries
+                .retain(|id, _| is_sampled(*id, sample_shift));
         }
     }
 
     /// The client acknowledges a message that it has in flight again.
     pub(crate) fn acked_again(&mut self, id: MessageId, now_us: u64) {
-        if let Some(held) = self.held.get_mut(&id) {
-            held.acked_us = Some(now_us);
-            self.forget_us = self.forget_us.min(held.forget_us());
+        if let Some(delivery) = self.deliveries.get_mut(&id) {
+            delivery.acked_us = Some(now_us);
+            self.forget_us = self.forget_us.min(delivery.forget_us());
         }
     }
 
@@ -115,32 +116,37 @@ impl Overdue {
     /// the overdue delivery, in microseconds, if that is remembered.
     pub(crate) fn acked_late(&mut self, id: MessageId, now_us: u64) -> Option<u64> {
         self.forget(now_us);
-        let held = self.held.remove(&id)?;
-        let acked_us = held.acked_us.unwrap_or(now_us);
-        Some(acked_us.saturating_sub(held.delivered_us))
+        let delivery = self.deliveries.remove(&id)?;
+        let acked_us = delivery.acked_us.unwrap_or(now_us);
+        Some(acked_us.saturating_sub(delivery.delivered_us))
     }
 
     /// Whether no delivery is remembered.
     pub(crate) fn is_done(&mut self, now_us: u64) -> bool {
         self.forget(now_us);
-        self.held.is_empty()
+        self.deliveries.is_empty()
     }
 
     fn forget(&mut self, now_us: u64) {
         if now_us < self.forget_us {
             return;
         }
-        self.held.retain(|_, held| now_us < held.forget_us());
-        let next_us = self.held.values().map(Held::forget_us).min();
+        self.deliveries
+            .retain(|_, delivery| now_us < delivery.forget_us());
+        let next_us = self
+            .deliveries
+            .values()
+            .map(OverdueDelivery::forget_us)
+            .min();
         self.forget_us = next_us.unwrap_or(u64::MAX);
     }
 }
 
-/// Whether a message belongs to the sample of one in `2^thinned`. The multiplier is 2^64 divided by
-/// the golden ratio: it spreads consecutive offsets evenly.
-fn is_kept(id: MessageId, thinned: u32) -> bool {
+/// Whether a message belongs to the sample of one in `2^sample_shift`. The multiplier is 2^64
+/// divided by the golden ratio: it spreads consecutive offsets evenly.
+fn is_sampled(id: MessageId, sample_shift: u32) -> bool {
     let place = id.offset ^ (u64::from(id.partition) << 40);
-    place.wrapping_mul(0x9E37_79B9_7F4A_7C15).leading_zeros() >= thinned
+    place.wrapping_mul(0x9E37_79B9_7F4A_7C15).leading_zeros() >= sample_shift
 }
 
 #[cfg(test)]
@@ -163,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_says_how_long_the_client_had_it() {
+    fn an_acknowledgement_reports_how_long_the_client_had_it() {
         let mut overdue = Overdue::default();
         overdue.add(word(0, &[5, 6]), 100, 200);
         // Delivered to the same client again: this keeps the first delivery's time.
@@ -178,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn no_others_are_remembered_than_those_that_timed_out() {
+    fn only_deliveries_that_timed_out_are_remembered() {
         let mut overdue = Overdue::default();
         // The messages between were acknowledged in time.
         overdue.add(word(2, &[3, 17, 40, 63]), 100, 200);
@@ -192,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_was_lost_and_is_done_well_when_it_comes_again_is_no_late_one() {
+    fn a_redelivery_that_is_acknowledged_in_time_is_not_reported_as_late() {
         let mut overdue = Overdue::default();
         overdue.add(word(0, &[1]), 0, 1_000);
         overdue.acked_again(id(1), 1_300);
@@ -206,13 +212,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_of_many_is_a_sample_of_them() {
+    fn of_many_deliveries_a_fair_sample_is_remembered() {
         let mut overdue = Overdue::default();
         let all: Vec<u32> = (0..64).collect();
         for number in 0..40 {
             overdue.add(word(number, &all), 1, 60_000_001);
         }
-        let count = overdue.held.len();
+        let count = overdue.deliveries.len();
         assert!((16..=OVERDUE_MAX).contains(&count), "{count}");
         // They are acknowledged in order, ten per second: half of them in the first half of the
         // time.
@@ -228,18 +234,21 @@ mod tests {
     }
 
     #[test]
-    fn few_are_all_remembered_again_after_many() {
+    fn after_many_deliveries_few_are_all_remembered_again() {
         let mut overdue = Overdue::default();
         let all: Vec<u32> = (0..64).collect();
         for number in 0..10_000 {
             overdue.add(word(number, &all), 1, 2);
         }
-        assert!(overdue.held.len() <= OVERDUE_MAX && overdue.thinned > 10);
+        assert!(overdue.deliveries.len() <= OVERDUE_MAX && overdue.sample_shift > 10);
         // These were never acknowledged.
         for number in 0..24 {
             overdue.add(word(20_000 + number, &[0]), FORGET_US, FORGET_US + 2);
         }
-        assert_eq!(overdue.thinned, 0, "one step for each while there are few");
+        assert_eq!(
+            overdue.sample_shift, 0,
+            "one step for each while there are few"
+        );
         let last = id(20_023 * 64);
         assert_eq!(overdue.acked_late(last, FORGET_US + 9), Some(9));
     }

@@ -15,7 +15,7 @@ use cloverleaf_log::invariant;
 
 /// The position of a consumer in the ranking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct RankPosition {
     priority: i32,
     /// The sort key before the slot: messages in flight, or 0 with `Dispatch::FillFirst`.
     load: u32,
@@ -28,20 +28,20 @@ pub(crate) struct Place {
 #[derive(Debug)]
 pub(crate) struct Ranking {
     policy: Dispatch,
-    ready: Order,
+    ready: RankedConsumers,
     /// Parked consumers by shared window. The subscription waits on each of these windows.
-    parked: HashMap<usize, Order>,
+    parked: HashMap<usize, RankedConsumers>,
 }
 
 /// Consumers by priority.
 #[derive(Debug, Default)]
-struct Order {
-    levels: BTreeMap<i32, Level>,
+struct RankedConsumers {
+    levels: BTreeMap<i32, PriorityLevel>,
 }
 
 /// Consumers of one priority.
 #[derive(Debug, Default)]
-struct Level {
+struct PriorityLevel {
     /// Load and slot of each consumer.
     members: BTreeSet<(u32, u32)>,
     in_flight: u64,
@@ -51,23 +51,23 @@ impl Ranking {
     pub(crate) fn new(policy: Dispatch) -> Self {
         Self {
             policy,
-            ready: Order::default(),
+            ready: RankedConsumers::default(),
             parked: HashMap::new(),
         }
     }
 
     /// Updates the position of a consumer after a change.
-    pub(crate) fn place(&mut self, slot: u32, consumer: &mut ConsumerState) {
-        let before = consumer.place.take();
-        let parked = before.and_then(|place| place.parked);
+    pub(crate) fn update(&mut self, slot: u32, consumer: &mut ConsumerState) {
+        let before = consumer.position.take();
+        let parked = before.and_then(|position| position.parked);
         let here = consumer.shared_window().map(key_of);
-        let wanted = self.place_of(consumer, parked.filter(|key| here == Some(*key)));
+        let wanted = self.position_of(consumer, parked.filter(|key| here == Some(*key)));
         self.exchange(slot, before, wanted);
-        consumer.place = wanted;
+        consumer.position = wanted;
     }
 
-    fn place_of(&self, consumer: &ConsumerState, parked: Option<usize>) -> Option<Place> {
-        let place = Place {
+    fn position_of(&self, consumer: &ConsumerState, parked: Option<usize>) -> Option<RankPosition> {
+        let position = RankPosition {
             priority: consumer.options.priority,
             load: match self.policy {
                 Dispatch::LeastLoaded => consumer.in_flight,
@@ -76,10 +76,10 @@ impl Ranking {
             in_flight: consumer.in_flight,
             parked,
         };
-        (consumer.own_room() > 0).then_some(place)
+        (consumer.own_free_slots() > 0).then_some(position)
     }
 
-    fn exchange(&mut self, slot: u32, before: Option<Place>, wanted: Option<Place>) {
+    fn exchange(&mut self, slot: u32, before: Option<RankPosition>, wanted: Option<RankPosition>) {
         if before == wanted {
             return;
         }
@@ -87,9 +87,9 @@ impl Ranking {
             match before.parked {
                 None => self.ready.remove(slot, before),
                 Some(key) => {
-                    if let Some(order) = self.parked.get_mut(&key) {
-                        order.remove(slot, before);
-                        if order.levels.is_empty() {
+                    if let Some(ranked) = self.parked.get_mut(&key) {
+                        ranked.remove(slot, before);
+                        if ranked.levels.is_empty() {
                             self.parked.remove(&key);
                         }
                     }
@@ -128,11 +128,12 @@ impl Ranking {
     ) -> Option<Arc<SharedWindow>> {
         let window = consumer.shared_window()?.clone();
         let key = key_of(&window);
-        let has_room = !self.parked.contains_key(&key) && window.wait(subscription);
-        let (before, wanted) = (consumer.place, self.place_of(consumer, Some(key)));
+        let has_free_slots =
+            !self.parked.contains_key(&key) && window.register_waiter(subscription);
+        let (before, wanted) = (consumer.position, self.position_of(consumer, Some(key)));
         self.exchange(slot, before, wanted);
-        consumer.place = wanted;
-        has_room.then_some(window)
+        consumer.position = wanted;
+        has_free_slots.then_some(window)
     }
 
     /// Releases as many consumers parked at `window` as it has free slots. Returns `true` if some
@@ -144,41 +145,41 @@ impl Ranking {
         last_served: u32,
     ) -> bool {
         let key = key_of(window);
-        for _ in 0..window.room() {
-            let Some(order) = self.parked.get(&key) else {
+        for _ in 0..window.reservable_slots() {
+            let Some(ranked) = self.parked.get(&key) else {
                 return false;
             };
-            let next = order.best(self.policy, last_served).unwrap_or(u32::MAX);
+            let next = ranked.best(self.policy, last_served).unwrap_or(u32::MAX);
             let Some(Some(consumer)) = consumers.get_mut(next as usize) else {
                 return false;
             };
-            let (before, wanted) = (consumer.place, self.place_of(consumer, None));
+            let (before, wanted) = (consumer.position, self.position_of(consumer, None));
             self.exchange(next, before, wanted);
-            consumer.place = wanted;
+            consumer.position = wanted;
         }
         self.parked.contains_key(&key)
     }
 }
 
-impl Order {
-    fn insert(&mut self, slot: u32, place: Place) {
-        let level = self.levels.entry(place.priority).or_default();
-        level.members.insert((place.load, slot));
-        level.in_flight += u64::from(place.in_flight);
+impl RankedConsumers {
+    fn insert(&mut self, slot: u32, position: RankPosition) {
+        let level = self.levels.entry(position.priority).or_default();
+        level.members.insert((position.load, slot));
+        level.in_flight += u64::from(position.in_flight);
     }
 
-    fn remove(&mut self, slot: u32, place: Place) {
-        if let Some(level) = self.levels.get_mut(&place.priority) {
-            level.members.remove(&(place.load, slot));
+    fn remove(&mut self, slot: u32, position: RankPosition) {
+        if let Some(level) = self.levels.get_mut(&position.priority) {
+            level.members.remove(&(position.load, slot));
             invariant!(
-                level.in_flight >= u64::from(place.in_flight),
+                level.in_flight >= u64::from(position.in_flight),
                 "consumer {slot} holds {} messages, and all of its priority {}",
-                place.in_flight,
+                position.in_flight,
                 level.in_flight
             );
-            level.in_flight -= u64::from(place.in_flight);
+            level.in_flight -= u64::from(position.in_flight);
             if level.members.is_empty() {
-                self.levels.remove(&place.priority);
+                self.levels.remove(&position.priority);
             }
         }
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use cloverleaf_log::Offset;
 
-use crate::consumer::holds::{Ending, HoldEnd};
+use crate::consumer::holds::{HoldEnd, HoldRecorder};
 use crate::consumer::{Consumer, Settlement};
 use crate::message::{Delivery, MessageId, MessageRange};
 use crate::subscription::SubscriptionState;
@@ -14,7 +14,7 @@ use crate::subscription::ledger::{NotInFlight, SettledDelivery};
 
 /// How a consumer settles messages.
 #[derive(Debug, Clone, Copy)]
-enum Settle {
+enum SettleAction {
     Ack,
     /// Requeues them.
     Nack,
@@ -43,8 +43,9 @@ impl Consumer {
             let now_us = state.now_us;
             let mut count = 0;
             // Nearly always `None`.
-            let mut overdue = state.consumers.take_overdue(self.slot);
-            let mut ending = Ending::new(&mut state.consumers, self.slot, HoldEnd::Acked, now_us);
+            let mut overdue = state.consumers.take_overdue_deliveries(self.slot);
+            let mut recorder =
+                HoldRecorder::new(&mut state.consumers, self.slot, HoldEnd::Acked, now_us);
             for id in ids {
                 let result = state.ledger.ack(*id, self.slot);
                 match result {
@@ -52,7 +53,7 @@ impl Consumer {
                         if let Some(overdue) = &mut overdue {
                             overdue.acked_again(*id, now_us);
                         }
-                        ending.add(id.partition, id.offset, 1, done);
+                        recorder.add(id.partition, id.offset, 1, done);
                         count += 1;
                         settled(*id, Ok(done.settlement(now_us)), None);
                     }
@@ -63,8 +64,8 @@ impl Consumer {
                     }
                 }
             }
-            ending.finish(count.into());
-            state.consumers.keep_overdue(self.slot, overdue, now_us);
+            recorder.finish(count.into());
+            state.consumers.put_back_overdue(self.slot, overdue, now_us);
             state.consumers.settle(self.slot, count);
             self.subscription
                 .counters
@@ -142,27 +143,28 @@ impl Consumer {
         self.subscription.change(|state| {
             let now_us = state.now_us;
             let mut count = 0;
-            let mut ending = Ending::new(&mut state.consumers, self.slot, HoldEnd::Acked, now_us);
+            let mut recorder =
+                HoldRecorder::new(&mut state.consumers, self.slot, HoldEnd::Acked, now_us);
             for range in ranges {
-                let mut report = Report {
+                let mut report = RangeReport {
                     range: MessageRange { count: 0, ..*range },
                     settled: None,
                     now_us,
                     tell: &mut settled,
                 };
-                let told = |first, count, settled: Option<SettledDelivery>| {
+                let on_piece = |first, count, settled: Option<SettledDelivery>| {
                     if let Some(settled) = settled {
-                        ending.add(range.partition, first, count, settled);
+                        recorder.add(range.partition, first, count, settled);
                     }
                     report.add(first, count, settled);
                 };
                 let place = (range.first, range.end());
                 count += state
                     .ledger
-                    .ack_between(range.partition, place, self.slot, told);
+                    .ack_between(range.partition, place, self.slot, on_piece);
                 report.finish();
             }
-            ending.finish(count);
+            recorder.finish(count);
             self.acknowledged(state, count);
         });
     }
@@ -170,13 +172,13 @@ impl Consumer {
     /// Requeues ranges at once, at their original offsets. Messages in them that are not in flight
     /// to this consumer are ignored.
     pub fn nack_ranges(&self, ranges: &[MessageRange]) {
-        self.settle_ranges(Settle::Nack, ranges);
+        self.settle_ranges(SettleAction::Nack, ranges);
     }
 
     /// Rejects ranges: they are dead-lettered, or dropped if there is no dead-letter topic.
     /// Messages in them that are not in flight to this consumer are ignored.
     pub fn reject_ranges(&self, ranges: &[MessageRange]) {
-        self.settle_ranges(Settle::Reject, ranges);
+        self.settle_ranges(SettleAction::Reject, ranges);
     }
 
     /// As [`Self::nack_ranges`]. Messages that are dead now, because they were delivered too often,
@@ -184,13 +186,13 @@ impl Consumer {
     /// router is not notified of these.
     #[must_use]
     pub fn nack_ranges_taking(&self, ranges: &[MessageRange]) -> Vec<Died> {
-        self.settle_ranges_taking(Settle::Nack, ranges)
+        self.settle_ranges_taking(SettleAction::Nack, ranges)
     }
 
     /// As [`Self::reject_ranges`]. Returns dead messages like [`Self::nack_ranges_taking`].
     #[must_use]
     pub fn reject_ranges_taking(&self, ranges: &[MessageRange]) -> Vec<Died> {
-        self.settle_ranges_taking(Settle::Reject, ranges)
+        self.settle_ranges_taking(SettleAction::Reject, ranges)
     }
 
     /// Acknowledges deliveries that a consumer with `auto_ack` has taken out of its outbox.
@@ -203,7 +205,7 @@ impl Consumer {
 
     pub(crate) fn ack_deliveries(&self, state: &mut SubscriptionState, taken: &[Delivery]) {
         let ranges = taken.iter().map(Delivery::range);
-        self.settle_in(state, Settle::Ack, ranges);
+        self.settle_in(state, SettleAction::Ack, ranges);
     }
 
     fn acknowledged(&self, state: &mut SubscriptionState, count: u64) {
@@ -216,56 +218,58 @@ impl Consumer {
             .fetch_add(count, Ordering::Relaxed);
     }
 
-    fn settle_ranges(&self, settle: Settle, ranges: &[MessageRange]) {
+    fn settle_ranges(&self, action: SettleAction, ranges: &[MessageRange]) {
         self.subscription
-            .change(|state| self.settle_in(state, settle, ranges.iter().copied()));
+            .change(|state| self.settle_in(state, action, ranges.iter().copied()));
     }
 
     /// As [`Self::settle_ranges`]. Returns dead messages if a router replaces the dead-letter
     /// topic; the caller must route them.
-    fn settle_ranges_taking(&self, settle: Settle, ranges: &[MessageRange]) -> Vec<Died> {
+    fn settle_ranges_taking(&self, action: SettleAction, ranges: &[MessageRange]) -> Vec<Died> {
         self.subscription
-            .change_returning_dead(|state| self.settle_in(state, settle, ranges.iter().copied()))
+            .change_returning_dead(|state| self.settle_in(state, action, ranges.iter().copied()))
     }
 
     /// Settles the messages of these ranges that are in flight to the consumer.
     fn settle_in(
         &self,
         state: &mut SubscriptionState,
-        settle: Settle,
+        action: SettleAction,
         ranges: impl Iterator<Item = MessageRange>,
     ) {
-        let end = match settle {
-            Settle::Ack => HoldEnd::Acked,
-            Settle::Nack => HoldEnd::Nacked,
-            Settle::Reject => HoldEnd::Rejected,
+        let end = match action {
+            SettleAction::Ack => HoldEnd::Acked,
+            SettleAction::Nack => HoldEnd::Nacked,
+            SettleAction::Reject => HoldEnd::Rejected,
         };
         let mut count = 0;
-        let mut ending = Ending::new(&mut state.consumers, self.slot, end, state.now_us);
+        let mut recorder = HoldRecorder::new(&mut state.consumers, self.slot, end, state.now_us);
         let ledger = &mut state.ledger;
         for range in ranges {
             let (partition, place) = (range.partition, (range.first, range.end()));
-            let told = |first, count, settled: Option<SettledDelivery>| {
+            let on_piece = |first, count, settled: Option<SettledDelivery>| {
                 if let Some(settled) = settled {
-                    ending.add(partition, first, count, settled);
+                    recorder.add(partition, first, count, settled);
                 }
             };
-            count += match settle {
-                Settle::Ack => ledger.ack_between(partition, place, self.slot, told),
-                Settle::Nack => ledger.nack_between(partition, place, self.slot, told),
-                Settle::Reject => ledger.reject_between(partition, place, self.slot, told),
+            count += match action {
+                SettleAction::Ack => ledger.ack_between(partition, place, self.slot, on_piece),
+                SettleAction::Nack => ledger.nack_between(partition, place, self.slot, on_piece),
+                SettleAction::Reject => {
+                    ledger.reject_between(partition, place, self.slot, on_piece)
+                }
             };
         }
-        ending.finish(count);
-        match settle {
-            Settle::Ack => return self.acknowledged(state, count),
-            Settle::Nack => drop(
+        recorder.finish(count);
+        match action {
+            SettleAction::Ack => return self.acknowledged(state, count),
+            SettleAction::Nack => drop(
                 self.subscription
                     .counters
                     .requeued
                     .fetch_add(count, Ordering::Relaxed),
             ),
-            Settle::Reject => {}
+            SettleAction::Reject => {}
         }
         state
             .consumers
@@ -274,14 +278,14 @@ impl Consumer {
 }
 
 /// Reports a range in as few pieces as possible: one per delivery.
-struct Report<'a, F: FnMut(MessageRange, Option<Settlement>)> {
+struct RangeReport<'a, F: FnMut(MessageRange, Option<Settlement>)> {
     range: MessageRange,
     settled: Option<Settlement>,
     now_us: u64,
     tell: &'a mut F,
 }
 
-impl<F: FnMut(MessageRange, Option<Settlement>)> Report<'_, F> {
+impl<F: FnMut(MessageRange, Option<Settlement>)> RangeReport<'_, F> {
     fn add(&mut self, first: Offset, count: u64, settled: Option<SettledDelivery>) {
         let settled = settled.map(|settled| settled.settlement(self.now_us));
         if settled != self.settled || self.range.count == 0 {

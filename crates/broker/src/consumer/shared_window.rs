@@ -27,14 +27,14 @@ pub struct SharedWindow {
     messages_max: AtomicU32,
     /// Messages in flight, plus slots that a subscription has reserved while it looks for messages.
     taken: AtomicU64,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WindowWaiters>,
     /// The number of waiters, readable without the lock.
     waiting_count: AtomicUsize,
 }
 
 /// The waiters: subscriptions that found the window full.
 #[derive(Debug, Default)]
-struct Waiting {
+struct WindowWaiters {
     subscriptions: VecDeque<Weak<Subscription>>,
     /// Addresses of the waiters, so that none registers twice. A weak reference keeps an address
     /// from being reused.
@@ -42,14 +42,14 @@ struct Waiting {
     /// At this number of waiters dropped subscriptions are removed.
     clean_at: usize,
     /// A thread is serving the waiters.
-    is_served: bool,
+    is_being_served: bool,
 }
 
 thread_local! {
     /// Windows with released slots, collected while this thread is serving: avoids recursion.
     static FREED: RefCell<Option<Vec<Arc<SharedWindow>>>> = const { RefCell::new(None) };
     /// Address of the window whose waiter has its turn on this thread; 0: none.
-    static TURN: Cell<usize> = const { Cell::new(0) };
+    static TURN_OF: Cell<usize> = const { Cell::new(0) };
 }
 
 impl SharedWindow {
@@ -76,31 +76,35 @@ impl SharedWindow {
     }
 
     /// Slots that the caller may reserve now: 0 while others wait.
-    pub(crate) fn room(&self) -> u64 {
-        if self.is_for_others() { 0 } else { self.free() }
+    pub(crate) fn reservable_slots(&self) -> u64 {
+        if self.is_others_turn() {
+            0
+        } else {
+            self.free_slots()
+        }
     }
 
     /// Free slots, regardless of waiters.
-    pub(crate) fn free(&self) -> u64 {
-        room(&self.messages_max, self.taken.load(Ordering::SeqCst))
+    pub(crate) fn free_slots(&self) -> u64 {
+        free_of(&self.messages_max, self.taken.load(Ordering::SeqCst))
     }
 
     /// Whether there are waiters and it is not this thread's turn.
-    fn is_for_others(&self) -> bool {
+    fn is_others_turn(&self) -> bool {
         self.waiting_count.load(Ordering::SeqCst) > 0
-            && TURN.get() != std::ptr::from_ref(self).addr()
+            && TURN_OF.get() != std::ptr::from_ref(self).addr()
     }
 
     /// Reserves up to `count` slots. Returns how many.
     pub(crate) fn reserve(&self, count: u64) -> u64 {
-        if self.is_for_others() {
+        if self.is_others_turn() {
             return 0;
         }
         let mut granted = 0;
         let _before = self
             .taken
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |taken| {
-                granted = count.min(room(&self.messages_max, taken));
+                granted = count.min(free_of(&self.messages_max, taken));
                 (granted > 0).then(|| taken.saturating_add(granted))
             });
         granted
@@ -122,16 +126,16 @@ impl SharedWindow {
     /// Registers `subscription` as a waiter. Returns `true` if slots are free by now, of which no
     /// waiter was notified: the caller must call [`serve`] once it holds no lock.
     #[must_use]
-    pub(crate) fn wait(&self, subscription: &Arc<Subscription>) -> bool {
+    pub(crate) fn register_waiter(&self, subscription: &Arc<Subscription>) -> bool {
         let mut waiting = self.waiting.lock();
         if waiting.known.insert(Arc::as_ptr(subscription) as usize) {
             waiting.push(Arc::downgrade(subscription));
             self.count_waiting(&waiting);
         }
-        self.free() > 0
+        self.free_slots() > 0
     }
 
-    fn count_waiting(&self, waiting: &Waiting) {
+    fn count_waiting(&self, waiting: &WindowWaiters) {
         let count = waiting.subscriptions.len();
         self.waiting_count.store(count, Ordering::SeqCst);
     }
@@ -142,24 +146,24 @@ impl SharedWindow {
         loop {
             let next = {
                 let mut waiting = self.waiting.lock();
-                if waiting.is_served && !is_mine {
+                if waiting.is_being_served && !is_mine {
                     // The serving thread checks for free slots once more after this.
                     return;
                 }
-                let next = match self.free() {
+                let next = match self.free_slots() {
                     0 => None,
                     _ => waiting.pop(),
                 };
                 self.count_waiting(&waiting);
                 is_mine = next.is_some();
-                waiting.is_served = is_mine;
+                waiting.is_being_served = is_mine;
                 next
             };
             match next {
                 Some(next) => {
                     if let Some(subscription) = next.upgrade() {
                         let _ends = Turn::of(self);
-                        subscription.window_has_room(self);
+                        subscription.window_has_free_slots(self);
                     }
                 }
                 None => return,
@@ -168,7 +172,7 @@ impl SharedWindow {
     }
 }
 
-impl Waiting {
+impl WindowWaiters {
     fn push(&mut self, subscription: Weak<Subscription>) {
         self.subscriptions.push_back(subscription);
         if self.subscriptions.len() >= self.clean_at.max(CLEAN_MIN) {
@@ -191,7 +195,7 @@ impl Waiting {
     }
 }
 
-fn room(messages_max: &AtomicU32, taken: u64) -> u64 {
+fn free_of(messages_max: &AtomicU32, taken: u64) -> u64 {
     match messages_max.load(Ordering::SeqCst) {
         u32::MAX => u64::MAX,
         messages_max => u64::from(messages_max).saturating_sub(taken),
@@ -240,13 +244,13 @@ struct Turn {
 impl Turn {
     fn of(window: &SharedWindow) -> Turn {
         Turn {
-            before: TURN.replace(std::ptr::from_ref(window).addr()),
+            before: TURN_OF.replace(std::ptr::from_ref(window).addr()),
         }
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        TURN.set(self.before);
+        TURN_OF.set(self.before);
     }
 }

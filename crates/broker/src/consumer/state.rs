@@ -6,7 +6,7 @@ use crate::consumer::Holding;
 use crate::consumer::holds::HoldHistory;
 use crate::consumer::outbox::Outbox;
 use crate::consumer::overdue::Overdue;
-use crate::consumer::ranking::Place;
+use crate::consumer::ranking::RankPosition;
 use crate::consumer::shared_window::SharedWindow;
 use crate::options::ConsumerOptions;
 
@@ -18,7 +18,7 @@ pub(crate) struct ConsumerState {
     pub(crate) in_flight: u32,
     pub(crate) stalled: bool,
     /// It counts as a consumer: it neither only pulls nor has retired. Read for each delivery.
-    pub(super) counts: bool,
+    pub(super) is_counted: bool,
     /// It gets no more messages and only settles those in flight.
     pub(super) retired: bool,
     /// The window that it shares with other consumers.
@@ -32,7 +32,7 @@ pub(crate) struct ConsumerState {
     /// A sample of these, while it may still acknowledge them late.
     pub(crate) overdue: Option<Box<Overdue>>,
     /// Its position in the ranking; `None` without a ranking or without free slots.
-    pub(crate) place: Option<Place>,
+    pub(crate) position: Option<RankPosition>,
     /// Its recorded holds, for the timeline.
     pub(crate) holds: Option<Box<HoldHistory>>,
 }
@@ -45,7 +45,7 @@ impl ConsumerState {
             window: 0,
             in_flight: 0,
             stalled: false,
-            counts: !options.pull,
+            is_counted: !options.pull,
             retired: false,
             shared: None,
             options,
@@ -53,7 +53,7 @@ impl ConsumerState {
             delivered: 0,
             timed_out: 0,
             overdue: None,
-            place: None,
+            position: None,
             holds: None,
         };
         consumer.share(window);
@@ -76,7 +76,7 @@ impl ConsumerState {
     }
 
     /// The shared window against which its messages count; `None` for a consumer with `auto_ack`.
-    pub(crate) fn places(&self) -> Option<&Arc<SharedWindow>> {
+    pub(crate) fn charged_window(&self) -> Option<&Arc<SharedWindow>> {
         self.shared.as_ref().filter(|_| !self.options.auto_ack)
     }
 
@@ -86,22 +86,24 @@ impl ConsumerState {
 
     /// The number of messages that may be delivered to it now.
     #[inline]
-    pub(crate) fn room(&self) -> u64 {
+    pub(crate) fn free_slots(&self) -> u64 {
         match &self.shared {
             // With `auto_ack` it takes no slot, so it does not compete with the waiters.
-            Some(shared) if self.options.auto_ack && shared.free() > 0 => self.own_room(),
+            Some(shared) if self.options.auto_ack && shared.free_slots() > 0 => {
+                self.own_free_slots()
+            }
             Some(shared) if self.options.auto_ack => 0,
-            Some(shared) => self.own_room().min(shared.room()),
-            None => self.own_room(),
+            Some(shared) => self.own_free_slots().min(shared.reservable_slots()),
+            None => self.own_free_slots(),
         }
     }
 
     /// As [`Self::room`], without regard to the shared window.
     #[inline]
-    pub(crate) fn own_room(&self) -> u64 {
+    pub(crate) fn own_free_slots(&self) -> u64 {
         #[cfg(test)]
-        crate::consumer::slots::tests::LOOKS.with(|looks| looks.set(looks.get() + 1));
-        if self.stalled || !self.counts {
+        crate::consumer::slots::tests::COMPARISONS.with(|looks| looks.set(looks.get() + 1));
+        if self.stalled || !self.is_counted {
             0
         } else {
             u64::from(self.window.saturating_sub(self.in_flight))
@@ -127,7 +129,7 @@ impl ConsumerState {
     pub(crate) fn settle(&mut self, count: u32) -> Option<Arc<SharedWindow>> {
         let count = count.min(self.in_flight);
         self.in_flight -= count;
-        let shared = self.places().filter(|_| count > 0)?;
+        let shared = self.charged_window().filter(|_| count > 0)?;
         shared.release(u64::from(count));
         Some(shared.clone())
     }

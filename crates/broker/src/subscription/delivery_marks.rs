@@ -29,8 +29,8 @@ impl Subscription {
             return;
         }
         let mark = state.ledger.marks_mut().get_mut(partition as usize);
-        if let Some(promised) = mark.and_then(|mark| mark.raise_to(end, now_ms)) {
-            self.write_marks(vec![self.delivered_entry(partition, promised)]);
+        if let Some(journaled_end) = mark.and_then(|mark| mark.raise_to(end, now_ms)) {
+            self.write_marks(vec![self.delivered_entry(partition, journaled_end)]);
             state.timers.check_marks_by(now_ms + IDLE_MS);
         }
     }
@@ -44,7 +44,7 @@ impl Subscription {
         let marks = (0u32..).zip(state.ledger.marks_mut().iter_mut());
         let lowered =
             marks.filter_map(|(partition, mark)| Some((partition, mark.lower_if_idle()?)));
-        let entry = |(partition, promised)| self.delivered_entry(partition, promised);
+        let entry = |(partition, journaled_end)| self.delivered_entry(partition, journaled_end);
         self.write_marks(lowered.map(entry).collect());
         if state.ledger.marks().iter().any(|mark| mark.is_ahead()) {
             state.timers.check_marks_by(now_ms + IDLE_MS);
@@ -60,7 +60,7 @@ impl Subscription {
         let marks = (0u32..).zip(state.ledger.marks_mut().iter_mut());
         let lowered =
             marks.filter_map(|(partition, mark)| Some((partition, mark.lower_to_exact()?)));
-        let entry = |(partition, promised)| self.delivered_entry(partition, promised);
+        let entry = |(partition, journaled_end)| self.delivered_entry(partition, journaled_end);
         self.write_marks(lowered.map(entry).collect());
     }
 
@@ -68,10 +68,10 @@ impl Subscription {
     pub(crate) fn delivered_entries(&self) -> Vec<Entry> {
         let state = self.state.lock();
         let marks = (0u32..).zip(state.ledger.marks().iter());
-        let promised = marks.map(|(partition, mark)| (partition, mark.promised()));
-        promised
-            .filter(|(_, promised)| *promised > 0)
-            .map(|(partition, promised)| self.delivered_entry(partition, promised))
+        let journaled_end = marks.map(|(partition, mark)| (partition, mark.journaled_end()));
+        journaled_end
+            .filter(|(_, journaled_end)| *journaled_end > 0)
+            .map(|(partition, journaled_end)| self.delivered_entry(partition, journaled_end))
             .collect()
     }
 
@@ -109,7 +109,7 @@ impl SubscriptionState {
             "a message is delivered before it is written"
         );
         invariant!(
-            run.end() <= self.ledger.marks()[partition].promised() || subscription.volatile,
+            run.end() <= self.ledger.marks()[partition].journaled_end() || subscription.volatile,
             "a message is delivered before the journal is told"
         );
     }

@@ -279,7 +279,7 @@ impl<'a> DispatchRound<'a> {
         );
         if used < quota {
             shared.release(quota - used);
-            self.state.consumers.window_freed(Some(shared.clone()));
+            self.state.consumers.window_released(Some(shared.clone()));
         }
         Some(found)
     }
@@ -470,14 +470,18 @@ impl<'a> DispatchRound<'a> {
             bytes: run.bytes,
             delivered_us: self.now_us,
         };
-        self.hand_over(slot, delivery);
+        self.push_delivery(slot, delivery);
     }
 
     /// Puts a delivery into the consumer's outbox and counts it.
-    fn hand_over(&mut self, slot: u32, delivery: Delivery) {
+    fn push_delivery(&mut self, slot: u32, delivery: Delivery) {
         let count = delivery.count;
         let bytes_max = u64::from(self.subscription.shared.options.outbox_bytes_max);
-        if !self.state.consumers.hand_over(slot, delivery, bytes_max) {
+        if !self
+            .state
+            .consumers
+            .push_delivery(slot, delivery, bytes_max)
+        {
             return;
         }
         self.subscription

@@ -47,13 +47,13 @@ impl Readers {
         }
     }
 
-    /// The partition to try after `looks` others.
+    /// The partition to try after `tried` others.
     #[inline]
-    pub(crate) fn partition_after(&self, looks: usize, order: PartitionOrder) -> usize {
+    pub(crate) fn partition_after(&self, tried: usize, order: PartitionOrder) -> usize {
         let count = self.new.len();
         match order {
-            PartitionOrder::RoundRobin => (self.turn + looks) % count,
-            PartitionOrder::HighestFirst => count - 1 - looks,
+            PartitionOrder::RoundRobin => (self.turn + tried) % count,
+            PartitionOrder::HighestFirst => count - 1 - tried,
         }
     }
 

@@ -99,14 +99,14 @@ impl Subscription {
         let state = self.state.lock();
         let mut consumers = Vec::with_capacity(state.consumers.counted());
         for (consumer, is_served) in state.consumers.iter_served() {
-            let room = if is_served {
-                u32::try_from(consumer.room()).unwrap_or(u32::MAX)
+            let free_slots = if is_served {
+                u32::try_from(consumer.free_slots()).unwrap_or(u32::MAX)
             } else {
                 0
             };
             consumers.push(ConsumerLook {
                 connection: consumer.options.connection,
-                credit: consumer.in_flight.saturating_add(room),
+                credit: consumer.in_flight.saturating_add(free_slots),
                 in_flight: consumer.in_flight,
                 ack_wait_ms: consumer.options.ack_wait_ms,
                 ack_wait_max_ms: consumer.options.ack_wait_max_ms,

@@ -18,10 +18,10 @@ impl Consumers {
         subscription: &Arc<Subscription>,
         waiting: impl Fn() -> u64,
     ) -> Option<(u32, u64)> {
-        if self.line.is_some() {
+        if self.succession.is_some() {
             let slot = self.active()?;
-            let room = self.get(slot)?.room();
-            return (room > 0).then_some((slot, room));
+            let free = self.get(slot)?.free_slots();
+            return (free > 0).then_some((slot, free));
         }
         if self.ranking.is_some() {
             return self.choose_ranked(subscription, waiting);
@@ -41,15 +41,15 @@ impl Consumers {
         loop {
             let slot = ranking.best(self.last_served)?;
             let consumer = self.slots.get_mut(slot as usize)?.as_mut()?;
-            let (room, in_flight) = (consumer.room(), consumer.in_flight);
-            if room == 0 {
-                let freed = ranking.park(slot, consumer, subscription);
-                self.wakes.add_window(freed);
+            let (free, in_flight) = (consumer.free_slots(), consumer.in_flight);
+            if free == 0 {
+                let released = ranking.park(slot, consumer, subscription);
+                self.wakes.add_window(released);
                 continue;
             }
             return Some(match self.policy {
-                Dispatch::LeastLoaded => (slot, share(in_flight, room, ranking.rivals(), waiting)),
-                Dispatch::FillFirst => (slot, room),
+                Dispatch::LeastLoaded => (slot, share(in_flight, free, ranking.rivals(), waiting)),
+                Dispatch::FillFirst => (slot, free),
             });
         }
     }
@@ -67,20 +67,20 @@ impl Consumers {
     fn choose_first_with_room(&self) -> Option<(u32, u64)> {
         let mut best: Option<(u32, u64, i32)> = None;
         for (slot, consumer) in self.in_turn(self.last_served) {
-            let (room, priority) = (consumer.room(), consumer.options.priority);
-            if room > 0 && best.is_none_or(|(_, _, leading)| priority > leading) {
-                best = Some((slot, room, priority));
+            let (free, priority) = (consumer.free_slots(), consumer.options.priority);
+            if free > 0 && best.is_none_or(|(_, _, leading)| priority > leading) {
+                best = Some((slot, free, priority));
             }
         }
-        best.map(|(slot, room, _)| (slot, room))
+        best.map(|(slot, free, _)| (slot, free))
     }
 
     fn choose_least_loaded(&self, waiting: impl Fn() -> u64) -> Option<(u32, u64)> {
         let mut best: Option<(u32, u64, &ConsumerState)> = None;
         let (mut rivals, mut in_flight) = (0u64, 0u64);
         for (slot, consumer) in self.in_turn(self.last_served + 1) {
-            let room = consumer.room();
-            if room == 0 {
+            let free = consumer.free_slots();
+            if free == 0 {
                 continue;
             }
             match best {
@@ -91,19 +91,19 @@ impl Consumers {
                     rivals += 1;
                     in_flight += u64::from(consumer.in_flight);
                     if consumer.in_flight < leader.in_flight {
-                        best = Some((slot, room, consumer));
+                        best = Some((slot, free, consumer));
                     }
                 }
                 _ => {
                     (rivals, in_flight) = (1, u64::from(consumer.in_flight));
-                    best = Some((slot, room, consumer));
+                    best = Some((slot, free, consumer));
                 }
             }
         }
-        let (slot, room, consumer) = best?;
+        let (slot, free, consumer) = best?;
         Some((
             slot,
-            share(consumer.in_flight, room, (rivals, in_flight), waiting),
+            share(consumer.in_flight, free, (rivals, in_flight), waiting),
         ))
     }
 }
@@ -112,14 +112,14 @@ impl Consumers {
 #[inline]
 fn share(
     in_flight: u32,
-    room: u64,
+    free: u64,
     (rivals, all_in_flight): (u64, u64),
     waiting: impl Fn() -> u64,
 ) -> u64 {
     if rivals <= 1 {
-        return room;
+        return free;
     }
     // The number in flight that each rival would reach.
     let level = (all_in_flight + waiting()) / rivals;
-    level.saturating_sub(u64::from(in_flight)).max(1).min(room)
+    level.saturating_sub(u64::from(in_flight)).max(1).min(free)
 }

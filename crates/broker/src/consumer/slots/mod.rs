@@ -24,7 +24,7 @@ use crate::subscription::ledger::leases::NEVER_MS;
 
 /// With more slots than this the consumers are ranked instead of compared one by one. At about this
 /// number both cost the same.
-pub(crate) const LOOKED_AT_MAX: usize = 16;
+pub(crate) const UNRANKED_MAX: usize = 16;
 
 /// The consumers of a subscription.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub(crate) struct Consumers {
     /// The number of counted consumers that have exclusive use.
     exclusive: usize,
     /// With a single active consumer: the order of succession.
-    line: Option<Succession>,
+    succession: Option<Succession>,
     /// With many consumers: their ranking.
     ranking: Option<Box<Ranking>>,
     /// The policy that selects the next consumer.
@@ -65,7 +65,7 @@ struct Succession {
 
 impl Consumers {
     pub(crate) fn new(options: &SubscriptionOptions) -> Self {
-        let line = Succession {
+        let succession = Succession {
             yields: options.active_yields,
             ..Succession::default()
         };
@@ -75,7 +75,7 @@ impl Consumers {
             attached: 0,
             counted: 0,
             exclusive: 0,
-            line: options.single_active.then_some(line),
+            succession: options.single_active.then_some(succession),
             ranking: None,
             policy: options.dispatch,
             last_served: 0,
@@ -103,17 +103,17 @@ impl Consumers {
     /// The consumers without those that only pull or have retired.
     pub(crate) fn iter_counted(&self) -> impl Iterator<Item = &ConsumerState> {
         let all = self.slots.iter().flatten();
-        all.filter(|consumer| consumer.counts)
+        all.filter(|consumer| consumer.is_counted)
     }
 
     /// As [`Self::iter_counted`], each with whether it would get the next message if its window had
     /// free slots: no other consumer is active instead, and none has a higher priority.
     pub(crate) fn iter_served(&self) -> impl Iterator<Item = (&ConsumerState, bool)> {
-        let active = self.line.as_ref().map(|line| line.active);
+        let active = self.succession.as_ref().map(|succession| succession.active);
         let highest = self.iter_counted().map(|it| it.options.priority).max();
         let all = (0u32..).zip(&self.slots);
         let all = all.filter_map(|(slot, consumer)| Some((slot, consumer.as_ref()?)));
-        let counted = all.filter(|(_, consumer)| consumer.counts);
+        let counted = all.filter(|(_, consumer)| consumer.is_counted);
         counted.map(move |(slot, consumer)| {
             let is_served = match active {
                 Some(active) => active == Some(slot),
@@ -134,13 +134,18 @@ impl Consumers {
 
     /// Takes the overdue deliveries of a consumer while its acknowledgements are processed.
     #[inline]
-    pub(crate) fn take_overdue(&mut self, slot: u32) -> Option<Box<Overdue>> {
+    pub(crate) fn take_overdue_deliveries(&mut self, slot: u32) -> Option<Box<Overdue>> {
         self.slots.get_mut(slot as usize)?.as_mut()?.overdue.take()
     }
 
     /// Puts the overdue deliveries back, if any are left.
     #[inline]
-    pub(crate) fn keep_overdue(&mut self, slot: u32, overdue: Option<Box<Overdue>>, now_us: u64) {
+    pub(crate) fn put_back_overdue(
+        &mut self,
+        slot: u32,
+        overdue: Option<Box<Overdue>>,
+        now_us: u64,
+    ) {
         if let Some(mut overdue) = overdue
             && !overdue.is_done(now_us)
             && let Some(Some(consumer)) = self.slots.get_mut(slot as usize)
@@ -159,7 +164,7 @@ impl Consumers {
         let consumer = self.slots.get_mut(slot as usize)?.as_mut()?;
         let result = change(consumer);
         if let Some(ranking) = &mut self.ranking {
-            ranking.place(slot, consumer);
+            ranking.update(slot, consumer);
         }
         Some(result)
     }
@@ -183,7 +188,7 @@ impl Consumers {
             let Some(consumer) = consumer else { continue };
             change(consumer);
             if let Some(ranking) = &mut self.ranking {
-                ranking.place(slot, consumer);
+                ranking.update(slot, consumer);
             }
         }
     }
@@ -193,16 +198,16 @@ impl Consumers {
         self.attached += 1;
         let consumer = ConsumerState::new(options, outbox, self.attached);
         let slot = self.free_slot();
-        if consumer.counts {
+        if consumer.is_counted {
             self.counted += 1;
             self.exclusive += usize::from(consumer.options.exclusive);
-            if let Some(line) = &mut self.line {
-                line.order.insert(rank(slot, &consumer));
-                line.active.get_or_insert(slot);
+            if let Some(succession) = &mut self.succession {
+                succession.order.insert(rank(slot, &consumer));
+                succession.active.get_or_insert(slot);
             }
         }
         self.slots[slot as usize] = Some(consumer);
-        if self.slots.len() > LOOKED_AT_MAX && self.ranking.is_none() && self.line.is_none() {
+        if self.slots.len() > UNRANKED_MAX && self.ranking.is_none() && self.succession.is_none() {
             self.rank();
         }
         slot
@@ -224,16 +229,16 @@ impl Consumers {
             return false;
         };
         consumer.retired = true;
-        let counted = std::mem::take(&mut consumer.counts);
+        let counted = std::mem::take(&mut consumer.is_counted);
         if counted {
             self.counted -= 1;
             self.exclusive -= usize::from(consumer.options.exclusive);
-            if let Some(line) = &mut self.line {
-                line.leave(rank(slot, consumer));
+            if let Some(succession) = &mut self.succession {
+                succession.leave(rank(slot, consumer));
             }
         }
         if let Some(ranking) = &mut self.ranking {
-            ranking.place(slot, consumer);
+            ranking.update(slot, consumer);
         }
         counted
     }
@@ -254,13 +259,13 @@ impl Consumers {
         }
         // The ranking ends at half of the number at which it starts, so that one consumer that
         // comes and goes does not rebuild it each time.
-        if self.slots.len() <= LOOKED_AT_MAX / 2 && self.ranking.take().is_some() {
+        if self.slots.len() <= UNRANKED_MAX / 2 && self.ranking.take().is_some() {
             let all = self.slots.iter_mut().flatten();
-            all.for_each(|consumer| consumer.place = None);
+            all.for_each(|consumer| consumer.position = None);
         }
         if let Some(mut gone) = gone {
-            let freed = gone.settle(u32::MAX);
-            self.window_freed(freed);
+            let released = gone.settle(u32::MAX);
+            self.window_released(released);
             self.departed.keep(&mut gone);
         }
         counted
@@ -270,18 +275,18 @@ impl Consumers {
     /// priority and still has messages in flight.
     pub(crate) fn active(&mut self) -> Option<u32> {
         let slots = &self.slots;
-        let line = self.line.as_mut()?;
-        let active = line.active?;
-        let (Reverse(highest), _, first) = *line.order.first()?;
+        let succession = self.succession.as_mut()?;
+        let active = succession.active?;
+        let (Reverse(highest), _, first) = *succession.order.first()?;
         let holder = slots.get(active as usize).and_then(Option::as_ref)?;
-        if !line.yields || highest <= holder.options.priority {
+        if !succession.yields || highest <= holder.options.priority {
             return Some(active);
         }
         if holder.in_flight > 0 {
             return None;
         }
-        line.active = Some(first);
-        line.active
+        succession.active = Some(first);
+        succession.active
     }
 
     /// Builds the ranking of all consumers.
@@ -289,8 +294,8 @@ impl Consumers {
         let mut ranking = Box::new(Ranking::new(self.policy));
         for (slot, consumer) in (0u32..).zip(&mut self.slots) {
             if let Some(consumer) = consumer {
-                consumer.place = None;
-                ranking.place(slot, consumer);
+                consumer.position = None;
+                ranking.update(slot, consumer);
             }
         }
         self.ranking = Some(ranking);
@@ -324,7 +329,7 @@ impl Consumers {
     /// Puts a delivery into a consumer's outbox; the consumer stalls once the outbox has
     /// `bytes_max` bytes. Returns `false` if the consumer has left.
     #[inline]
-    pub(crate) fn hand_over(&mut self, slot: u32, delivery: Delivery, bytes_max: u64) -> bool {
+    pub(crate) fn push_delivery(&mut self, slot: u32, delivery: Delivery, bytes_max: u64) -> bool {
         let pushed = self.change(slot, |consumer| {
             consumer.in_flight += delivery.count;
             consumer.delivered += u64::from(delivery.count);
@@ -367,14 +372,14 @@ impl Consumers {
     /// Removes messages of a consumer from its count in flight.
     #[inline]
     pub(crate) fn settle(&mut self, slot: u32, count: u32) {
-        let freed = self.change(slot, |consumer| consumer.settle(count));
-        self.window_freed(freed.flatten());
+        let released = self.change(slot, |consumer| consumer.settle(count));
+        self.window_released(released.flatten());
     }
 
     /// Notes that the ack deadline of a consumer's messages has passed.
     pub(crate) fn time_out(&mut self, slot: u32, count: u32) {
-        let freed = self.change(slot, |consumer| consumer.time_out(count));
-        self.window_freed(freed.flatten());
+        let released = self.change(slot, |consumer| consumer.time_out(count));
+        self.window_released(released.flatten());
     }
 
     /// Forgets all messages in flight and empties the outboxes.

@@ -10,7 +10,7 @@ use crate::subscription::Subscription;
 impl Consumers {
     /// A shared window has free slots: its waiters will be notified.
     #[inline]
-    pub(crate) fn window_freed(&mut self, window: Option<Arc<SharedWindow>>) {
+    pub(crate) fn window_released(&mut self, window: Option<Arc<SharedWindow>>) {
         let Some(window) = window else { return };
         self.unpark(&window);
         self.wakes.add_window_once(window);
@@ -25,22 +25,23 @@ impl Consumers {
     /// The shared window against which a consumer's messages count.
     #[inline]
     pub(crate) fn charged_window_of(&self, slot: u32) -> Option<Arc<SharedWindow>> {
-        self.get(slot)?.places().cloned()
+        self.get(slot)?.charged_window().cloned()
     }
 
     /// Registers the subscription with each full shared window that is all that stops a consumer.
     pub(crate) fn wait_for_shared_windows(&mut self, subscription: &Arc<Subscription>) {
-        if self.line.is_some() {
+        if self.succession.is_some() {
             // Only the active consumer gets messages, so only its window matters.
             let active = self.active();
             let active = active.and_then(|slot| self.get(slot));
-            let freed = active.and_then(|consumer| consumer.wait_for_shared(subscription));
-            self.wakes.add_window(freed);
+            let released =
+                active.and_then(|consumer| consumer.wait_for_shared_window(subscription));
+            self.wakes.add_window(released);
         } else if self.ranking.is_none() {
             // With a ranking, `choose` has parked and registered them already.
             for consumer in self.slots.iter().flatten() {
-                let freed = consumer.wait_for_shared(subscription);
-                self.wakes.add_window(freed);
+                let released = consumer.wait_for_shared_window(subscription);
+                self.wakes.add_window(released);
             }
         }
     }

@@ -13,14 +13,14 @@ use crate::{
 
 thread_local! {
     /// How often [`ConsumerState::own_room`] was computed.
-    pub(crate) static LOOKS: Cell<u64> = const { Cell::new(0) };
+    pub(crate) static COMPARISONS: Cell<u64> = const { Cell::new(0) };
 }
 
 const MANY: usize = 10_000;
 
 /// Attaches many consumers, publishes, has all messages acknowledged, detaches all, and checks the
 /// cost.
-fn looks_at_many(options: SubscriptionOptions, shared: impl Fn(usize) -> ConsumerOptions) {
+fn check_cost_of_many(options: SubscriptionOptions, shared: impl Fn(usize) -> ConsumerOptions) {
     let log_options = LogOptions {
         manual: true,
         disk_free_bytes_min: 0,
@@ -31,7 +31,7 @@ fn looks_at_many(options: SubscriptionOptions, shared: impl Fn(usize) -> Consume
     let broker = Broker::open(log, recovery, BrokerOptions::default(), clock).unwrap();
     let topic = broker.topic_or_create("t", TopicOptions::default).unwrap();
     let subscription = topic.subscription_or_create("s", || options).unwrap();
-    LOOKS.set(0);
+    COMPARISONS.set(0);
     let attach = |number| {
         let consumer = subscription.attach(shared(number)).unwrap();
         consumer.set_window(1);
@@ -71,39 +71,39 @@ fn looks_at_many(options: SubscriptionOptions, shared: impl Fn(usize) -> Consume
     drop(consumers);
     assert_eq!(count, MANY as u64);
     // 10,000 consumers and messages: comparing all consumers for each message would be 10^8 looks.
-    let looks = LOOKS.get();
-    assert!(looks < 100 * MANY as u64, "{looks} looks");
+    let comparisons = COMPARISONS.get();
+    assert!(comparisons < 100 * MANY as u64, "{comparisons} looks");
 }
 
 #[test]
-fn ten_thousand_consumers_are_not_looked_at_for_each_message() {
+fn ten_thousand_consumers_are_not_compared_for_each_message() {
     let plain = |_| ConsumerOptions::default();
-    looks_at_many(SubscriptionOptions::default(), plain);
+    check_cost_of_many(SubscriptionOptions::default(), plain);
     let fill_first = SubscriptionOptions {
         dispatch: crate::Dispatch::FillFirst,
         ..SubscriptionOptions::default()
     };
-    looks_at_many(fill_first, plain);
+    check_cost_of_many(fill_first, plain);
     let single = SubscriptionOptions {
         single_active: true,
         active_yields: true,
         ..SubscriptionOptions::default()
     };
-    looks_at_many(single, |number| ConsumerOptions {
+    check_cost_of_many(single, |number| ConsumerOptions {
         priority: i32::try_from(number % 3).unwrap_or_default(),
         ..ConsumerOptions::default()
     });
 }
 
 #[test]
-fn nor_when_they_share_a_window_that_is_full() {
+fn nor_when_they_share_a_full_window() {
     let one = SharedWindow::new(7);
-    looks_at_many(SubscriptionOptions::default(), |_| ConsumerOptions {
+    check_cost_of_many(SubscriptionOptions::default(), |_| ConsumerOptions {
         shared_window: Some(one.clone()),
         ..ConsumerOptions::default()
     });
     let each: Vec<_> = (0..MANY).map(|_| SharedWindow::new(1)).collect();
-    looks_at_many(SubscriptionOptions::default(), |number| ConsumerOptions {
+    check_cost_of_many(SubscriptionOptions::default(), |number| ConsumerOptions {
         shared_window: each.get(number).cloned(),
         ..ConsumerOptions::default()
     });

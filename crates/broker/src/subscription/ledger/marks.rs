@@ -2,18 +2,18 @@
 //! before and are flagged as redelivered.
 //!
 //! The journal must have the mark before a consumer gets the message, or a kill would hide the
-//! delivery. To avoid an entry per message, the mark in the journal (the *promise*) runs ahead of
-//! delivery, like a sequence that allocates numbers in blocks. Delivery that reaches the promise
-//! renews it, further ahead the faster delivery goes. When delivery pauses, the promise is lowered
-//! to the exact offset.
+//! delivery. To avoid an entry per message, the mark in the journal (the *journal mark*) runs ahead
+//! of delivery, like a sequence that allocates numbers in blocks. Delivery that reaches the journal
+//! mark renews it, further ahead the faster delivery goes. When delivery pauses, the journal mark
+//! is lowered to the exact offset.
 
 use cloverleaf_log::Offset;
 
-/// How many messages the promise runs ahead of delivery: minimum and maximum.
+/// How many messages the journal mark runs ahead of delivery: minimum and maximum.
 const AHEAD_MIN: u64 = 64;
 const AHEAD_MAX: u64 = 1 << 16;
 
-/// A promise that is used up sooner than `SHORT_MS` was too short; one that lasts longer than
+/// A journal mark that is used up sooner than `SHORT_MS` was too short; one that lasts longer than
 /// `LONG_MS` was too long.
 const SHORT_MS: u64 = 100;
 const LONG_MS: u64 = 1_000;
@@ -26,8 +26,8 @@ pub(crate) struct DeliveryMark {
     /// One above the highest offset that was ever delivered.
     delivered_end: Offset,
     /// The mark in the journal: messages below it may have been delivered.
-    promised: Offset,
-    promised_ms: u64,
+    journaled_end: Offset,
+    journaled_ms: u64,
     ahead: u64,
     /// The value of `delivered_end` at the last call of [`DeliveryMark::lower_if_idle`].
     end_at_last_check: Offset,
@@ -40,51 +40,51 @@ impl DeliveryMark {
     }
 
     /// The mark in the journal; 0 if it has none.
-    pub(crate) fn promised(&self) -> Offset {
-        self.promised
+    pub(crate) fn journaled_end(&self) -> Offset {
+        self.journaled_end
     }
 
-    /// Applies a promise that an earlier process wrote. The last one counts.
-    pub(crate) fn restore(&mut self, promised: Offset) {
-        self.promised = promised;
+    /// Applies a journal mark that an earlier process wrote. The last one counts.
+    pub(crate) fn restore(&mut self, journaled_end: Offset) {
+        self.journaled_end = journaled_end;
     }
 
     /// Ends the restore. `end` is above every offset that was ever stored. After a power loss the
-    /// journal's promise may be older than the last deliveries, so every stored message counts as
-    /// delivered. Returns the promise that must be written to the journal, if it changed.
+    /// journal mark may be older than the last deliveries, so every stored message counts as
+    /// delivered. Returns the journal mark if it changed and must be written.
     pub(crate) fn finish_restore(&mut self, end: Offset, lost_power: bool) -> Option<Offset> {
-        let before = self.promised;
-        self.promised = if lost_power { end } else { before.min(end) };
-        (self.redelivered_below, self.delivered_end) = (self.promised, self.promised);
-        (self.promised != before).then_some(self.promised)
+        let before = self.journaled_end;
+        self.journaled_end = if lost_power { end } else { before.min(end) };
+        (self.redelivered_below, self.delivered_end) = (self.journaled_end, self.journaled_end);
+        (self.journaled_end != before).then_some(self.journaled_end)
     }
 
-    /// Messages below `end` are about to be delivered. Returns the promise that must be written to
-    /// the journal first, if it changed.
+    /// Messages below `end` are about to be delivered. Returns the journal mark if it changed and
+    /// must be written first.
     pub(crate) fn raise_to(&mut self, end: Offset, now_ms: u64) -> Option<Offset> {
         self.delivered_end = self.delivered_end.max(end);
-        if end <= self.promised {
+        if end <= self.journaled_end {
             return None;
         }
-        let lasted_ms = now_ms.saturating_sub(self.promised_ms);
+        let lasted_ms = now_ms.saturating_sub(self.journaled_ms);
         self.ahead = match lasted_ms {
             0..SHORT_MS => (self.ahead * 2).min(AHEAD_MAX),
             LONG_MS.. => self.ahead / 2,
             _ => self.ahead,
         };
         self.ahead = self.ahead.max(AHEAD_MIN);
-        self.promised_ms = now_ms;
-        self.promised = end.saturating_add(self.ahead);
-        Some(self.promised)
+        self.journaled_ms = now_ms;
+        self.journaled_end = end.saturating_add(self.ahead);
+        Some(self.journaled_end)
     }
 
-    /// Lowers the promise to the exact offset, because delivery pauses. Returns it if it must be
-    /// written to the journal.
+    /// Lowers the journal mark to the exact offset, because delivery pauses. Returns it if it
+    /// changed and must be written.
     pub(crate) fn lower_to_exact(&mut self) -> Option<Offset> {
         self.ahead = 0;
-        let differs = self.promised != self.delivered_end;
-        self.promised = self.delivered_end;
-        differs.then_some(self.promised)
+        let differs = self.journaled_end != self.delivered_end;
+        self.journaled_end = self.delivered_end;
+        differs.then_some(self.journaled_end)
     }
 
     /// Does [`DeliveryMark::lower_to_exact`] if nothing was delivered since the last call. Call it
@@ -97,9 +97,9 @@ impl DeliveryMark {
         self.lower_to_exact()
     }
 
-    /// Whether the promise is above the exact offset.
+    /// Whether the journal mark is above the exact offset.
     pub(crate) fn is_ahead(&self) -> bool {
-        self.promised != self.delivered_end
+        self.journaled_end != self.delivered_end
     }
 }
 
@@ -108,12 +108,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_promise_is_always_ahead_and_seldom_renewed() {
+    fn the_journal_mark_is_always_ahead_and_seldom_renewed() {
         let mut mark = DeliveryMark::default();
         let (mut written, mut renewals) = (0, 0);
         for offset in 0..100_000 {
-            if let Some(promise) = mark.raise_to(offset + 1, offset / 100) {
-                (written, renewals) = (promise, renewals + 1);
+            if let Some(mark_to_write) = mark.raise_to(offset + 1, offset / 100) {
+                (written, renewals) = (mark_to_write, renewals + 1);
             }
             assert!(written > offset);
         }
@@ -126,16 +126,16 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_consumer_has_a_short_promise() {
+    fn a_slow_consumer_has_a_mark_shortly_ahead() {
         let mut mark = DeliveryMark::default();
         for offset in 0..10_000u64 {
-            let promise = mark.raise_to(offset + 1, offset * 100);
-            assert!(promise.unwrap_or_default() <= offset + 1 + AHEAD_MIN);
+            let mark_to_write = mark.raise_to(offset + 1, offset * 100);
+            assert!(mark_to_write.unwrap_or_default() <= offset + 1 + AHEAD_MIN);
         }
     }
 
     #[test]
-    fn a_restart_believes_the_last_promise_but_nothing_behind_the_end() {
+    fn a_restart_uses_the_last_journal_mark_up_to_the_end() {
         let mut mark = DeliveryMark::default();
         mark.restore(300);
         mark.restore(200);

@@ -126,12 +126,12 @@ impl Ledger {
     }
 
     /// Applies a delivery mark that an earlier process wrote. The last one counts.
-    pub(crate) fn restore_mark(&mut self, partition: u32, promised: Offset) {
+    pub(crate) fn restore_mark(&mut self, partition: u32, journaled_end: Offset) {
         if partition < PARTITIONS_MAX {
             self.grow(partition as usize + 1);
         }
         if let Some(mark) = self.marks.get_mut(partition as usize) {
-            mark.restore(promised);
+            mark.restore(journaled_end);
         }
     }
 

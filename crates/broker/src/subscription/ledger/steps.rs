@@ -87,8 +87,12 @@ pub(super) fn step() -> impl Strategy<Value = LedgerStep> {
             .prop_map(|(consumer, pick)| LedgerStep::Reject { consumer, pick }),
         6 => (consumer.clone(), pick, 1u32..200, 0usize..7).prop_map(
             |(consumer, pick, count, action)| {
-                let all = [RangeAction::Ack, RangeAction::Nack, RangeAction::Reject, RangeAction::Undeliver];
-                let action = all[action.saturating_sub(3)];
+                let action = match action.saturating_sub(3) {
+                    0 => RangeAction::Ack,
+                    1 => RangeAction::Nack,
+                    2 => RangeAction::Reject,
+                    _ => RangeAction::Undeliver,
+                };
                 LedgerStep::Range { consumer, pick, count, action }
             }
         ),
