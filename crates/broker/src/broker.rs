@@ -13,10 +13,10 @@ use crate::clock::Clock;
 use crate::committed::CommittedOffsets;
 pub use crate::errors::{CatalogError, OpenError};
 use crate::housekeeping::Housekeeping;
-use crate::housekeeping::inflater::{Inflater, Served};
-use crate::housekeeping::schedule::Scheduled;
+use crate::housekeeping::inflater::{BackgroundThreads, Inflater};
+use crate::housekeeping::schedule::ScheduledCounts;
 use crate::housekeeping::upkeep::Upkeep;
-use crate::housekeeping::work::Work;
+use crate::housekeeping::work::HousekeepingWork;
 use crate::journal::entries::{Entry, TopicDefinition};
 use crate::journal::orphans::check_journal;
 use crate::journal::protocol_values::{Identity, ProtocolValues};
@@ -42,34 +42,34 @@ pub struct Broker {
     pub(crate) housekeeping: Arc<Mutex<Housekeeping>>,
 }
 
-type Listener = Box<dyn Fn() + Send + Sync>;
+type ChangeListener = Box<dyn Fn() + Send + Sync>;
 
 /// The state that topics, subscriptions and the housekeeping thread share.
 pub(crate) struct Shared {
     pub(crate) log: Log,
     pub(crate) options: BrokerOptions,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) work: Work,
+    pub(crate) work: HousekeepingWork,
     pub(crate) room: Arc<Room>,
     /// Held while a definition changes and while a snapshot of all definitions is made.
     pub(crate) definitions: Mutex<()>,
     pub(crate) committed: CommittedOffsets,
     pub(crate) kept: ProtocolValues,
-    pub(crate) scheduled: Scheduled,
+    pub(crate) scheduled: ScheduledCounts,
     pub(crate) inflater: Inflater,
     /// Whether the threads "inflater" and "upkeep" run.
-    pub(crate) served: Served,
+    pub(crate) has_background_threads: BackgroundThreads,
     pub(crate) upkeep: Upkeep,
     pub(crate) identity: OnceLock<Identity>,
     /// The memory in which consumers' holds are recorded.
-    pub(crate) lanes: OnceLock<Arc<LaneMemory>>,
+    pub(crate) hold_memory: OnceLock<Arc<LaneMemory>>,
     last_topic_number: AtomicU32,
-    topics: RwLock<Topics>,
+    topics: RwLock<TopicCatalog>,
     closed: AtomicBool,
     boot_id: String,
     last_subscription_id: AtomicU64,
     generation: AtomicU64,
-    listeners: RwLock<Vec<Listener>>,
+    listeners: RwLock<Vec<ChangeListener>>,
     pub(crate) dead_routers: RwLock<HashMap<Namespace, Arc<DeadRouter>>>,
 }
 
@@ -98,16 +98,16 @@ impl Broker {
             log,
             options,
             clock,
-            work: Work::default(),
+            work: HousekeepingWork::default(),
             definitions: Mutex::new(()),
             committed: CommittedOffsets::default(),
             kept: ProtocolValues::default(),
-            scheduled: Scheduled::default(),
+            scheduled: ScheduledCounts::default(),
             inflater,
-            served: Served::default(),
+            has_background_threads: BackgroundThreads::default(),
             upkeep: Upkeep::default(),
             identity: OnceLock::new(),
-            lanes: OnceLock::new(),
+            hold_memory: OnceLock::new(),
             last_topic_number: AtomicU32::new(0),
             topics: RwLock::default(),
             closed: AtomicBool::new(false),
@@ -125,7 +125,7 @@ impl Broker {
         check_journal(&shared, &mut recovery)?;
         let mut restored = Restored::read(&recovery)?;
         let found = restored.complete(&shared, &recovery)?;
-        restored.take_up(&shared, &recovery)?;
+        restored.install(&shared, &recovery)?;
         if !found.is_empty() {
             shared.write(&found)?;
         }
@@ -277,9 +277,9 @@ impl Shared {
         self.closed.load(Ordering::Acquire)
     }
 
-    pub(crate) fn lanes(&self) -> Arc<LaneMemory> {
+    pub(crate) fn hold_memory(&self) -> Arc<LaneMemory> {
         let own = || LaneMemory::new(LANES_BYTES_MAX);
-        self.lanes.get_or_init(own).clone()
+        self.hold_memory.get_or_init(own).clone()
     }
 
     /// A number that no other topic of this process has.
@@ -289,7 +289,7 @@ impl Shared {
 
     /// Whether a topic or subscription with this name may be created. The caller holds
     /// `definitions`.
-    pub(crate) fn check_new(&self, name: &str) -> Result<(), CatalogError> {
+    pub(crate) fn check_name(&self, name: &str) -> Result<(), CatalogError> {
         if self.is_closed() {
             return Err(CatalogError::Closed);
         }
@@ -350,7 +350,7 @@ impl Shared {
         if let Some(topic) = self.topic(name) {
             return Ok(topic);
         }
-        self.check_new(name.text)?;
+        self.check_name(name.text)?;
         let options = options();
         let partitions = options.partitions;
         if !(1..=PARTITIONS_MAX).contains(&partitions) {
@@ -364,7 +364,7 @@ impl Shared {
             namespace: name.namespace.clone(),
             name: name.text.to_owned(),
             created_ms: self.clock.now_ms(),
-            made: (self.identity().starts, self.next_topic_number()),
+            creation_order: (self.identity().starts, self.next_topic_number()),
             options,
             paused_at: None,
             revision: 0,
@@ -373,7 +373,7 @@ impl Shared {
         self.write(&[Entry::Topic(definition.clone())])?;
         let topic = Topic::open(self, definition)?;
         self.topics.write().insert(&topic);
-        self.changed();
+        self.notify_changed();
         Ok(topic)
     }
 
@@ -383,9 +383,9 @@ impl Shared {
             let Some(topic) = self.topic(name) else {
                 return Ok(false);
             };
-            self.take_out(&topic)?;
+            self.remove_topic(&topic)?;
         }
-        self.changed();
+        self.notify_changed();
         Ok(true)
     }
 
@@ -399,15 +399,15 @@ impl Shared {
             if topic.is_deleted() || !may_go() {
                 return Ok(false);
             }
-            self.take_out(topic)?;
+            self.remove_topic(topic)?;
         }
-        self.changed();
+        self.notify_changed();
         Ok(true)
     }
 
     /// Removes a topic from the catalog. The caller holds `definitions`, so that a snapshot has
     /// either the topic or its deletion.
-    fn take_out(&self, topic: &Arc<Topic>) -> Result<(), CatalogError> {
+    fn remove_topic(&self, topic: &Arc<Topic>) -> Result<(), CatalogError> {
         self.write(&[Entry::TopicDeleted(topic.id())])?;
         self.topics.write().remove(topic);
         self.committed.remove_topic(topic.id());
@@ -464,7 +464,7 @@ impl Shared {
         self.last_subscription_id.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    pub(crate) fn changed(&self) {
+    pub(crate) fn notify_changed(&self) {
         self.generation.fetch_add(1, Ordering::Release);
         for listener in self.listeners.read().iter() {
             listener();
@@ -494,14 +494,14 @@ impl Shared {
 
 /// The catalog of topics.
 #[derive(Default)]
-struct Topics {
+struct TopicCatalog {
     by_name: HashMap<Namespace, HashMap<String, Arc<Topic>>>,
     by_id: HashMap<Uuid, Arc<Topic>>,
     /// The number of partitions of all topics.
     partitions: u64,
 }
 
-impl Topics {
+impl TopicCatalog {
     fn insert(&mut self, topic: &Arc<Topic>) {
         let Name { namespace, text } = topic.full_name();
         let named = self.by_name.entry(namespace.clone()).or_default();

@@ -46,7 +46,7 @@ impl Default for SystemClock {
     fn default() -> Self {
         Self {
             started: Instant::now(),
-            started_us: calendar_us(),
+            started_us: wall_clock_us(),
         }
     }
 }
@@ -58,11 +58,11 @@ impl Clock for SystemClock {
     }
 
     fn unix_us(&self) -> u64 {
-        calendar_us()
+        wall_clock_us()
     }
 }
 
-fn calendar_us() -> u64 {
+fn wall_clock_us() -> u64 {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
     let since_epoch = since_epoch.unwrap_or_default();
     u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX)

@@ -41,7 +41,7 @@ pub struct Committed {
 
 /// A committed offset without its key (group, topic, partition).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Mark {
+pub(crate) struct OffsetCommit {
     pub(crate) offset: Offset,
     pub(crate) leader_epoch: i32,
     pub(crate) metadata: Box<str>,
@@ -49,10 +49,10 @@ pub(crate) struct Mark {
 }
 
 /// A partition of a topic.
-pub(crate) type Place = (Uuid, u32);
+pub(crate) type TopicPartition = (Uuid, u32);
 
 /// One group's offsets, by topic and partition.
-type Offsets = BTreeMap<Place, Mark>;
+type Offsets = BTreeMap<TopicPartition, OffsetCommit>;
 
 type Groups = HashMap<OwnedName, Offsets>;
 
@@ -63,19 +63,19 @@ pub(crate) struct CommittedOffsets {
     groups: Mutex<Groups>,
 }
 
-impl Mark {
-    fn of(committed: Committed) -> (Place, Self) {
+impl OffsetCommit {
+    fn of(committed: Committed) -> (TopicPartition, Self) {
         let place = (committed.topic, committed.partition);
-        let mark = Self {
+        let commit = Self {
             offset: committed.offset,
             leader_epoch: committed.leader_epoch,
             metadata: committed.metadata.into(),
             committed_ms: committed.committed_ms,
         };
-        (place, mark)
+        (place, commit)
     }
 
-    fn committed(&self, group: &str, (topic, partition): Place) -> Committed {
+    fn committed(&self, group: &str, (topic, partition): TopicPartition) -> Committed {
         Committed {
             group: group.to_owned(),
             topic,
@@ -91,11 +91,15 @@ impl Mark {
 impl CommittedOffsets {
     pub(crate) fn set(&self, committed: Committed) {
         let group = Name::from(&committed.group).owned();
-        self.set_all(group, [Mark::of(committed)]);
+        self.set_all(group, [OffsetCommit::of(committed)]);
     }
 
-    pub(crate) fn set_all(&self, group: OwnedName, marks: impl IntoIterator<Item = (Place, Mark)>) {
-        self.groups.lock().entry(group).or_default().extend(marks);
+    pub(crate) fn set_all(
+        &self,
+        group: OwnedName,
+        commits: impl IntoIterator<Item = (TopicPartition, OffsetCommit)>,
+    ) {
+        self.groups.lock().entry(group).or_default().extend(commits);
     }
 
     pub(crate) fn remove_group(&self, group: &OwnedName) -> bool {
@@ -109,7 +113,7 @@ impl CommittedOffsets {
         });
     }
 
-    pub(crate) fn remove(&self, group: &OwnedName, places: &[Place]) {
+    pub(crate) fn remove(&self, group: &OwnedName, places: &[TopicPartition]) {
         forget(&mut self.groups.lock(), group, places);
     }
 
@@ -130,7 +134,7 @@ impl CommittedOffsets {
         groups
             .values()
             .filter_map(|offsets| offsets.get(&place))
-            .map(|mark| mark.offset)
+            .map(|commit| commit.offset)
             .collect()
     }
 
@@ -147,20 +151,20 @@ impl CommittedOffsets {
         let groups = self.groups.lock();
         let mut entries = Vec::new();
         for (group, offsets) in groups.iter() {
-            let all: Vec<(Place, Mark)> = offsets
+            let all: Vec<(TopicPartition, OffsetCommit)> = offsets
                 .iter()
-                .map(|(place, mark)| (*place, mark.clone()))
+                .map(|(place, commit)| (*place, commit.clone()))
                 .collect();
-            entries.extend(all.chunks(SNAPSHOT_OFFSETS).map(|marks| Entry::Offsets {
+            entries.extend(all.chunks(SNAPSHOT_OFFSETS).map(|commits| Entry::Offsets {
                 group: group.clone(),
-                marks: marks.to_vec(),
+                commits: commits.to_vec(),
             }));
         }
         entries
     }
 }
 
-fn forget(groups: &mut Groups, group: &OwnedName, places: &[Place]) {
+fn forget(groups: &mut Groups, group: &OwnedName, places: &[TopicPartition]) {
     let Some(offsets) = groups.get_mut(group) else {
         return;
     };
@@ -204,7 +208,7 @@ impl Broker {
         namespace: &Namespace,
         offsets: Vec<Committed>,
     ) -> Result<(), CatalogError> {
-        let mut by_group: Vec<(OwnedName, Vec<(Place, Mark)>)> = Vec::new();
+        let mut by_group: Vec<(OwnedName, Vec<(TopicPartition, OffsetCommit)>)> = Vec::new();
         for committed in offsets {
             // Usually all offsets are of one group.
             if by_group
@@ -213,18 +217,18 @@ impl Broker {
             {
                 by_group.push((namespace.name(&committed.group).owned(), Vec::new()));
             }
-            if let Some((_, marks)) = by_group.last_mut() {
-                marks.push(Mark::of(committed));
+            if let Some((_, commits)) = by_group.last_mut() {
+                commits.push(OffsetCommit::of(committed));
             }
         }
         let shared = &self.shared;
         // Checked under the lock: a deleted topic leaves the catalog before its offsets are
         // removed.
         let known = |_: &_| {
-            for (_, marks) in &mut by_group {
+            for (_, commits) in &mut by_group {
                 // Usually consecutive offsets are of one topic.
                 let (mut asked, mut is_known) = (None, false);
-                marks.retain(|((topic, _), _)| {
+                commits.retain(|((topic, _), _)| {
                     if asked != Some(*topic) {
                         asked = Some(*topic);
                         is_known = shared.topic_by_id(*topic).is_some();
@@ -232,14 +236,14 @@ impl Broker {
                     is_known
                 });
             }
-            by_group.retain(|(_, marks)| !marks.is_empty());
-            let entry = |(group, marks)| Entry::Offsets { group, marks };
+            by_group.retain(|(_, commits)| !commits.is_empty());
+            let entry = |(group, commits)| Entry::Offsets { group, commits };
             by_group.into_iter().map(entry).collect()
         };
         shared.change_offsets(known, |groups, entries| {
             for entry in entries {
-                if let Entry::Offsets { group, marks } = entry {
-                    groups.entry(group).or_default().extend(marks);
+                if let Entry::Offsets { group, commits } = entry {
+                    groups.entry(group).or_default().extend(commits);
                 }
             }
         })
@@ -252,7 +256,9 @@ impl Broker {
         let Some(offsets) = groups.get(&group.owned()) else {
             return Vec::new();
         };
-        let committed = |(place, mark): (&Place, &Mark)| mark.committed(group.text, *place);
+        let committed = |(place, commit): (&TopicPartition, &OffsetCommit)| {
+            commit.committed(group.text, *place)
+        };
         offsets.iter().map(committed).collect()
     }
 
@@ -261,7 +267,9 @@ impl Broker {
         let group = group.into().owned();
         let groups = self.shared.committed.groups.lock();
         let offsets = groups.get(&group).into_iter().flatten();
-        offsets.map(|(place, mark)| (*place, mark.offset)).collect()
+        offsets
+            .map(|(place, commit)| (*place, commit.offset))
+            .collect()
     }
 
     /// The committed offset of a group for one partition.
@@ -274,8 +282,8 @@ impl Broker {
         let group = group.into();
         let groups = self.shared.committed.groups.lock();
         let place = (topic, partition);
-        let mark = groups.get(&group.owned())?.get(&place)?;
-        Some(mark.committed(group.text, place))
+        let commit = groups.get(&group.owned())?.get(&place)?;
+        Some(commit.committed(group.text, place))
     }
 
     /// Whether any group has committed offsets in a topic.
@@ -310,8 +318,9 @@ impl Broker {
     ) -> Result<(), CatalogError> {
         let group = &group.into().owned();
         let entries = |groups: &Groups| {
-            let has = |place: &&Place| groups.get(group).is_some_and(|g| g.contains_key(*place));
-            let places: Vec<Place> = partitions.iter().filter(has).copied().collect();
+            let has =
+                |place: &&TopicPartition| groups.get(group).is_some_and(|g| g.contains_key(*place));
+            let places: Vec<TopicPartition> = partitions.iter().filter(has).copied().collect();
             let group = group.clone();
             if places.is_empty() {
                 Vec::new()

@@ -217,15 +217,15 @@ impl Realm {
 
     /// The topics that the principal may see, without hidden ones, sorted by name.
     pub fn topics(&self) -> Vec<Arc<Topic>> {
-        self.seen(self.broker.topics())
+        self.visible(self.broker.topics())
     }
 
     /// The topics that the principal may see, including hidden ones, in no particular order.
     pub fn all_topics(&self) -> Vec<Arc<Topic>> {
-        self.seen(self.broker.all_topics())
+        self.visible(self.broker.all_topics())
     }
 
-    fn seen(&self, mut topics: Vec<Arc<Topic>>) -> Vec<Arc<Topic>> {
+    fn visible(&self, mut topics: Vec<Arc<Topic>>) -> Vec<Arc<Topic>> {
         topics.retain(|topic| {
             let name = topic.full_name();
             *name.namespace == self.namespace && self.may_topic(Operation::Describe, name.text)

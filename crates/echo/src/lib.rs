@@ -29,7 +29,7 @@ pub struct Session {
     /// The number of frames in `output`.
     unanswered: u64,
     /// No further input is read.
-    is_over: bool,
+    is_closing: bool,
     failure: Option<String>,
 }
 
@@ -40,7 +40,7 @@ impl Session {
             meter: Meter::new(probe),
             output: Vec::new(),
             unanswered: 0,
-            is_over: false,
+            is_closing: false,
             failure: None,
         }
     }
@@ -56,11 +56,11 @@ fn frame_bytes(input: &[u8]) -> usize {
 impl cloverleaf_session::Session for Session {
     fn wants_input(&self) -> bool {
         // Backpressure: no input is read while the client does not read its answers.
-        !self.is_over && self.output.is_empty()
+        !self.is_closing && self.output.is_empty()
     }
 
     fn is_ended(&self) -> bool {
-        self.is_over && self.output.is_empty()
+        self.is_closing && self.output.is_empty()
     }
 
     fn take_failure(&mut self) -> Option<String> {
@@ -75,7 +75,7 @@ impl cloverleaf_session::Session for Session {
             let bytes = frame_bytes(rest);
             if bytes > HEAD_BYTES + BODY_BYTES_MAX {
                 self.failure = Some("it sent a frame that is too large".to_owned());
-                self.is_over = true;
+                self.is_closing = true;
                 break;
             }
             let Some(frame) = rest.get(..bytes) else {
@@ -91,11 +91,11 @@ impl cloverleaf_session::Session for Session {
     }
 
     fn end_of_input(&mut self, _rest: &[u8], _now: Now) {
-        self.is_over = true;
+        self.is_closing = true;
     }
 
     fn drain(&mut self) {
-        self.is_over = true;
+        self.is_closing = true;
     }
 
     fn poll(&mut self, _cx: &mut Context<'_>, _now: Now, out: &mut Output) {
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_frames_come_back_and_half_a_one_is_waited_for() {
+    fn whole_frames_come_back_and_a_partial_one_waits() {
         let mut session = session();
         let input = b"\0\0\0\x02ab\0\0\0\0\0\0\0\x05cd";
         let received = session.receive(Input::Lent(input), NOW);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_is_too_large_ends_it_behind_what_was_whole() {
+    fn a_frame_that_is_too_large_ends_the_session_after_the_whole_ones() {
         let mut session = session();
         session.receive(Input::Lent(b"\0\0\0\0\0\x10\0\x01"), NOW);
         assert!(!session.is_ended());

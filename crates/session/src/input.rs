@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lent_is_not_taken() {
+    fn a_lent_buffer_is_not_taken() {
         let bytes = [7; 70_000];
         let mut input = Input::Lent(&bytes);
         assert_eq!(input.take(0..70_000), None);

@@ -100,14 +100,14 @@ impl Piece {
 pub struct Output {
     /// Bytes created for this connection.
     pub bytes: Vec<u8>,
-    shared: Vec<Shared>,
+    shared: Vec<SharedPiece>,
     shared_bytes: usize,
     has_files: bool,
 }
 
 /// A shared piece and its position: before the byte at index `at` of [`Output::bytes`].
 #[derive(Debug)]
-struct Shared {
+struct SharedPiece {
     at: usize,
     piece: Piece,
 }
@@ -128,7 +128,7 @@ impl Output {
         if !piece.is_empty() {
             self.shared_bytes += piece.len();
             let at = self.bytes.len();
-            self.shared.push(Shared { at, piece });
+            self.shared.push(SharedPiece { at, piece });
         }
     }
 
@@ -137,7 +137,7 @@ impl Output {
         let at = self.bytes.len();
         self.bytes.append(&mut other.bytes);
         self.shared
-            .extend(other.shared.drain(..).map(|shared| Shared {
+            .extend(other.shared.drain(..).map(|shared| SharedPiece {
                 at: at + shared.at,
                 piece: shared.piece,
             }));
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_appended_comes_behind() {
+    fn appended_output_follows() {
         let (mut out, mut other) = (Output::default(), Output::default());
         out.bytes.extend_from_slice(b"ab");
         out.share(Bytes::from_static(b"c"));
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_written_is_kept_and_shared_bytes_stay_shared() {
+    fn unwritten_output_is_queued_and_shared_bytes_stay_shared() {
         let shared = Bytes::from_static(b"shared");
         for skip_bytes in 0..=11 {
             let (mut out, mut queue) = (Output::default(), VecDeque::new());

@@ -49,7 +49,7 @@ impl Subscription {
         let is_recorded = options.connection > 0;
         let slot = state.consumers.attach(options, outbox.clone());
         if is_recorded {
-            let holds = Box::new(HoldHistory::new(self.shared.lanes()));
+            let holds = Box::new(HoldHistory::new(self.shared.hold_memory()));
             let record = |consumer: &mut ConsumerState| consumer.holds = Some(holds);
             state.consumers.change(slot, record);
         }

@@ -398,7 +398,7 @@ impl Broker {
     /// called before consumers attach; otherwise the broker creates a memory of its own.
     pub fn record_holds_in(&self, memory: Arc<LaneMemory>) {
         // A second call has no effect: holds are recorded in the first memory already.
-        let _ = self.shared.lanes.set(memory);
+        let _ = self.shared.hold_memory.set(memory);
     }
 
     /// Forgets holds that ended before `before_us`.

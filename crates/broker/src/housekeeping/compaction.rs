@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cloverleaf_log::{CompactionOptions, CompactionStatus, LogError};
 
 use crate::broker::Shared;
-use crate::committed::Place;
+use crate::committed::TopicPartition;
 use crate::options::Compaction;
 use crate::topic::Topic;
 use crate::topic::partition::{Partition, WeakPartition};
@@ -16,9 +16,9 @@ use crate::topic::partition::{Partition, WeakPartition};
 #[derive(Debug)]
 pub(crate) struct Compactor {
     /// The partition whose pass is unfinished: it continues first.
-    begun: Option<WeakPartition>,
+    unfinished: Option<WeakPartition>,
     /// The last partition that this round has checked, in order of topic id and partition number.
-    after: Option<Place>,
+    after: Option<TopicPartition>,
     /// A pass of this round stopped before its partition was clean.
     is_unfinished: bool,
     /// See [`CompactionOptions::work_bytes_max`].
@@ -28,7 +28,7 @@ pub(crate) struct Compactor {
 impl Default for Compactor {
     fn default() -> Self {
         Self {
-            begun: None,
+            unfinished: None,
             after: None,
             is_unfinished: false,
             work_bytes_max: CompactionOptions::default().work_bytes_max,
@@ -46,7 +46,7 @@ impl Compactor {
         stop: &Arc<AtomicBool>,
     ) -> bool {
         let mut has_worked = false;
-        if let Some(log) = self.begun.take().and_then(|log| log.upgrade()) {
+        if let Some(log) = self.unfinished.take().and_then(|log| log.upgrade()) {
             has_worked = true;
             let topic = shared.topic_by_id(log.topic());
             match topic.filter(|topic| topic.options().compaction.is_some()) {
@@ -66,7 +66,7 @@ impl Compactor {
                     return false;
                 }
                 let is_late = || has_worked && shared.clock.now_ms() >= until_ms;
-                if self.begun.is_some() || is_late() {
+                if self.unfinished.is_some() || is_late() {
                     return true;
                 }
                 let place = (log.topic(), log.number());
@@ -80,7 +80,7 @@ impl Compactor {
                 }
             }
         }
-        if self.begun.is_some() {
+        if self.unfinished.is_some() {
             return true;
         }
         self.after = None;
@@ -112,7 +112,7 @@ impl Compactor {
             Ok(done) if done.is_done => {
                 tracing::debug!(topic = topic.name(), ?done, "compacted");
             }
-            Ok(done) if done.holds_pass => self.begun = Some(log.downgrade()),
+            Ok(done) if done.holds_pass => self.unfinished = Some(log.downgrade()),
             Ok(_) => self.is_unfinished = true,
             // The topic was deleted, or the broker is shutting down.
             Err(LogError::Closed) => {}
@@ -203,7 +203,7 @@ mod tests {
         };
         let mut run = || {
             let goes_on = compactor.run(&broker.shared, 0, &Arc::default());
-            (goes_on, compactor.begun.is_some())
+            (goes_on, compactor.unfinished.is_some())
         };
         let before = segments(&broker, "a");
         assert_eq!(run(), (true, true));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_is_given_up_with_the_compaction_of_its_topic() {
+    fn a_pass_is_abandoned_when_its_topic_is_no_longer_compacted() {
         let (_log, broker) = broker();
         let mut compactor = Compactor {
             work_bytes_max: 1,
@@ -235,12 +235,12 @@ mod tests {
                 .unwrap();
         }
         assert!(!compactor.run(&broker.shared, 0, &stop));
-        assert!(compactor.begun.is_none());
+        assert!(compactor.unfinished.is_none());
         broker.close();
     }
 
     #[test]
-    fn what_is_new_is_due_at_the_latest_after_its_lag() {
+    fn new_records_are_due_at_the_latest_after_the_maximum_lag() {
         let (_log, broker) = broker();
         let is_due_at = |now_ms, max_lag_ms| {
             let compaction = Compaction {
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_it_must_be_new_or_a_tombstone_be_due() {
+    fn half_of_the_bytes_must_be_new_or_a_tombstone_be_due() {
         check(0, 0, None, false);
         check(0, 1, None, true);
         check(10, 9, None, false);

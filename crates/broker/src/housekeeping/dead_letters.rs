@@ -11,7 +11,7 @@ use cloverleaf_log::{AppendError, BatchBuilder, Durability, Record};
 use crate::broker::Shared;
 use crate::housekeeping::MOVING_MS;
 use crate::housekeeping::lookup::{Fetched, Lookup, LookupError, LookupReads};
-use crate::housekeeping::moving::Moving;
+use crate::housekeeping::moving::MovingPublishes;
 use crate::message::{DeadReason, MessageId, headers};
 use crate::namespace::Name;
 use crate::options::{Retention, TopicOptions};
@@ -26,13 +26,13 @@ const LETTERS_MAX: usize = 4096;
 const BATCH_BYTES: usize = 512 << 10;
 
 /// A dead message.
-struct Dead {
+struct PendingDeadLetter {
     subscription: Arc<Subscription>,
     id: MessageId,
     reason: DeadReason,
     attempts: u16,
     /// The batch that contained it was too large, so it gets a batch of its own.
-    alone: bool,
+    needs_own_batch: bool,
     /// After a failure: no retry before this time, in milliseconds since the epoch.
     retry_ms: u64,
     /// The pause after the next failure, in milliseconds.
@@ -50,9 +50,9 @@ const LETTERS_PER_TICK: usize = 1024;
 /// Why a dead letter is not written now.
 enum LetterError {
     /// The message is being read from the disk.
-    Coming,
+    Reading,
     /// The message, its topic or the dead-letter topic is gone: no dead letter is needed.
-    Needless,
+    NotNeeded,
     /// It will be tried again.
     Later(String),
     /// It can never be written.
@@ -60,24 +60,24 @@ enum LetterError {
 }
 
 /// A batch of dead letters to one topic.
-struct Letters {
+struct LetterBatch {
     to: Arc<Topic>,
     builder: BatchBuilder,
-    dead: Vec<Dead>,
+    dead: Vec<PendingDeadLetter>,
 }
 
 /// Dead letters to write, and those being written.
 pub(crate) struct DeadLetters {
-    waiting: VecDeque<Dead>,
+    waiting: VecDeque<PendingDeadLetter>,
     /// Dead letters whose messages are being read from the disk, and later ones of the same
     /// subscription. The end of a read resumes them, not a timer.
-    coming: VecDeque<Dead>,
-    /// The subscriptions with letters in `coming`. Further ones of the same subscription join them
+    reading: VecDeque<PendingDeadLetter>,
+    /// The subscriptions with letters in `reading`. Further ones of the same subscription join them
     /// without a read, which keeps their order.
-    coming_of: HashSet<u64>,
+    reading_of: HashSet<u64>,
     reads: LookupReads,
     waker: Waker,
-    moving: Moving<Vec<Dead>>,
+    moving: MovingPublishes<Vec<PendingDeadLetter>>,
     /// The number of dead letters in `moving`.
     moving_count: usize,
 }
@@ -87,25 +87,25 @@ impl DeadLetters {
     pub(crate) fn new(waker: Waker) -> Self {
         Self {
             waiting: VecDeque::new(),
-            coming: VecDeque::new(),
-            coming_of: HashSet::new(),
+            reading: VecDeque::new(),
+            reading_of: HashSet::new(),
             reads: LookupReads::default(),
             waker,
-            moving: Moving::default(),
+            moving: MovingPublishes::default(),
             moving_count: 0,
         }
     }
 
     /// Takes over the messages that died since the last call.
-    pub(crate) fn take_up(&mut self, shared: &Arc<Shared>) {
+    pub(crate) fn collect_dead(&mut self, shared: &Arc<Shared>) {
         for subscription in shared.work.take_dead() {
             for died in subscription.take_died() {
-                self.waiting.push_back(Dead {
+                self.waiting.push_back(PendingDeadLetter {
                     subscription: subscription.clone(),
                     id: died.id,
                     reason: died.reason,
                     attempts: died.attempts,
-                    alone: false,
+                    needs_own_batch: false,
                     retry_ms: 0,
                     pause_ms: PAUSE_MS_MIN,
                     fetched: Fetched::default(),
@@ -135,7 +135,7 @@ impl DeadLetters {
     pub(crate) fn take_moved(&mut self, now_ms: u64) -> bool {
         let mut failed = Vec::new();
         let mut done = 0;
-        let written = |dead: &Vec<Dead>| letters_moved(dead, true);
+        let written = |dead: &Vec<PendingDeadLetter>| letters_moved(dead, true);
         let moving = self.moving.advance(written, |dead, result| {
             done += dead.len();
             match result {
@@ -153,11 +153,11 @@ impl DeadLetters {
 
     fn write_some(&mut self, shared: &Arc<Shared>, now_ms: u64) {
         if self.reads.take_arrived() {
-            self.coming.append(&mut self.waiting);
-            std::mem::swap(&mut self.coming, &mut self.waiting);
-            self.coming_of.clear();
+            self.reading.append(&mut self.waiting);
+            std::mem::swap(&mut self.reading, &mut self.waiting);
+            self.reading_of.clear();
         }
-        let mut open: Vec<Letters> = Vec::new();
+        let mut open: Vec<LetterBatch> = Vec::new();
         let mut lookup = self.reads.lookup(&self.waker);
         let room = LETTERS_MAX.saturating_sub(self.moving_count);
         for _ in 0..self.waiting.len().min(LETTERS_PER_TICK).min(room) {
@@ -169,26 +169,26 @@ impl DeadLetters {
                 continue;
             }
             let of = dead.subscription.id();
-            if self.coming_of.contains(&of) {
-                self.coming.push_back(dead);
+            if self.reading_of.contains(&of) {
+                self.reading.push_back(dead);
                 continue;
             }
             match add_letter(shared, &mut lookup, &mut open, &mut dead) {
                 Ok(at) => {
-                    let is_last = dead.alone || open[at].builder.len() >= BATCH_BYTES;
+                    let is_last = dead.needs_own_batch || open[at].builder.len() >= BATCH_BYTES;
                     open[at].dead.push(dead);
                     if is_last {
                         let letters = open.swap_remove(at);
                         self.publish(letters, now_ms);
                     }
                 }
-                Err(LetterError::Coming) => {
-                    self.coming_of.insert(of);
-                    self.coming.push_back(dead);
+                Err(LetterError::Reading) => {
+                    self.reading_of.insert(of);
+                    self.reading.push_back(dead);
                 }
-                Err(LetterError::Needless) => letters_written(&[dead]),
+                Err(LetterError::NotNeeded) => letters_written(&[dead]),
                 Err(LetterError::Later(reason)) => self.wait_all(vec![dead], now_ms, &reason),
-                Err(LetterError::Never(reason)) => give_up(&dead, &reason),
+                Err(LetterError::Never(reason)) => drop_letter(&dead, &reason),
             }
         }
         for letters in open {
@@ -196,8 +196,8 @@ impl DeadLetters {
         }
     }
 
-    fn publish(&mut self, letters: Letters, now_ms: u64) {
-        let Letters { to, builder, dead } = letters;
+    fn publish(&mut self, letters: LetterBatch, now_ms: u64) {
+        let LetterBatch { to, builder, dead } = letters;
         if dead.is_empty() {
             return;
         }
@@ -207,10 +207,10 @@ impl DeadLetters {
                 self.moving.push(published, dead);
             }
             Err(PublishError::Log(error @ AppendError::TooLarge { .. })) => match &dead[..] {
-                [dead] => give_up(dead, &error.to_string()),
+                [dead] => drop_letter(dead, &error.to_string()),
                 _ => {
                     for mut dead in dead.into_iter().rev() {
-                        dead.alone = true;
+                        dead.needs_own_batch = true;
                         self.waiting.push_front(dead);
                     }
                 }
@@ -219,7 +219,7 @@ impl DeadLetters {
         }
     }
 
-    fn wait_all(&mut self, all: Vec<Dead>, now_ms: u64, reason: &str) {
+    fn wait_all(&mut self, all: Vec<PendingDeadLetter>, now_ms: u64, reason: &str) {
         if let Some(dead) = all.first() {
             tracing::warn!(subscription = ?dead.subscription, id = ?dead.id, %reason,
                 letters = all.len(), wait_ms = dead.pause_ms, "cannot write dead letters yet");
@@ -232,14 +232,14 @@ impl DeadLetters {
     }
 }
 
-fn give_up(dead: &Dead, reason: &str) {
+fn drop_letter(dead: &PendingDeadLetter, reason: &str) {
     tracing::error!(subscription = ?dead.subscription, id = ?dead.id, %reason,
         "a dead letter can never be written: the message is dropped");
     letters_written(std::slice::from_ref(dead));
 }
 
 /// Notifies the subscriptions that these dead letters are written, or not needed.
-fn letters_written(all: &[Dead]) {
+fn letters_written(all: &[PendingDeadLetter]) {
     for (subscription, ids) in by_subscription(all) {
         subscription.letters_written(&ids);
     }
@@ -247,13 +247,15 @@ fn letters_written(all: &[Dead]) {
 
 /// Notifies the subscriptions that these dead letters are written and survive `kill -9` or, with
 /// `has_moved` false, that their write failed.
-fn letters_moved(all: &[Dead], has_moved: bool) {
+fn letters_moved(all: &[PendingDeadLetter], has_moved: bool) {
     for (subscription, ids) in by_subscription(all) {
         subscription.note_moved(&ids, has_moved);
     }
 }
 
-fn by_subscription(all: &[Dead]) -> impl Iterator<Item = (&Arc<Subscription>, Vec<MessageId>)> {
+fn by_subscription(
+    all: &[PendingDeadLetter],
+) -> impl Iterator<Item = (&Arc<Subscription>, Vec<MessageId>)> {
     let chunks = all.chunk_by(|a, b| Arc::ptr_eq(&a.subscription, &b.subscription));
     chunks.filter_map(|dead| {
         let ids = dead.iter().map(|dead| dead.id).collect();
@@ -265,24 +267,24 @@ fn by_subscription(all: &[Dead]) -> impl Iterator<Item = (&Arc<Subscription>, Ve
 fn add_letter(
     shared: &Arc<Shared>,
     lookup: &mut Lookup,
-    open: &mut Vec<Letters>,
-    dead: &mut Dead,
+    open: &mut Vec<LetterBatch>,
+    dead: &mut PendingDeadLetter,
 ) -> Result<usize, LetterError> {
     let to = dead.subscription.options().dead_letter.as_ref();
-    let to = to.ok_or(LetterError::Needless)?;
+    let to = to.ok_or(LetterError::NotNeeded)?;
     let source = dead.subscription.topic();
     let source = source.filter(|topic| !topic.is_deleted());
-    let source = source.ok_or(LetterError::Needless)?;
+    let source = source.ok_or(LetterError::NotNeeded)?;
     let to = source.full_name().namespace.name(to);
     let at = match open
         .iter()
-        .position(|l| l.to.full_name() == to && !dead.alone)
+        .position(|l| l.to.full_name() == to && !dead.needs_own_batch)
     {
         Some(at) => at,
         None => {
             let to = destination(shared, to)?;
             let now_ms = i64::try_from(shared.clock.now_ms()).unwrap_or(i64::MAX);
-            open.push(Letters {
+            open.push(LetterBatch {
                 to,
                 builder: BatchBuilder::with_capacity(512, now_ms),
                 dead: Vec::new(),
@@ -299,8 +301,8 @@ fn add_letter(
     match written {
         Ok(Some(())) => Ok(at),
         // Retention has removed the message meanwhile.
-        Ok(None) => Err(LetterError::Needless),
-        Err(LookupError::Slow) => Err(LetterError::Coming),
+        Ok(None) => Err(LetterError::NotNeeded),
+        Err(LookupError::Slow) => Err(LetterError::Reading),
         Err(LookupError::Read(error)) => Err(LetterError::Later(error.to_string())),
         Err(LookupError::Batch(error)) => Err(LetterError::Never(error.to_string())),
     }
@@ -321,7 +323,12 @@ fn destination(shared: &Arc<Shared>, name: Name<'_>) -> Result<Arc<Topic>, Lette
         .map_err(|error| LetterError::Later(error.to_string()))
 }
 
-fn write_letter(builder: &mut BatchBuilder, source: &Topic, dead: &Dead, record: &Record<'_>) {
+fn write_letter(
+    builder: &mut BatchBuilder,
+    source: &Topic,
+    dead: &PendingDeadLetter,
+    record: &Record<'_>,
+) {
     let attempts = dead.attempts.to_string();
     let origin = format!("{}/{}", dead.id.partition, dead.id.offset);
     let mut all: Vec<(&[u8], Option<&[u8]>)> = record.headers.clone().collect();

@@ -11,25 +11,25 @@ use uuid::Uuid;
 /// A batch of at most this many bytes when inflated is inflated on the caller's thread: that takes
 /// a few milliseconds at most. It is tried with batches whose compressed size is at most a quarter
 /// of this.
-pub(crate) const AT_ONCE_BYTES_MAX: usize = 1 << 20;
+pub(crate) const QUICK_BYTES_MAX: usize = 1 << 20;
 
 /// Identifies a batch: topic, partition and base offset.
 pub(crate) type BatchName = (Uuid, u32, Offset);
 
-type Job = Box<dyn FnOnce() + Send>;
+type InflateJob = Box<dyn FnOnce() + Send>;
 
 /// Inflates batches and caches some, because the subscriptions of a topic need the same ones.
 pub(crate) struct Inflater {
     batch_bytes_max: usize,
     cache_bytes_max: usize,
-    cache: Mutex<Cache>,
-    jobs: Mutex<Jobs>,
+    cache: Mutex<InflatedCache>,
+    jobs: Mutex<InflateJobs>,
     changed: Condvar,
     unreadable: AtomicU64,
 }
 
 #[derive(Default)]
-struct Cache {
+struct InflatedCache {
     batches: HashMap<BatchName, Batch>,
     /// Oldest first.
     order: VecDeque<BatchName>,
@@ -37,8 +37,8 @@ struct Cache {
 }
 
 #[derive(Default)]
-struct Jobs {
-    waiting: VecDeque<Job>,
+struct InflateJobs {
+    waiting: VecDeque<InflateJob>,
     closed: bool,
 }
 
@@ -66,17 +66,17 @@ impl Inflater {
 
     /// The inflated batch, if it is cached or quickly done. `None`: call [`Self::inflate`] on a
     /// thread that may take long.
-    pub(crate) fn at_once(&self, name: BatchName, batch: &Batch) -> Option<Batch> {
+    pub(crate) fn inflate_if_quick(&self, name: BatchName, batch: &Batch) -> Option<Batch> {
         if let Some(known) = self.cache.lock().batches.get(&name) {
             return Some(known.clone());
         }
-        if batch.bytes().len() > AT_ONCE_BYTES_MAX / 4 {
+        if batch.bytes().len() > QUICK_BYTES_MAX / 4 {
             return None;
         }
-        let bytes_max = self.batch_bytes_max.min(AT_ONCE_BYTES_MAX);
+        let bytes_max = self.batch_bytes_max.min(QUICK_BYTES_MAX);
         match batch.inflate(bytes_max) {
             Err(InflateError::TooLarge { .. }) if bytes_max < self.batch_bytes_max => None,
-            outcome => Some(self.keep(name, batch, outcome)),
+            outcome => Some(self.remember(name, batch, outcome)),
         }
     }
 
@@ -86,10 +86,15 @@ impl Inflater {
         if let Some(known) = self.cache.lock().batches.get(&name) {
             return known.clone();
         }
-        self.keep(name, batch, batch.inflate(self.batch_bytes_max))
+        self.remember(name, batch, batch.inflate(self.batch_bytes_max))
     }
 
-    fn keep(&self, name: BatchName, batch: &Batch, outcome: Result<Batch, InflateError>) -> Batch {
+    fn remember(
+        &self,
+        name: BatchName,
+        batch: &Batch,
+        outcome: Result<Batch, InflateError>,
+    ) -> Batch {
         let inflated = outcome.unwrap_or_else(|error| {
             let (topic, partition, offset) = name;
             let messages = batch.count();
@@ -117,7 +122,7 @@ impl Inflater {
     }
 
     /// Queues a job that inflates a batch. Each reader of a subscription queues at most one.
-    pub(crate) fn queue(&self, job: Job) {
+    pub(crate) fn queue(&self, job: InflateJob) {
         let mut jobs = self.jobs.lock();
         if !jobs.closed {
             jobs.waiting.push_back(job);
@@ -164,11 +169,11 @@ impl Inflater {
 /// Whether the threads "inflater" and "upkeep" run. If not, the housekeeping thread does their work
 /// in its ticks.
 #[derive(Debug, Default)]
-pub(crate) struct Served(AtomicBool);
+pub(crate) struct BackgroundThreads(AtomicBool);
 
-impl Served {
-    pub(crate) fn set(&self, served: bool) {
-        self.0.store(served, Ordering::Release);
+impl BackgroundThreads {
+    pub(crate) fn set(&self, has_background_threads: bool) {
+        self.0.store(has_background_threads, Ordering::Release);
     }
 
     pub(crate) fn get(&self) -> bool {
@@ -195,7 +200,7 @@ mod tests {
         let inflater = Inflater::new(1 << 20, 10_000);
         let batch = compressed(4_000);
         for offset in 0..50 {
-            let inflated = inflater.at_once((Uuid::nil(), 0, offset), &batch);
+            let inflated = inflater.inflate_if_quick((Uuid::nil(), 0, offset), &batch);
             assert!(!inflated.unwrap().is_compressed());
         }
         let cache = inflater.cache.lock();
@@ -205,11 +210,11 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_long_is_not_done_at_once() {
+    fn a_large_batch_is_not_inflated_at_once() {
         let inflater = Inflater::new(8 << 20, 10_000);
         let (large, bomb) = (compressed(4 << 20), compressed(16 << 20));
         let name = (Uuid::nil(), 0, 0);
-        assert!(inflater.at_once(name, &large).is_none());
+        assert!(inflater.inflate_if_quick(name, &large).is_none());
         assert_eq!(inflater.inflate(name, &large).count(), 1);
         assert_eq!(inflater.unreadable(), 0);
         assert_eq!(inflater.inflate(name, &bomb).count(), 0);

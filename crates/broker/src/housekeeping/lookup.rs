@@ -10,13 +10,10 @@ use std::task::Waker;
 
 use cloverleaf_log::{Batch, BatchError, ColdRead, Offset, Read, ReadError, Record, RecordCursor};
 use parking_lot::Mutex;
-use uuid::Uuid;
 
+use crate::committed::TopicPartition;
 use crate::message::MessageId;
 use crate::topic::Topic;
-
-/// A partition: topic and number.
-type Place = (Uuid, u32);
 
 /// Upper limit of partitions with a read under way.
 const READS_MAX: usize = 8;
@@ -42,15 +39,15 @@ pub enum LookupError {
 /// Reads of messages from the disk, at most one per partition at a time.
 #[derive(Clone, Debug, Default)]
 pub struct LookupReads {
-    under_way: Arc<Mutex<HashSet<Place>>>,
+    under_way: Arc<Mutex<HashSet<TopicPartition>>>,
     has_arrived: Arc<AtomicBool>,
 }
 
 /// The result of the read for one message, once it has finished.
 #[derive(Debug, Default)]
-pub struct Fetched(Option<Arc<Mutex<Option<Outcome>>>>);
+pub struct Fetched(Option<Arc<Mutex<Option<ReadOutcome>>>>);
 
-type Outcome = Result<Vec<Batch>, ReadError>;
+type ReadOutcome = Result<Vec<Batch>, ReadError>;
 
 impl LookupReads {
     /// A lookup for a thread that does other work meanwhile and is woken by `waker`.
@@ -68,7 +65,7 @@ impl LookupReads {
         self.has_arrived.swap(false, Ordering::AcqRel)
     }
 
-    fn start(&self, place: Place, read: ColdRead, fetched: &mut Fetched, waker: &Waker) {
+    fn start(&self, place: TopicPartition, read: ColdRead, fetched: &mut Fetched, waker: &Waker) {
         let mut under_way = self.under_way.lock();
         if under_way.len() >= READS_MAX || !under_way.insert(place) {
             return;
@@ -92,7 +89,7 @@ pub struct Lookup {
     /// Where reads from the disk are started; `None`: they are not.
     reads: Option<(LookupReads, Waker)>,
     /// The topic and partition of `batches`.
-    place: Option<Place>,
+    place: Option<TopicPartition>,
     batches: Vec<Batch>,
     /// Base offset of a batch, a byte position in it, and the next offset: no record before the
     /// position has that offset or a higher one.
@@ -137,7 +134,9 @@ impl Lookup {
             let inflater = &topic.shared().inflater;
             *batch = match self.reads {
                 Some(_) => inflater.inflate(name, batch),
-                None => inflater.at_once(name, batch).ok_or(LookupError::Slow)?,
+                None => inflater
+                    .inflate_if_quick(name, batch)
+                    .ok_or(LookupError::Slow)?,
             };
         }
         let base = batch.base_offset();

@@ -18,7 +18,7 @@ use std::task::Waker;
 
 use crate::broker::Shared;
 use crate::housekeeping::dead_letters::DeadLetters;
-use crate::housekeeping::schedule::{Kick, Schedule};
+use crate::housekeeping::schedule::{HousekeepingWaker, Schedule};
 use crate::journal::entries::Entry;
 
 /// Milliseconds until the next check while moved messages wait for their write or sync.
@@ -42,7 +42,9 @@ pub(crate) struct Housekeeping {
 impl Housekeeping {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         Self {
-            dead_letters: DeadLetters::new(Waker::from(Arc::new(Kick(shared.clone())))),
+            dead_letters: DeadLetters::new(Waker::from(Arc::new(HousekeepingWaker(
+                shared.clone(),
+            )))),
             schedule: Schedule::new(&shared),
             shared,
             next_progress_ms: 0,
@@ -69,17 +71,17 @@ impl Housekeeping {
                 topic.delete_if_unused(&subscription);
             }
         }
-        self.dead_letters.take_up(&self.shared);
+        self.dead_letters.collect_dead(&self.shared);
         let letters_ms = self.dead_letters.advance(&self.shared, now_ms);
         let moving = self.schedule.advance(&self.shared);
         if now_ms >= self.next_journal_ms {
-            self.look_after_journal(now_ms);
+            self.maintain_journal(now_ms);
         }
         if now_ms >= self.next_progress_ms && !self.needs_snapshot {
             self.write_progress(now_ms);
         }
         let mut until_ms = self.next_journal_ms;
-        if !self.shared.served.get() {
+        if !self.shared.has_background_threads.get() {
             self.shared.inflater.run_queued();
             until_ms = until_ms.min(self.shared.upkeep.tick(&self.shared, now_ms));
         }
@@ -95,7 +97,7 @@ impl Housekeeping {
     }
 
     /// Replaces the journal by a snapshot if it is full or has failed.
-    fn look_after_journal(&mut self, now_ms: u64) {
+    fn maintain_journal(&mut self, now_ms: u64) {
         self.next_journal_ms = now_ms + JOURNAL_INTERVAL_MS;
         // Called for its side effect: it reports a reader thread that hangs, which cannot report
         // itself.
@@ -124,7 +126,7 @@ impl Housekeeping {
         if let Err(error) = self.shared.write(&entries) {
             tracing::warn!(%error, "cannot write progress; a snapshot of the state will have it");
             self.needs_snapshot = true;
-            self.look_after_journal(now_ms);
+            self.maintain_journal(now_ms);
         } else if self.shared.log.journal().should_snapshot() {
             self.next_journal_ms = self.next_journal_ms.min(now_ms);
         }

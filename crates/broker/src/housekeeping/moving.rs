@@ -10,18 +10,18 @@ use crate::topic::published::{PublishError, Published};
 
 /// Publishes under way, each with a value for the caller.
 #[derive(Debug)]
-pub(crate) struct Moving<T> {
-    under_way: Vec<UnderWay<T>>,
+pub(crate) struct MovingPublishes<T> {
+    under_way: Vec<MovingPublish<T>>,
 }
 
 #[derive(Debug)]
-struct UnderWay<T> {
+struct MovingPublish<T> {
     published: Published,
     then: T,
     is_written: bool,
 }
 
-impl<T> Default for Moving<T> {
+impl<T> Default for MovingPublishes<T> {
     fn default() -> Self {
         Self {
             under_way: Vec::new(),
@@ -29,9 +29,9 @@ impl<T> Default for Moving<T> {
     }
 }
 
-impl<T> Moving<T> {
+impl<T> MovingPublishes<T> {
     pub(crate) fn push(&mut self, published: Published, then: T) {
-        self.under_way.push(UnderWay {
+        self.under_way.push(MovingPublish {
             published,
             then,
             is_written: false,
@@ -47,16 +47,16 @@ impl<T> Moving<T> {
     ) -> bool {
         // The caller polls by the clock, so no waker is needed.
         let mut context = Context::from_waker(Waker::noop());
-        for mut one in std::mem::take(&mut self.under_way) {
-            if let Poll::Ready(result) = Pin::new(&mut one.published).poll(&mut context) {
-                done(one.then, result);
+        for mut publish in std::mem::take(&mut self.under_way) {
+            if let Poll::Ready(result) = Pin::new(&mut publish.published).poll(&mut context) {
+                done(publish.then, result);
                 continue;
             }
-            if !one.is_written && one.published.is_written() {
-                one.is_written = true;
-                written(&one.then);
+            if !publish.is_written && publish.published.is_written() {
+                publish.is_written = true;
+                written(&publish.then);
             }
-            self.under_way.push(one);
+            self.under_way.push(publish);
         }
         !self.under_way.is_empty()
     }

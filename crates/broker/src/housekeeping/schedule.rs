@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use crate::broker::Shared;
 use crate::consumer::{Consumer, Settlement};
-use crate::housekeeping::moving::Moving;
+use crate::housekeeping::moving::MovingPublishes;
 use crate::message::{Delivery, MessageId, headers};
 use crate::options::{ConsumerOptions, Retention, SubscriptionOptions, TopicOptions};
 use crate::subscription::Subscription;
@@ -36,9 +36,9 @@ const RETRY_MS: u64 = 1_000;
 /// The number of delayed messages per destination topic. The schedule's subscription counts each
 /// message when it first scans it, so a restart counts them again.
 #[derive(Default)]
-pub(crate) struct Scheduled(Mutex<HashMap<Uuid, u64>>);
+pub(crate) struct ScheduledCounts(Mutex<HashMap<Uuid, u64>>);
 
-impl Scheduled {
+impl ScheduledCounts {
     pub(crate) fn count(&self, topic: Uuid) -> u64 {
         self.0.lock().get(&topic).copied().unwrap_or(0)
     }
@@ -140,14 +140,14 @@ fn open(shared: &Arc<Shared>) -> Result<(Arc<Topic>, Arc<Subscription>), Publish
 pub(crate) struct Schedule {
     consumer: Option<Consumer>,
     deliveries: Vec<Delivery>,
-    moving: Moving<(MessageId, Option<Uuid>)>,
+    moving: MovingPublishes<(MessageId, Option<Uuid>)>,
     waker: Waker,
 }
 
 /// Wakes the housekeeping thread.
-pub(crate) struct Kick(pub(crate) Arc<Shared>);
+pub(crate) struct HousekeepingWaker(pub(crate) Arc<Shared>);
 
-impl Wake for Kick {
+impl Wake for HousekeepingWaker {
     fn wake(self: Arc<Self>) {
         self.0.work.kick();
     }
@@ -158,8 +158,8 @@ impl Schedule {
         Self {
             consumer: None,
             deliveries: Vec::new(),
-            moving: Moving::default(),
-            waker: Waker::from(Arc::new(Kick(shared.clone()))),
+            moving: MovingPublishes::default(),
+            waker: Waker::from(Arc::new(HousekeepingWaker(shared.clone()))),
         }
     }
 

@@ -41,14 +41,14 @@ impl Broker {
             };
             start("inflater", |shared| shared.inflater.run());
             start("upkeep", |shared| shared.upkeep.run(shared));
-            self.shared.served.set(all_run);
-            self.keep_house();
+            self.shared.has_background_threads.set(all_run);
+            self.run_housekeeping_loop();
             self.shared.inflater.close();
             self.shared.upkeep.close();
         });
     }
 
-    fn keep_house(&self) {
+    fn run_housekeeping_loop(&self) {
         let shared = Arc::downgrade(&self.shared);
         self.shared.clock.on_move(Box::new(move || {
             if let Some(shared) = shared.upgrade() {

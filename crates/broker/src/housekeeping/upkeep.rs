@@ -12,7 +12,7 @@ use crate::housekeeping::compaction::Compactor;
 /// The schedule of retention and compaction, and control of the thread that does them.
 #[derive(Debug, Default)]
 pub(crate) struct Upkeep {
-    plan: Mutex<Plan>,
+    schedule: Mutex<UpkeepSchedule>,
     sleep: Mutex<()>,
     closing: Condvar,
     /// Also stops a compaction that is under way.
@@ -20,7 +20,7 @@ pub(crate) struct Upkeep {
 }
 
 #[derive(Debug, Default)]
-struct Plan {
+struct UpkeepSchedule {
     next_retention_ms: u64,
     next_compaction_ms: u64,
     compactor: Compactor,
@@ -29,23 +29,23 @@ struct Plan {
 impl Upkeep {
     /// Does what is due. Returns when to call again, in milliseconds since the epoch.
     pub(crate) fn tick(&self, shared: &Arc<Shared>, now_ms: u64) -> u64 {
-        let mut plan = self.plan.lock();
-        if now_ms >= plan.next_retention_ms {
+        let mut schedule = self.schedule.lock();
+        if now_ms >= schedule.next_retention_ms {
             crate::housekeeping::retention::run(shared, now_ms);
-            plan.next_retention_ms = now_ms + shared.options.retention_interval_ms;
+            schedule.next_retention_ms = now_ms + shared.options.retention_interval_ms;
         }
-        if now_ms >= plan.next_compaction_ms {
+        if now_ms >= schedule.next_compaction_ms {
             // Compaction pauses when retention is due.
-            let until_ms = plan.next_retention_ms;
-            let goes_on = plan.compactor.run(shared, until_ms, &self.closed);
+            let until_ms = schedule.next_retention_ms;
+            let goes_on = schedule.compactor.run(shared, until_ms, &self.closed);
             let pause_ms = if goes_on {
                 0
             } else {
                 shared.options.compaction_interval_ms
             };
-            plan.next_compaction_ms = now_ms + pause_ms;
+            schedule.next_compaction_ms = now_ms + pause_ms;
         }
-        plan.next_retention_ms.min(plan.next_compaction_ms)
+        schedule.next_retention_ms.min(schedule.next_compaction_ms)
     }
 
     /// Does what is due until [`Self::close`], on a thread of its own.
@@ -68,6 +68,6 @@ impl Upkeep {
             self.closed.store(true, Ordering::Release);
             self.closing.notify_all();
         }
-        drop(self.plan.lock());
+        drop(self.schedule.lock());
     }
 }

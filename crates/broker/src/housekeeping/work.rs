@@ -10,13 +10,13 @@ use crate::subscription::Subscription;
 
 /// The queues. Their mutex is held for a push only, and no other lock is taken under it.
 #[derive(Default)]
-pub(crate) struct Work {
-    lists: Mutex<Lists>,
+pub(crate) struct HousekeepingWork {
+    queues: Mutex<WorkQueues>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Lists {
+struct WorkQueues {
     /// Subscriptions with progress that is only in memory.
     dirty: Vec<Arc<Subscription>>,
     /// Subscriptions with messages whose dead letters must be written.
@@ -31,75 +31,75 @@ struct Lists {
     sleeps_until_ms: u64,
 }
 
-impl Work {
+impl HousekeepingWork {
     pub(crate) fn dirty(&self, subscription: Arc<Subscription>) {
-        let mut lists = self.lists.lock();
-        lists.dirty.push(subscription);
+        let mut queues = self.queues.lock();
+        queues.dirty.push(subscription);
         // Wake the thread for the first one only: it then works every few milliseconds.
-        if lists.dirty.len() == 1 {
-            self.kick_locked(&mut lists);
+        if queues.dirty.len() == 1 {
+            self.kick_locked(&mut queues);
         }
     }
 
     pub(crate) fn dead(&self, subscription: Arc<Subscription>) {
-        let mut lists = self.lists.lock();
-        lists.dead.push(subscription);
-        self.kick_locked(&mut lists);
+        let mut queues = self.queues.lock();
+        queues.dead.push(subscription);
+        self.kick_locked(&mut queues);
     }
 
     pub(crate) fn unused(&self, subscription: Arc<Subscription>) {
-        let mut lists = self.lists.lock();
-        lists.unused.push(subscription);
-        self.kick_locked(&mut lists);
+        let mut queues = self.queues.lock();
+        queues.unused.push(subscription);
+        self.kick_locked(&mut queues);
     }
 
     pub(crate) fn take_unused(&self) -> Vec<Arc<Subscription>> {
-        std::mem::take(&mut self.lists.lock().unused)
+        std::mem::take(&mut self.queues.lock().unused)
     }
 
     pub(crate) fn due(&self, due_ms: u64, subscription: &Arc<Subscription>) {
-        let mut lists = self.lists.lock();
-        lists
+        let mut queues = self.queues.lock();
+        queues
             .due
             .insert((due_ms, subscription.id()), Arc::downgrade(subscription));
-        if due_ms < lists.sleeps_until_ms {
-            self.kick_locked(&mut lists);
+        if due_ms < queues.sleeps_until_ms {
+            self.kick_locked(&mut queues);
         }
     }
 
     pub(crate) fn kick(&self) {
-        self.kick_locked(&mut self.lists.lock());
+        self.kick_locked(&mut self.queues.lock());
     }
 
-    fn kick_locked(&self, lists: &mut Lists) {
-        lists.kicked = true;
+    fn kick_locked(&self, queues: &mut WorkQueues) {
+        queues.kicked = true;
         self.changed.notify_one();
     }
 
     pub(crate) fn take_dirty(&self) -> Vec<Arc<Subscription>> {
-        std::mem::take(&mut self.lists.lock().dirty)
+        std::mem::take(&mut self.queues.lock().dirty)
     }
 
     pub(crate) fn has_dirty(&self) -> bool {
-        !self.lists.lock().dirty.is_empty()
+        !self.queues.lock().dirty.is_empty()
     }
 
     pub(crate) fn take_dead(&self) -> Vec<Arc<Subscription>> {
-        std::mem::take(&mut self.lists.lock().dead)
+        std::mem::take(&mut self.queues.lock().dead)
     }
 
     /// Takes the subscriptions that are due.
     pub(crate) fn take_due(&self, now_ms: u64) -> Vec<Arc<Subscription>> {
-        let mut lists = self.lists.lock();
-        let later = lists.due.split_off(&(now_ms + 1, 0));
-        let due = std::mem::replace(&mut lists.due, later);
+        let mut queues = self.queues.lock();
+        let later = queues.due.split_off(&(now_ms + 1, 0));
+        let due = std::mem::replace(&mut queues.due, later);
         due.into_values()
             .filter_map(|subscription| subscription.upgrade())
             .collect()
     }
 
     pub(crate) fn first_due_ms(&self) -> Option<u64> {
-        self.lists
+        self.queues
             .lock()
             .due
             .first_key_value()
@@ -108,17 +108,17 @@ impl Work {
 
     /// Sleeps until `until_ms`, or until there is new work.
     pub(crate) fn wait(&self, now_ms: u64, until_ms: u64) {
-        let mut lists = self.lists.lock();
+        let mut queues = self.queues.lock();
         // Work that was added since `until_ms` was computed did not wake this thread: check again.
-        let first = lists.due.first_key_value();
+        let first = queues.due.first_key_value();
         let until_ms = first.map_or(until_ms, |((due_ms, _), _)| until_ms.min(*due_ms));
-        if !lists.kicked && until_ms > now_ms {
-            lists.sleeps_until_ms = until_ms;
+        if !queues.kicked && until_ms > now_ms {
+            queues.sleeps_until_ms = until_ms;
             let timeout = Duration::from_millis(until_ms - now_ms);
-            self.changed.wait_for(&mut lists, timeout);
-            lists.sleeps_until_ms = 0;
+            self.changed.wait_for(&mut queues, timeout);
+            queues.sleeps_until_ms = 0;
         }
-        lists.kicked = false;
+        queues.kicked = false;
     }
 }
 
@@ -129,10 +129,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_due_is_seen_by_who_was_about_to_sleep() {
-        let work = Work::default();
+    fn work_added_before_the_sleep_is_done_at_once() {
+        let work = HousekeepingWork::default();
         // The state after a call of `due` between the thread's last check and its sleep.
-        work.lists.lock().due.insert((10, 1), Weak::new());
+        work.queues.lock().due.insert((10, 1), Weak::new());
         let start = Instant::now();
         work.wait(10, 120_010);
         assert!(start.elapsed() < Duration::from_secs(60));

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn several_are_read_as_they_were_written_and_one_alone_as_ever() {
+    fn a_group_decodes_as_written_and_so_does_a_single_entry() {
         assert_eq!(decode(&encode(&several())).unwrap(), several());
         for entry in several() {
             assert_eq!(decode(&entry.encode()).unwrap(), [entry]);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_them_is_none() {
+    fn a_cut_group_is_refused_unless_it_is_cut_between_entries() {
         let whole = encode(&several());
         let ends = several().into_iter().scan(1, |at, entry| {
             *at += 4 + entry.encode().len();

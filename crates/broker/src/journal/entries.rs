@@ -37,7 +37,7 @@ use cloverleaf_log::Offset;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::committed::{Committed, Mark, Place};
+use crate::committed::{Committed, OffsetCommit, TopicPartition};
 use crate::journal::protocol_values::Identity;
 use crate::namespace::{Name, Namespace, OwnedName};
 use crate::options::{SubscriptionOptions, TopicOptions};
@@ -57,8 +57,8 @@ pub(crate) struct TopicDefinition {
     /// The number of the broker's start in which the topic was created, and the topic's number in
     /// that start: later topics compare higher, whatever the clock said. Zeros: created by a
     /// version without this field.
-    #[serde(default)]
-    pub(crate) made: (u64, u32),
+    #[serde(default, rename = "made")]
+    pub(crate) creation_order: (u64, u32),
     pub(crate) options: TopicOptions,
     /// The end of each partition when the topic was paused.
     #[serde(default)]
@@ -115,12 +115,12 @@ pub(crate) enum Entry {
     },
     OffsetsDeleted {
         group: OwnedName,
-        places: Vec<Place>,
+        places: Vec<TopicPartition>,
     },
     Identity(Identity),
     Offsets {
         group: OwnedName,
-        marks: Vec<(Place, Mark)>,
+        commits: Vec<(TopicPartition, OffsetCommit)>,
     },
     Delivered {
         subscription: u64,
@@ -145,7 +145,7 @@ impl Entry {
         let mut out = Vec::new();
         let namespace = self.namespace();
         if !namespace.is_default() {
-            out.push(ELSEWHERE);
+            out.push(IN_NAMESPACE);
             put_text(&mut out, namespace.as_str());
         }
         match self {
@@ -211,7 +211,7 @@ impl Entry {
                 out.extend_from_slice(identity.cluster.as_bytes());
                 out.extend_from_slice(&identity.starts.to_be_bytes());
             }
-            Self::Offsets { group, marks } => put_offsets(&mut out, &group.text, marks),
+            Self::Offsets { group, commits } => put_offsets(&mut out, &group.text, commits),
             Self::Delivered {
                 subscription,
                 partition,
@@ -240,17 +240,17 @@ impl Entry {
 
     /// Reads an entry back.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, EntryError> {
-        let Some((&ELSEWHERE, rest)) = bytes.split_first() else {
+        let Some((&IN_NAMESPACE, rest)) = bytes.split_first() else {
             return Self::decode_in(&Namespace::DEFAULT, bytes);
         };
         let error = |reason: &str| EntryError {
-            kind: ELSEWHERE,
+            kind: IN_NAMESPACE,
             reason: reason.to_owned(),
         };
-        let mut input = Input(rest);
-        let namespace = input.text().ok_or_else(|| error("too short"))?;
+        let mut reader = EntryReader(rest);
+        let namespace = reader.text().ok_or_else(|| error("too short"))?;
         let namespace = Namespace::new(&namespace);
-        let entry = Self::decode_in(&namespace, input.0)?;
+        let entry = Self::decode_in(&namespace, reader.0)?;
         if *entry.namespace() == namespace && !namespace.is_default() {
             Ok(entry)
         } else {
@@ -265,7 +265,7 @@ impl Entry {
             reason: reason.to_owned(),
         };
         let body = bytes.get(1..).unwrap_or_default();
-        let mut input = Input(body);
+        let mut reader = EntryReader(body);
         let short = || error("too short");
         let name = |text: String| OwnedName {
             namespace: namespace.clone(),
@@ -278,12 +278,15 @@ impl Entry {
                     ..definition
                 })
             }),
-            2 => input.uuid().map(Self::TopicDeleted).ok_or_else(short),
+            2 => reader.uuid().map(Self::TopicDeleted).ok_or_else(short),
             3 => read_json(kind, body).map(Self::Subscription),
-            4 => input.u64().map(Self::SubscriptionDeleted).ok_or_else(short),
+            4 => reader
+                .u64()
+                .map(Self::SubscriptionDeleted)
+                .ok_or_else(short),
             5 | 17 => {
-                let id = input.u64().ok_or_else(short)?;
-                let delta = input.delta().ok_or_else(short)?;
+                let id = reader.u64().ok_or_else(short)?;
+                let delta = reader.delta().ok_or_else(short)?;
                 Ok(if kind == 5 {
                     Self::Progress(id, delta)
                 } else {
@@ -301,9 +304,9 @@ impl Entry {
             }
             10 => Ok(Self::Closed),
             8 | 11 => {
-                let topic = input.uuid().ok_or_else(short)?;
-                let partition = input.u32().ok_or_else(short)?;
-                let offset = input.u64().ok_or_else(short)?;
+                let topic = reader.uuid().ok_or_else(short)?;
+                let partition = reader.u32().ok_or_else(short)?;
+                let offset = reader.u64().ok_or_else(short)?;
                 Ok(match kind {
                     8 => Self::Start {
                         topic,
@@ -318,30 +321,30 @@ impl Entry {
                 })
             }
             12 => {
-                let key = input.text().map(name).ok_or_else(short)?;
-                let [is_there] = input.take().ok_or_else(short)?;
-                let value = (is_there != 0).then(|| input.0.to_vec());
+                let key = reader.text().map(name).ok_or_else(short)?;
+                let [has_value] = reader.take().ok_or_else(short)?;
+                let value = (has_value != 0).then(|| reader.0.to_vec());
                 Ok(Self::Kept { key, value })
             }
             13 => {
-                let group = input.text().map(name).ok_or_else(short)?;
-                let places = input.list(20, Input::place).ok_or_else(short)?;
+                let group = reader.text().map(name).ok_or_else(short)?;
+                let places = reader.list(20, EntryReader::place).ok_or_else(short)?;
                 Ok(Self::OffsetsDeleted { group, places })
             }
             14 => {
-                let cluster = input.uuid().ok_or_else(short)?;
-                let starts = input.u64().ok_or_else(short)?;
+                let cluster = reader.uuid().ok_or_else(short)?;
+                let starts = reader.u64().ok_or_else(short)?;
                 Ok(Self::Identity(Identity { cluster, starts }))
             }
             15 => {
-                let group = input.text().map(name).ok_or_else(short)?;
-                let marks = input.list(44, Input::mark).ok_or_else(short)?;
-                Ok(Self::Offsets { group, marks })
+                let group = reader.text().map(name).ok_or_else(short)?;
+                let commits = reader.list(44, EntryReader::commit).ok_or_else(short)?;
+                Ok(Self::Offsets { group, commits })
             }
             16 => Ok(Self::Delivered {
-                subscription: input.u64().ok_or_else(short)?,
-                partition: input.u32().ok_or_else(short)?,
-                end: input.u64().ok_or_else(short)?,
+                subscription: reader.u64().ok_or_else(short)?,
+                partition: reader.u32().ok_or_else(short)?,
+                end: reader.u64().ok_or_else(short)?,
             }),
             _ => Err(error("unknown kind")),
         }
@@ -349,7 +352,7 @@ impl Entry {
 }
 
 /// The kind of an entry in another namespace than the default one.
-const ELSEWHERE: u8 = 19;
+const IN_NAMESPACE: u8 = 19;
 
 fn put_json(out: &mut Vec<u8>, kind: u8, value: &impl Serialize) {
     out.push(kind);
@@ -381,22 +384,22 @@ fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-fn put_partition(out: &mut Vec<u8>, (topic, partition): Place) {
+fn put_partition(out: &mut Vec<u8>, (topic, partition): TopicPartition) {
     out.extend_from_slice(topic.as_bytes());
     out.extend_from_slice(&partition.to_be_bytes());
 }
 
-fn put_offsets(out: &mut Vec<u8>, group: &str, marks: &[(Place, Mark)]) {
-    out.reserve(16 + group.len() + marks.len() * 48);
+fn put_offsets(out: &mut Vec<u8>, group: &str, commits: &[(TopicPartition, OffsetCommit)]) {
+    out.reserve(16 + group.len() + commits.len() * 48);
     out.push(15);
     put_text(out, group);
-    put_count(out, marks.len());
-    for (place, mark) in marks {
+    put_count(out, commits.len());
+    for (place, commit) in commits {
         put_partition(out, *place);
-        out.extend_from_slice(&mark.offset.to_be_bytes());
-        out.extend_from_slice(&mark.leader_epoch.to_be_bytes());
-        out.extend_from_slice(&mark.committed_ms.to_be_bytes());
-        put_text(out, &mark.metadata);
+        out.extend_from_slice(&commit.offset.to_be_bytes());
+        out.extend_from_slice(&commit.leader_epoch.to_be_bytes());
+        out.extend_from_slice(&commit.committed_ms.to_be_bytes());
+        put_text(out, &commit.metadata);
     }
 }
 
@@ -420,9 +423,9 @@ fn put_delta(out: &mut Vec<u8>, delta: &PartitionDelta) {
 }
 
 /// The bytes that are left to read. Every method returns `None` if they are too few.
-struct Input<'a>(&'a [u8]);
+struct EntryReader<'a>(&'a [u8]);
 
-impl Input<'_> {
+impl EntryReader<'_> {
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (head, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
@@ -468,19 +471,19 @@ impl Input<'_> {
         (0..count).map(|_| element(self)).collect()
     }
 
-    fn place(&mut self) -> Option<Place> {
+    fn place(&mut self) -> Option<TopicPartition> {
         Some((self.uuid()?, self.u32()?))
     }
 
-    fn mark(&mut self) -> Option<(Place, Mark)> {
+    fn commit(&mut self) -> Option<(TopicPartition, OffsetCommit)> {
         let place = self.place()?;
-        let mark = Mark {
+        let commit = OffsetCommit {
             offset: self.u64()?,
             leader_epoch: i32::from_be_bytes(self.take()?),
             committed_ms: self.u64()?,
             metadata: self.text()?.into(),
         };
-        Some((place, mark))
+        Some((place, commit))
     }
 
     fn pairs(&mut self) -> Option<Vec<(u64, u64)>> {

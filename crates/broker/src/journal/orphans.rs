@@ -21,7 +21,7 @@ use crate::options::{Retention, TopicOptions};
 
 /// Prefix of a key in the kept values; the folder's id follows. It marks an orphan that a power
 /// loss has left and that is ignored.
-const LEFT_ALONE: &str = "$orphan/";
+const IGNORED_PREFIX: &str = "$orphan/";
 /// How many folders an error names.
 const NAMED_MAX: usize = 4;
 /// Milliseconds within which a broker is not started twice.
@@ -63,7 +63,11 @@ impl Restored {
         }
         self.take_in_orphans(shared, recovery, &mut found)?;
         if self.identity.is_none() && recovery.lost_entries > 0 {
-            let known = self.topics.values().map(|topic| topic.made.0).max();
+            let known = self
+                .topics
+                .values()
+                .map(|topic| topic.creation_order.0)
+                .max();
             let known = known.unwrap_or(0);
             let starts = starts_after_damage(known, recovery, shared.clock.now_ms());
             let cluster = Uuid::new_v4();
@@ -87,7 +91,7 @@ impl Restored {
             let Some(other) = by_name.insert(topic.full_name().owned(), *id) else {
                 continue;
             };
-            let (older, newer) = if self.defined.get(&other) < self.defined.get(id) {
+            let (older, newer) = if self.defined_at.get(&other) < self.defined_at.get(id) {
                 (other, *id)
             } else {
                 (*id, other)
@@ -135,25 +139,29 @@ impl Restored {
         let mut unnamed = Vec::new();
         for folder in &recovery.topics {
             let count = partitions.get(&folder.topic).copied().unwrap_or(0);
-            let said = description_of(folder);
+            let described = description_of(folder);
             if let Some(known) = self.topics.get_mut(&folder.topic) {
-                let newer =
-                    said.filter(|said| recovery.lost_entries > 0 && said.revision > known.revision);
-                if let Some(said) = newer {
+                let newer = described.filter(|described| {
+                    recovery.lost_entries > 0 && described.revision > known.revision
+                });
+                if let Some(described) = newer {
                     let name = &known.name;
                     tracing::error!(name, "its settings were changed last as its folder says");
                     let paused_at = known.paused_at.take();
-                    *known = TopicDefinition { paused_at, ..said };
+                    *known = TopicDefinition {
+                        paused_at,
+                        ..described
+                    };
                     found.push(Entry::Topic(known.clone()));
                 }
                 continue;
             }
-            if self.gone.contains(&folder.topic) || !folder.has_partitions {
+            if self.deleted.contains(&folder.topic) || !folder.has_partitions {
                 continue;
             }
-            match said {
-                Some(said) if said.options.ephemeral => self.delete(folder.topic, found),
-                Some(said) => self.take_in(said, count, found),
+            match described {
+                Some(described) if described.options.ephemeral => self.delete(folder.topic, found),
+                Some(described) => self.take_in(described, count, found),
                 None => unnamed.push((folder.topic, count)),
             }
         }
@@ -161,8 +169,8 @@ impl Restored {
             return Ok(());
         }
         let known = self.kept.all();
-        let key = |id: &Uuid| Name::from(&format!("{LEFT_ALONE}{id}")).owned();
-        let left_alone = |id: &Uuid| {
+        let key = |id: &Uuid| Name::from(&format!("{IGNORED_PREFIX}{id}")).owned();
+        let is_ignored = |id: &Uuid| {
             let key = key(id);
             known.iter().any(|(known, _)| *known == key)
         };
@@ -172,7 +180,7 @@ impl Restored {
         let damaged: Vec<Uuid> = unnamed
             .iter()
             .map(|(id, _)| *id)
-            .filter(|id| !is_explained && !left_alone(id))
+            .filter(|id| !is_explained && !is_ignored(id))
             .collect();
         if !damaged.is_empty() && !shared.options.repair {
             let folders = damaged.iter().take(NAMED_MAX);
@@ -189,7 +197,7 @@ impl Restored {
         }
         for (id, count) in unnamed {
             if shared.options.repair {
-                self.name_anew(id, count, shared.clock.now_ms(), found);
+                self.take_in_unnamed(id, count, shared.clock.now_ms(), found);
                 continue;
             }
             tracing::warn!(
@@ -197,7 +205,7 @@ impl Restored {
                 "a topic folder is in no definition; it is left alone (--repair takes it in)"
             );
             let key = key(&id);
-            if !left_alone(&id) {
+            if !is_ignored(&id) {
                 self.kept.apply(key.clone(), Some(Vec::new()));
                 let value = Some(Vec::new());
                 found.push(Entry::Kept { key, value });
@@ -207,40 +215,40 @@ impl Restored {
     }
 
     /// Restores a topic that its folder describes.
-    fn take_in(&mut self, mut said: TopicDefinition, partitions: u32, found: &mut Vec<Entry>) {
-        said.options.partitions = said.options.partitions.max(partitions);
-        let (id, name) = (said.id, said.name.clone());
-        let is_rival = |topic: &&TopicDefinition| topic.full_name() == said.full_name();
+    fn take_in(&mut self, mut described: TopicDefinition, partitions: u32, found: &mut Vec<Entry>) {
+        described.options.partitions = described.options.partitions.max(partitions);
+        let (id, name) = (described.id, described.name.clone());
+        let is_rival = |topic: &&TopicDefinition| topic.full_name() == described.full_name();
         let rival = self.topics.values().find(is_rival);
-        match rival.map(|rival| (rival.id, rival.made)) {
-            Some((_, made)) if made > said.made => {
+        match rival.map(|rival| (rival.id, rival.creation_order)) {
+            Some((_, creation_order)) if creation_order > described.creation_order => {
                 tracing::error!(topic = %id, name, "deleted before a later one of its name");
                 return self.delete(id, found);
             }
-            Some((rival, made)) if made < said.made => {
+            Some((rival, creation_order)) if creation_order < described.creation_order => {
                 tracing::error!(topic = %rival, name, "deleted before a later one of its name");
                 self.delete(rival, found);
             }
-            Some(_) => said.name = recovered_name(id),
+            Some(_) => described.name = recovered_name(id),
             None => {}
         }
         tracing::error!(
-            topic = %id, name = said.name,
+            topic = %id, name = described.name,
             "the state journal does not know this topic, but its folder does: it is taken in again"
         );
-        self.defined.insert(id, u64::MAX);
-        found.push(Entry::Topic(said.clone()));
-        self.topics.insert(id, said);
+        self.defined_at.insert(id, u64::MAX);
+        found.push(Entry::Topic(described.clone()));
+        self.topics.insert(id, described);
     }
 
     /// Keeps the messages of a folder that does not describe its topic, as a topic with a new name.
-    fn name_anew(&mut self, id: Uuid, partitions: u32, now_ms: u64, found: &mut Vec<Entry>) {
+    fn take_in_unnamed(&mut self, id: Uuid, partitions: u32, now_ms: u64, found: &mut Vec<Entry>) {
         let definition = TopicDefinition {
             id,
             namespace: Namespace::DEFAULT,
             name: recovered_name(id),
             created_ms: now_ms,
-            made: (0, 0),
+            creation_order: (0, 0),
             options: TopicOptions {
                 partitions: partitions.max(1),
                 // Retention deletes nothing before a person has looked at the messages.
@@ -265,13 +273,13 @@ fn recovered_name(id: Uuid) -> String {
 }
 
 fn description_of(folder: &RecoveredTopic) -> Option<TopicDefinition> {
-    let Ok(Entry::Topic(said)) = Entry::decode(folder.description.as_deref()?) else {
+    let Ok(Entry::Topic(described)) = Entry::decode(folder.description.as_deref()?) else {
         return None;
     };
-    let is_sound = said.id == folder.topic
-        && (1..=PARTITIONS_MAX).contains(&said.options.partitions)
-        && !said.name.is_empty();
-    is_sound.then_some(said)
+    let is_sound = described.id == folder.topic
+        && (1..=PARTITIONS_MAX).contains(&described.options.partitions)
+        && !described.name.is_empty();
+    is_sound.then_some(described)
 }
 
 /// An upper bound of the number of starts, when damage may have destroyed the count.

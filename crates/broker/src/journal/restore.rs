@@ -29,7 +29,7 @@ const POWER_LOSS_GAP: u64 = 1 << 24;
 pub(crate) struct Restored {
     pub(crate) topics: BTreeMap<Uuid, TopicDefinition>,
     /// The number of the entry that defined each topic last.
-    pub(crate) defined: HashMap<Uuid, u64>,
+    pub(crate) defined_at: HashMap<Uuid, u64>,
     entries: u64,
     pub(crate) subscriptions: BTreeMap<u64, (SubscriptionDefinition, Ledger, RestoredRetries)>,
     /// By subscription id.
@@ -43,7 +43,7 @@ pub(crate) struct Restored {
     /// The boot in which the last broker ran; `None` if it ended in order.
     pub(crate) interrupted_boot: Option<String>,
     /// Deleted topics, whose folders may be removed.
-    pub(crate) gone: HashSet<Uuid>,
+    pub(crate) deleted: HashSet<Uuid>,
 }
 
 impl Restored {
@@ -61,10 +61,10 @@ impl Restored {
         self.entries += 1;
         match entry {
             // Ignore an entry that was written while its topic was being deleted.
-            Entry::Topic(definition) if self.gone.contains(&definition.id) => {}
-            Entry::Subscription(definition) if self.gone.contains(&definition.topic) => {}
+            Entry::Topic(definition) if self.deleted.contains(&definition.id) => {}
+            Entry::Subscription(definition) if self.deleted.contains(&definition.topic) => {}
             Entry::Topic(definition) => {
-                self.defined.insert(definition.id, self.entries);
+                self.defined_at.insert(definition.id, self.entries);
                 self.topics.insert(definition.id, definition);
             }
             Entry::TopicDeleted(id) => self.forget_topic(id),
@@ -108,7 +108,7 @@ impl Restored {
             Entry::GroupDeleted(group) => {
                 self.committed.remove_group(&group);
             }
-            Entry::Offsets { group, marks } => self.committed.set_all(group, marks),
+            Entry::Offsets { group, commits } => self.committed.set_all(group, commits),
             Entry::OffsetsDeleted { group, places } => self.committed.remove(&group, &places),
             Entry::Kept { key, value } => self.kept.apply(key, value),
             Entry::Identity(identity) => self.identity = Some(identity),
@@ -144,7 +144,7 @@ impl Restored {
         self.committed.remove_topic(id);
         self.subscriptions
             .retain(|_, (definition, _, _)| definition.topic != id);
-        self.gone.insert(id);
+        self.deleted.insert(id);
     }
 
     /// Whether the machine lost power while the broker ran, so that what was not synced may be
@@ -154,7 +154,7 @@ impl Restored {
         boot.is_some_and(|boot| *boot != recovery.boot_id)
     }
 
-    pub(crate) fn take_up(
+    pub(crate) fn install(
         mut self,
         shared: &Arc<Shared>,
         recovery: &Recovery,
@@ -248,7 +248,7 @@ impl Restored {
         if !marks.is_empty() {
             shared.write(&marks)?;
         }
-        remove_folders(shared, &self.gone);
+        remove_folders(shared, &self.deleted);
         for found in &recovery.topics {
             let topic = shared.topic_by_id(found.topic);
             if topic.is_some_and(|it| Some(it.description()) != found.description) {

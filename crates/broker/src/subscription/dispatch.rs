@@ -528,7 +528,12 @@ impl<'a> DispatchRound<'a> {
                 ReaderHead::Batch(batch, position) => return Ok((batch, position)),
                 ReaderHead::Compressed(batch) => {
                     let name = (log.topic(), log.number(), batch.base_offset());
-                    match self.subscription.shared.inflater.at_once(name, &batch) {
+                    match self
+                        .subscription
+                        .shared
+                        .inflater
+                        .inflate_if_quick(name, &batch)
+                    {
                         Some(inflated) => source.inflated(inflated),
                         None => {
                             self.subscription

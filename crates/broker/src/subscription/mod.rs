@@ -267,7 +267,7 @@ impl Subscription {
             self.shared.write(&[Entry::Subscription(definition)])?;
         }
         self.change(|state| state.consumers.set_policy(dispatch));
-        self.shared.changed();
+        self.shared.notify_changed();
         Ok(())
     }
 

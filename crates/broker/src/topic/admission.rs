@@ -3,7 +3,7 @@
 use cloverleaf_log::{BATCH_HEADER_BYTES, Batch};
 
 use crate::broker::Shared;
-use crate::housekeeping::inflater::AT_ONCE_BYTES_MAX;
+use crate::housekeeping::inflater::QUICK_BYTES_MAX;
 use crate::options::TopicOptions;
 use crate::topic::layout::TopicLayout;
 use crate::topic::published::PublishError;
@@ -122,7 +122,7 @@ impl TopicLayout {
                     // The records are inflated only to list the bad ones, so a batch that takes
                     // long is refused without the list.
                     let inflated = batch
-                        .inflate(AT_ONCE_BYTES_MAX)
+                        .inflate(QUICK_BYTES_MAX)
                         .map_err(|_| refusal.clone())?;
                     check_records(&inflated, needs_keys, Some(bounds))?;
                     return Err(refusal);

@@ -171,7 +171,7 @@ impl Topic {
         self.definition_changed(revision);
         self.shared().count_partitions(more);
         drop(definitions);
-        self.shared().changed();
+        self.shared().notify_changed();
         Ok(())
     }
 

@@ -35,7 +35,7 @@ pub struct Topic {
     namespace: Namespace,
     name: String,
     created_ms: u64,
-    made: (u64, u32),
+    creation_order: (u64, u32),
     ephemeral: bool,
     shared: Arc<Shared>,
     pub(crate) layout: RwLock<Arc<TopicLayout>>,
@@ -85,7 +85,7 @@ impl Topic {
             namespace: definition.namespace,
             name: definition.name,
             created_ms: definition.created_ms,
-            made: definition.made,
+            creation_order: definition.creation_order,
             ephemeral: layout.options.ephemeral,
             shared: shared.clone(),
             layout: RwLock::new(layout.clone()),
@@ -216,7 +216,7 @@ impl Topic {
         if let Some(subscription) = self.subscription(name) {
             return Ok(subscription);
         }
-        self.shared.check_new(name)?;
+        self.shared.check_name(name)?;
         let options = options();
         let floors = self.floors_for(options.start);
         let definition = SubscriptionDefinition {
@@ -235,7 +235,7 @@ impl Topic {
         let attempts_max = definition.options.attempts_max;
         let ledger = Ledger::new(&definition.floors, attempts_max);
         let subscription = self.add_subscription(&definition, ledger);
-        self.shared.changed();
+        self.shared.notify_changed();
         Ok(subscription)
     }
 
@@ -349,7 +349,7 @@ impl Topic {
             }
             is_last && self.ephemeral
         };
-        self.shared.changed();
+        self.shared.notify_changed();
         if is_unused {
             let is_unused = || self.subscriptions().is_empty();
             self.shared.delete_topic_if(self, is_unused)?;
@@ -479,7 +479,7 @@ impl Topic {
             namespace: self.namespace.clone(),
             name: self.name.clone(),
             created_ms: self.created_ms,
-            made: self.made,
+            creation_order: self.creation_order,
             options: (*self.options()).clone(),
             paused_at: None,
             revision: self.revision.load(Ordering::Relaxed),

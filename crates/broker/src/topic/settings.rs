@@ -43,7 +43,7 @@ impl Topic {
             .redefine(None, vec![(self.clone(), options)])?;
         drop(definitions);
         if is_changed {
-            self.shared().changed();
+            self.shared().notify_changed();
         }
         Ok(())
     }
@@ -92,7 +92,7 @@ impl Broker {
         let keep = |entry| shared.redefine(Some(entry), options()).map(drop);
         shared.kept.set(key.into().owned(), value, keep)?;
         drop(definitions);
-        shared.changed();
+        shared.notify_changed();
         Ok(())
     }
 }

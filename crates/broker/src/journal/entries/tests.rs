@@ -18,7 +18,7 @@ fn round_trips() {
         namespace: Namespace::DEFAULT,
         name: "orders".to_owned(),
         created_ms: 5,
-        made: (2, 7),
+        creation_order: (2, 7),
         options: TopicOptions::default(),
         paused_at: Some(vec![3, 4]),
         revision: 2,
@@ -79,7 +79,7 @@ fn round_trips() {
         cluster: topic,
         starts: 9,
     }));
-    let mark = Mark {
+    let commit = OffsetCommit {
         offset: 5,
         leader_epoch: -1,
         metadata: "note".into(),
@@ -87,7 +87,7 @@ fn round_trips() {
     };
     check(Entry::Offsets {
         group: Name::from("g").owned(),
-        marks: vec![((topic, 1), mark)],
+        commits: vec![((topic, 1), commit)],
     });
     check(Entry::Delivered {
         subscription: 9,
@@ -97,7 +97,7 @@ fn round_trips() {
 }
 
 #[test]
-fn names_count_in_their_namespace_and_those_of_the_default_one_are_written_as_ever() {
+fn names_keep_their_namespace_and_the_default_one_has_no_wrapper() {
     let group = |namespace: &Namespace| Entry::GroupDeleted(namespace.name("g").owned());
     let default = group(&Namespace::DEFAULT).encode();
     assert_eq!(default, b"\x07g");
