@@ -88,7 +88,7 @@ fn filters_and_dead_letters_work_on_compressed_messages() {
 }
 
 #[test]
-fn what_cannot_be_inflated_is_skipped_and_counted() {
+fn batches_that_cannot_be_inflated_are_skipped_and_counted() {
     let options = BrokerOptions {
         inflated_batch_bytes_max: 4 << 20,
         ..BrokerOptions::default()
@@ -110,7 +110,7 @@ fn what_cannot_be_inflated_is_skipped_and_counted() {
 }
 
 #[test]
-fn a_large_batch_is_inflated_beside() {
+fn a_large_batch_is_inflated_on_another_thread() {
     let world = World::new();
     let subscription = world.subscription("t", "s");
     let consumer = consumer(&subscription, 10);

@@ -38,7 +38,7 @@ fn pairs(expected: &[(&str, bool)]) -> Vec<(String, bool)> {
 }
 
 #[test]
-fn a_retired_consumer_settles_what_it_has_and_gets_nothing() {
+fn a_retired_consumer_settles_its_messages_and_gets_no_more() {
     let world = World::new();
     let subscription = world.subscription("t", "s");
     let first = consumer(&subscription, 10);
@@ -77,7 +77,7 @@ fn a_retired_consumer_settles_what_it_has_and_gets_nothing() {
 }
 
 #[test]
-fn what_a_clients_session_has_not_sent_goes_to_the_next_as_if_it_were_new() {
+fn messages_not_sent_to_the_client_go_to_the_next_consumer_as_new() {
     let world = World::new();
     let options = SubscriptionOptions {
         single_active: true,
@@ -107,7 +107,7 @@ fn what_a_clients_session_has_not_sent_goes_to_the_next_as_if_it_were_new() {
 }
 
 #[test]
-fn who_retires_makes_room_for_others() {
+fn a_retired_consumer_leaves_its_role_to_others() {
     let world = World::new();
     let alone = || ConsumerOptions {
         exclusive: true,
@@ -141,7 +141,7 @@ fn who_retires_makes_room_for_others() {
 }
 
 #[test]
-fn a_puller_takes_one_message_at_a_time_and_hinders_nobody() {
+fn a_puller_takes_one_message_at_a_time_and_blocks_no_consumer() {
     let world = World::new();
     let subscription = world.subscription("t", "s");
     let pull = puller(&subscription);
@@ -182,7 +182,7 @@ fn a_puller_takes_one_message_at_a_time_and_hinders_nobody() {
 }
 
 #[test]
-fn pulling_takes_the_highest_partition_and_skips_what_expired() {
+fn pulling_skips_expired_messages() {
     let world = World::new();
     let options = SubscriptionOptions {
         message_ttl_ms: Some(1_000),
@@ -286,7 +286,7 @@ fn messages_are_settled_when_an_automatic_consumer_takes_them() {
 }
 
 #[test]
-fn a_consumer_that_is_not_active_may_share_a_window_with_room() {
+fn an_inactive_consumer_may_share_a_window_with_free_slots() {
     let world = World::new();
     let subscription = world.subscription_with(
         "t",
@@ -310,7 +310,7 @@ fn a_consumer_that_is_not_active_may_share_a_window_with_room() {
 /// A consumer that releases a slot does not take it again while others wait. RabbitMQ serves three
 /// queues of a channel with a prefetch of 1 equally.
 #[test]
-fn a_shared_window_goes_round() {
+fn a_shared_window_serves_subscriptions_in_turn() {
     for others_each in [0, 100] {
         let world = World::new();
         let topics = ["a", "b", "c"];
@@ -337,7 +337,7 @@ fn a_shared_window_goes_round() {
                 (*count, came) = (*count + ids.len(), came + ids.len());
                 consumer.ack_many(&ids, |_, _, _| {});
             }
-            assert!(came > 0, "{counts:?}: nobody gets anything");
+            assert!(came > 0, "{counts:?}: no consumer gets a message");
         }
         let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
         assert!(most - least <= 1, "{counts:?}");
@@ -383,7 +383,7 @@ fn a_shared_window_counts_the_consumers_of_all_subscriptions() {
 }
 
 #[test]
-fn ranges_are_settled_together_and_what_is_not_held_is_told() {
+fn ranges_are_settled_together_and_messages_not_in_flight_are_reported() {
     let world = World::new();
     let options = SubscriptionOptions {
         dead_letter: Some("t.dead".to_owned()),

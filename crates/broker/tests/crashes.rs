@@ -11,13 +11,13 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use crate::common::{Got, Random, World, consumer, reached, receive};
+use crate::common::{Random, ReceivedMessage, World, consumer, reached, receive};
 use cloverleaf_broker::{Consumer, MessageRange, Published, SubscriptionOptions};
 use cloverleaf_log::Durability;
 use uuid::Uuid;
 
 /// A publish whose answer is pending.
-struct Waiting {
+struct PendingPublish {
     topic: usize,
     numbers: Vec<u64>,
     class: Durability,
@@ -26,22 +26,22 @@ struct Waiting {
 
 /// The messages that one subscription must deliver.
 #[derive(Default)]
-struct Owed {
+struct OwedMessages {
     /// Message number and the class in which it was answered.
     answered: BTreeMap<u64, Durability>,
     /// Numbers that a consumer has acknowledged.
     acked: BTreeSet<u64>,
 }
 
-struct Run {
+struct CrashRun {
     world: World,
     random: Random,
     topics: Vec<String>,
     /// By topic and subscription name.
-    owed: BTreeMap<(usize, &'static str), Owed>,
+    owed: BTreeMap<(usize, &'static str), OwedMessages>,
     consumers: BTreeMap<(usize, &'static str), Consumer>,
-    held: BTreeMap<(usize, &'static str), Vec<Got>>,
-    waiting: Vec<Waiting>,
+    held: BTreeMap<(usize, &'static str), Vec<ReceivedMessage>>,
+    waiting: Vec<PendingPublish>,
     next_number: u64,
     /// Which topic a number was published to: checks that no message appears from nowhere.
     published: BTreeMap<u64, usize>,
@@ -51,7 +51,7 @@ struct Run {
     handed: BTreeSet<(usize, &'static str, u64)>,
 }
 
-impl Run {
+impl CrashRun {
     fn new(seed: u64) -> Self {
         Self {
             world: World::new(),
@@ -108,7 +108,7 @@ impl Run {
         for number in &numbers {
             self.published.insert(*number, topic);
         }
-        self.waiting.push(Waiting {
+        self.waiting.push(PendingPublish {
             topic,
             numbers,
             class,
@@ -248,7 +248,11 @@ impl Run {
         }
         for topic in self.world.broker.topics() {
             for log in topic.partitions().iter() {
-                assert_eq!(log.written_end(), reached(log), "nobody reaches this end");
+                assert_eq!(
+                    log.written_end(),
+                    reached(log),
+                    "no reader reaches this end"
+                );
             }
         }
         for key in self.owed.keys().copied().collect::<Vec<_>>() {
@@ -316,7 +320,7 @@ impl Run {
     }
 }
 
-fn number_of(got: &Got) -> u64 {
+fn number_of(got: &ReceivedMessage) -> u64 {
     got.body.split(' ').next().unwrap().parse().unwrap()
 }
 
@@ -332,7 +336,7 @@ fn nothing_answered_is_lost() {
         .unwrap_or(0);
     for seed in first..first + seeds {
         let outcome = std::panic::catch_unwind(|| {
-            let mut run = Run::new(seed);
+            let mut run = CrashRun::new(seed);
             for _ in 0..80 {
                 run.step();
             }

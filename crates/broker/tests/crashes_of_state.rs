@@ -17,7 +17,7 @@ const KEYS: [&str; 3] = ["k/0", "k/1", "k/2"];
 
 /// The state that is compared, as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct State {
+struct JournalState {
     retention_ms: Option<u64>,
     partitions: u32,
     /// Messages before this offset of partition 0 were deleted.
@@ -26,16 +26,16 @@ struct State {
     kept: BTreeMap<String, Vec<u8>>,
 }
 
-struct Run {
+struct CrashRun {
     world: World,
     random: Random,
     topic: Uuid,
     /// The state after the last synced change, followed by the state after each later change.
-    history: Vec<State>,
+    history: Vec<JournalState>,
     starts: u64,
 }
 
-impl Run {
+impl CrashRun {
     fn new(seed: u64) -> Self {
         let world = World::new();
         let topic = world.topic("t");
@@ -44,9 +44,9 @@ impl Run {
         topic.set_options(change).unwrap();
         let topic = topic.id();
         world.log.sync_all().unwrap();
-        let first = State {
+        let first = JournalState {
             partitions: 1,
-            ..State::default()
+            ..JournalState::default()
         };
         Self {
             starts: world.broker.starts(),
@@ -57,17 +57,17 @@ impl Run {
         }
     }
 
-    fn now(&self) -> State {
+    fn now(&self) -> JournalState {
         self.history.last().unwrap().clone()
     }
 
-    fn seen(&self) -> State {
+    fn seen(&self) -> JournalState {
         let topic = self.world.broker.topic_by_id(self.topic).unwrap();
         let groups = self.world.broker.groups_with_offsets();
         let offsets = groups
             .iter()
             .flat_map(|group| self.world.broker.committed_offsets(group));
-        State {
+        JournalState {
             retention_ms: topic.options().retention.ms,
             partitions: topic.partition_count(),
             // The deletion itself is not visible, only the missing messages are.
@@ -189,9 +189,9 @@ impl Run {
             assert_eq!(seen, self.now(), "a kill took something back");
             assert_eq!(self.first_message(self.now().deleted), first);
         }
-        let was = |then: &&State| {
+        let was = |then: &&JournalState| {
             let deleted = then.deleted;
-            State {
+            JournalState {
                 deleted,
                 ..seen.clone()
             } == **then
@@ -224,13 +224,13 @@ impl Run {
 }
 
 #[test]
-fn nothing_that_was_promised_is_taken_back() {
+fn no_synced_change_is_lost() {
     let number = |name: &str| std::env::var(name).ok().and_then(|s| s.parse().ok());
     let seeds: u64 = number("CLOVERLEAF_SEEDS").unwrap_or(300);
     let first: u64 = number("CLOVERLEAF_SEED").unwrap_or(0);
     for seed in first..first + seeds {
         let outcome = std::panic::catch_unwind(|| {
-            let mut run = Run::new(seed);
+            let mut run = CrashRun::new(seed);
             for _ in 0..80 {
                 run.step();
             }

@@ -132,7 +132,7 @@ fn a_topic_with_messages_is_named_by_its_folder() {
 }
 
 #[test]
-fn a_lost_change_of_settings_stands_in_the_folder() {
+fn a_lost_change_of_settings_is_restored_from_the_folder() {
     let mut world = World::new();
     let topic = world.topic("orders");
     world.publish("orders", &["a"]);
@@ -355,7 +355,7 @@ pub(crate) fn damage(disk: &SimDisk, random: &mut Random, path: &str, used: usiz
 
 /// The expected state of one topic.
 #[derive(Debug, Clone, Default)]
-struct Known {
+struct KnownTopic {
     name: String,
     retention_ms: Option<u64>,
     published: BTreeSet<u64>,
@@ -363,17 +363,17 @@ struct Known {
     subscribed: bool,
 }
 
-struct Run {
+struct DamageRun {
     world: World,
     random: Random,
-    topics: BTreeMap<Uuid, Known>,
+    topics: BTreeMap<Uuid, KnownTopic>,
     deleted: BTreeSet<Uuid>,
     kept: BTreeMap<String, Vec<u8>>,
     /// The end of the used offsets of each topic.
     ends: BTreeMap<Uuid, u64>,
 }
 
-impl Run {
+impl DamageRun {
     fn new(seed: u64) -> Self {
         Self {
             world: World::new(),
@@ -393,9 +393,9 @@ impl Run {
         match (self.random.below(12), known) {
             (0..3, None) => {
                 let id = self.world.topic(&name).id();
-                let known = Known {
+                let known = KnownTopic {
                     name,
-                    ..Known::default()
+                    ..KnownTopic::default()
                 };
                 self.topics.insert(id, known);
             }
@@ -563,13 +563,13 @@ impl Run {
 }
 
 #[test]
-fn damage_takes_what_it_hit_and_nothing_else() {
+fn damage_costs_only_what_it_hit() {
     let number = |name: &str| std::env::var(name).ok().and_then(|s| s.parse().ok());
     let seeds: u64 = number("CLOVERLEAF_SEEDS").unwrap_or(200);
     let first: u64 = number("CLOVERLEAF_SEED").unwrap_or(0);
     for seed in first..first + seeds {
         let outcome = std::panic::catch_unwind(|| {
-            let mut run = Run::new(seed);
+            let mut run = DamageRun::new(seed);
             let steps = 10 + run.random.below(120);
             (0..steps).for_each(|_| run.step());
             run.finish();

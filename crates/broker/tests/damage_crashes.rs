@@ -107,7 +107,7 @@ fn wreck_definition(disk: &SimDisk, path: &str) {
 }
 
 #[test]
-fn a_crash_while_damage_is_seen_to_takes_nothing_more() {
+fn a_crash_while_damage_is_handled_costs_nothing_more() {
     let prepare = || {
         let world = world_with_topics(false);
         wreck_definition(&world.disk, "state.0");
@@ -125,7 +125,7 @@ fn a_crash_while_damage_is_seen_to_takes_nothing_more() {
 }
 
 #[test]
-fn a_damaged_snapshot_is_made_up_for_by_the_file_before_it() {
+fn a_damaged_snapshot_is_replaced_by_the_file_before_it() {
     for header in [false, true] {
         let prepare = || {
             let world = world_with_topics(true);
@@ -142,7 +142,7 @@ fn a_damaged_snapshot_is_made_up_for_by_the_file_before_it() {
 }
 
 #[test]
-fn a_crash_in_an_orderly_start_takes_nothing() {
+fn a_crash_in_an_orderly_start_loses_nothing() {
     let prepare = || world_with_topics(true);
     crash_everywhere(3, prepare, open_and_settle, |world, _| {
         check_topics(world, true)
@@ -171,7 +171,7 @@ fn a_new_folder_opens_after_a_crash_in_its_first_start() {
 }
 
 #[test]
-fn a_folder_is_told_what_its_topic_is_as_a_whole_or_not_at_all() {
+fn a_topics_description_is_written_whole_or_not_at_all() {
     let prepare = || {
         let world = World::new();
         let topic = world.topic("t");
@@ -231,7 +231,7 @@ pub(crate) fn load(disk: &SimDisk, folder: &Path, name: &str) {
 }
 
 #[test]
-fn a_crash_while_a_folder_is_brought_up_to_date_takes_nothing() {
+fn a_crash_while_a_folder_is_upgraded_loses_nothing() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/folders/format-1");
     let prepare = || {
         let mut world = World::new();

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 /// The answers that a run got before the disk died.
 #[derive(Debug, Default)]
-struct Told {
+struct AnswersGot {
     /// The deletion was answered, so it must survive a kill.
     deleted: bool,
     /// The deletion was synced, so it must survive a power loss.
@@ -90,13 +90,13 @@ enum Between {
     Removal,
 }
 
-fn run(world: &World, old: Uuid, between: Between) -> Told {
-    let mut told = Told::default();
-    told.deleted = world.broker.delete_topic("t").is_ok();
-    told.delete_synced =
-        told.deleted && between != Between::Nothing && world.broker.sync_definitions().is_ok();
-    if !told.deleted {
-        return told;
+fn run(world: &World, old: Uuid, between: Between) -> AnswersGot {
+    let mut answers = AnswersGot::default();
+    answers.deleted = world.broker.delete_topic("t").is_ok();
+    answers.delete_synced =
+        answers.deleted && between != Between::Nothing && world.broker.sync_definitions().is_ok();
+    if !answers.deleted {
+        return answers;
     }
     assert!(world.broker.topic_by_id(old).is_none());
     if between == Between::Removal {
@@ -105,28 +105,28 @@ fn run(world: &World, old: Uuid, between: Between) -> Told {
     if matches!(between, Between::SyncAndSnapshot | Between::Removal) {
         force_snapshot(world);
     }
-    told.new = world
+    answers.new = world
         .broker
         .topic_or_create("t", options)
         .ok()
         .map(|t| t.id());
-    let Some(new) = told.new else {
-        return told;
+    let Some(new) = answers.new else {
+        return answers;
     };
     assert_ne!(new, old);
-    told.new_synced = publish(world, new, "new");
+    answers.new_synced = publish(world, new, "new");
     world.settle();
     force_snapshot(world);
     world.settle();
-    told
+    answers
 }
 
-fn check(world: &World, old: Uuid, told: &Told, power: bool) {
-    let context = format!("{told:?}, power {power}");
+fn check(world: &World, old: Uuid, answers: &AnswersGot, power: bool) {
+    let context = format!("{answers:?}, power {power}");
     let survives = if power {
-        told.delete_synced
+        answers.delete_synced
     } else {
-        told.deleted
+        answers.deleted
     };
     match world.broker.topic_by_id(old) {
         Some(_) => {
@@ -140,10 +140,10 @@ fn check(world: &World, old: Uuid, told: &Told, power: bool) {
                 .is_none_or(|topic| topic.id() != old)
         ),
     }
-    if let Some(new) = told.new.filter(|_| told.new_synced || !power) {
+    if let Some(new) = answers.new.filter(|_| answers.new_synced || !power) {
         let found = world.broker.topic("t").map(|topic| topic.id());
         assert_eq!(found, Some(new), "the new topic is lost: {context}");
-        if told.new_synced {
+        if answers.new_synced {
             assert_eq!(messages(world, new), 3, "{context}");
         }
     }
@@ -151,7 +151,10 @@ fn check(world: &World, old: Uuid, told: &Told, power: bool) {
     world.settle();
     let is_known = world.broker.topic_by_id(old).is_some();
     let is_left = folders(world).contains(&old.to_string());
-    assert!(is_known || !is_left, "its folder stays for ever: {context}");
+    assert!(
+        is_known || !is_left,
+        "its folder is never removed: {context}"
+    );
 }
 
 fn crash_everywhere(between: Between) {
@@ -164,7 +167,7 @@ fn crash_everywhere(between: Between) {
             assert!(publish(&world, old, "old"));
             world.broker.sync_definitions().unwrap();
             world.disk.die_after(changes);
-            let told = run(&world, old, between);
+            let answers = run(&world, old, between);
             survived = world.broker.sync_definitions().is_ok();
             if power {
                 world.lose_power_and_restart(changes);
@@ -172,10 +175,10 @@ fn crash_everywhere(between: Between) {
                 world.kill_and_restart();
             }
             came_back += u64::from(world.broker.topic_by_id(old).is_some());
-            check(&world, old, &told, power);
+            check(&world, old, &answers, power);
             // Once more: nothing that was removed is found again.
             world.lose_power_and_restart(changes + 1);
-            check(&world, old, &told, power);
+            check(&world, old, &answers, power);
         }
         if survived {
             assert!(changes > 20, "a run makes {changes} changes only");
@@ -184,7 +187,7 @@ fn crash_everywhere(between: Between) {
     }
     assert!(
         came_back > 0,
-        "a deletion that nobody was told of may be undone"
+        "no crash has undone an unanswered deletion: the test covers too little"
     );
 }
 
@@ -194,22 +197,22 @@ fn a_crash_brings_no_deleted_topic_back_and_loses_no_new_one() {
 }
 
 #[test]
-fn nor_does_it_when_a_snapshot_of_the_journal_comes_before_the_removal() {
+fn a_crash_after_a_snapshot_before_the_removal_brings_no_topic_back() {
     crash_everywhere(Between::SyncAndSnapshot);
 }
 
 #[test]
-fn a_deletion_is_forgotten_once_no_crash_can_bring_the_folder_back() {
+fn the_journal_forgets_a_deletion_once_no_crash_can_bring_the_folder_back() {
     crash_everywhere(Between::Removal);
 }
 
 #[test]
-fn no_file_goes_before_the_deletion_is_synced() {
+fn no_file_is_removed_before_the_deletion_is_synced() {
     crash_everywhere(Between::Nothing);
 }
 
 #[test]
-fn the_caller_waits_for_no_file() {
+fn a_deletion_does_not_wait_for_the_removal_of_files() {
     let world = World::new();
     let old = world.broker.topic_or_create("t", options).unwrap().id();
     assert!(publish(&world, old, "old"));

@@ -290,7 +290,7 @@ fn a_delayed_publish_appears_in_time_and_survives_a_restart() {
 }
 
 #[test]
-fn what_waits_for_a_topic_is_counted_also_after_a_restart() {
+fn delayed_messages_of_a_topic_are_counted_also_after_a_restart() {
     let mut world = World::new();
     let subscription = world.subscription("t", "ch");
     let late = |world: &World, topic: &str, delay_ms: u64| {
@@ -338,7 +338,7 @@ fn what_waits_for_a_topic_is_counted_also_after_a_restart() {
 }
 
 #[test]
-fn bytes_of_bodies_are_counted_without_what_is_around_them() {
+fn bytes_of_bodies_are_counted_without_keys_and_headers() {
     let world = World::new();
     let topic = world.topic("t");
     world.publish("t", &["four", "", "seven77"]);
@@ -413,7 +413,7 @@ fn emptying_a_topic_without_subscriptions_forgets_its_backlog() {
 }
 
 #[test]
-fn deleting_closes_consumers_and_a_new_name_meets_no_old_data() {
+fn deleting_closes_consumers_and_a_new_topic_gets_no_old_data() {
     let mut world = World::new();
     let subscription = world.subscription("t", "ch");
     let first = consumer(&subscription, 10);
@@ -437,7 +437,7 @@ fn deleting_closes_consumers_and_a_new_name_meets_no_old_data() {
 }
 
 #[test]
-fn a_new_first_subscription_does_not_meet_what_the_last_one_was_offered() {
+fn a_new_first_subscription_does_not_get_what_the_last_one_was_offered() {
     let mut world = World::new();
     let first = world.subscription("t", "one");
     world.publish("t", &["1", "2"]);
@@ -454,7 +454,7 @@ fn a_new_first_subscription_does_not_meet_what_the_last_one_was_offered() {
 }
 
 #[test]
-fn ephemeral_ones_go_with_their_last_user() {
+fn ephemeral_topics_and_subscriptions_go_with_their_last_consumer() {
     let mut world = World::new();
     let options = || TopicOptions {
         ephemeral: true,
@@ -532,7 +532,7 @@ fn the_disk_class_waits_for_the_sync() {
 }
 
 #[test]
-fn settling_what_was_never_delivered_is_refused() {
+fn settling_a_message_that_was_never_delivered_is_refused() {
     let world = World::new();
     let subscription = world.subscription("t", "ch");
     let consumer = consumer(&subscription, 10);

@@ -20,9 +20,9 @@ fn connected(subscription: &Arc<Subscription>, window: u32, connection: u64) -> 
 }
 
 /// First offset, count, published, delivered, ended (in ms since the start), attempts, end.
-type Seen = (u64, u32, u64, u64, u64, u16, HoldEnd);
+type HoldFacts = (u64, u32, u64, u64, u64, u16, HoldEnd);
 
-fn seen(hold: &Hold) -> Seen {
+fn seen(hold: &Hold) -> HoldFacts {
     let ms = |us: u64| us / 1000 - START_MS;
     let delivered = ms(hold.delivered_us);
     let published = delivered - u64::from(hold.waited_ms);
@@ -39,7 +39,7 @@ fn seen(hold: &Hold) -> Seen {
     )
 }
 
-fn holds_of(all: &[ConsumerHolds], connection: u64) -> Vec<Seen> {
+fn holds_of(all: &[ConsumerHolds], connection: u64) -> Vec<HoldFacts> {
     let mut of = all.iter().filter(|it| it.connection == connection);
     of.next().unwrap().holds.iter().map(seen).collect()
 }
@@ -80,7 +80,7 @@ fn a_hoarder_holds_its_messages_from_delivery_to_acknowledgement() {
 }
 
 #[test]
-fn deliveries_go_on_while_the_holds_of_many_are_told() {
+fn deliveries_continue_while_holds_are_reported() {
     let world = World::new();
     let subscription = world.subscription("jobs", "workers");
     let mut consumers: Vec<_> = (1..=3)
@@ -109,7 +109,7 @@ fn deliveries_go_on_while_the_holds_of_many_are_told() {
 }
 
 #[test]
-fn messages_wait_until_there_is_room() {
+fn holds_show_how_long_messages_waited() {
     let world = World::new();
     let subscription = world.subscription("jobs", "workers");
     let consumer = connected(&subscription, 1, 1);
@@ -126,7 +126,7 @@ fn messages_wait_until_there_is_room() {
 }
 
 #[test]
-fn every_end_has_its_name() {
+fn every_end_of_a_hold_is_recorded() {
     let world = World::new();
     let subscription = world.subscription("jobs", "workers");
     let options = ConsumerOptions {
@@ -171,7 +171,7 @@ fn every_end_has_its_name() {
 }
 
 #[test]
-fn what_is_left_of_many_is_told_where_it_stands() {
+fn the_remaining_messages_of_a_delivery_keep_their_offsets() {
     let world = World::new();
     let subscription = world.subscription("jobs", "workers");
     let options = ConsumerOptions {
@@ -210,7 +210,7 @@ fn what_is_left_of_many_is_told_where_it_stands() {
 }
 
 #[test]
-fn what_is_acknowledged_together_is_one_piece() {
+fn messages_acknowledged_together_are_one_hold() {
     let world = World::new();
     let subscription = world.subscription("t", "s");
     let consumer = connected(&subscription, 1_000, 1);
@@ -227,7 +227,7 @@ fn what_is_acknowledged_together_is_one_piece() {
 }
 
 #[test]
-fn no_message_is_missing_from_the_figures_above_the_pace() {
+fn above_the_rate_limit_unrecorded_messages_are_counted() {
     let world = World::new();
     let subscription = world.subscription("t", "s");
     let consumer = connected(&subscription, 1_000, 1);
@@ -299,7 +299,7 @@ fn consumers_that_come_and_go_cost_a_bounded_memory() {
 }
 
 #[test]
-fn what_has_no_connection_is_not_recorded() {
+fn a_consumer_without_a_connection_is_not_recorded() {
     let world = World::new();
     let options = SubscriptionOptions::default();
     let subscription = world.subscription_with("t", "s", options);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{Got, World, bodies, consumer, consumer_with, receive};
+use crate::common::{ReceivedMessage, World, bodies, consumer, consumer_with, receive};
 use cloverleaf_broker::{
     ConsumerOptions, Overflow, PartitionOrder, PublishError, Subscription, SubscriptionOptions,
     TopicOptions, headers,
@@ -20,7 +20,7 @@ fn aging(world: &World, ttl_ms: u64) -> Arc<Subscription> {
     world.subscription_with("q", "s", options)
 }
 
-fn letters(world: &World) -> Vec<Got> {
+fn letters(world: &World) -> Vec<ReceivedMessage> {
     world.settle();
     let automatic = ConsumerOptions {
         auto_ack: true,
@@ -30,7 +30,7 @@ fn letters(world: &World) -> Vec<Got> {
     receive(&consumer_with(&subscription, u32::MAX, automatic)).unwrap()
 }
 
-fn bodies_of(got: &[Got]) -> Vec<&str> {
+fn bodies_of(got: &[ReceivedMessage]) -> Vec<&str> {
     got.iter().map(|got| got.body.as_str()).collect()
 }
 
@@ -65,7 +65,7 @@ fn messages_expire_without_a_consumer_and_are_dead_lettered() {
 }
 
 #[test]
-fn the_sooner_of_both_times_counts_and_only_the_head_goes() {
+fn the_sooner_expiry_counts_and_only_the_head_expires() {
     let world = World::new();
     let subscription = aging(&world, 5_000);
     expiring_at(&world, "long", 60_000);
@@ -105,7 +105,7 @@ fn requeued_messages_expire_too_and_those_in_flight_do_not() {
 }
 
 #[test]
-fn a_time_to_live_of_zero_is_for_those_who_wait() {
+fn messages_with_a_ttl_of_zero_reach_only_waiting_consumers() {
     let world = World::new();
     let subscription = aging(&world, 0);
     world.publish("q", &["nobody"]);
@@ -185,7 +185,7 @@ fn each_priority_has_a_head_that_expires() {
 }
 
 #[test]
-fn many_expired_messages_do_not_hold_up_the_broker_and_all_go() {
+fn many_expired_messages_do_not_block_the_broker_and_all_are_dropped() {
     let world = World::new();
     let subscription = aging(&world, 1_000);
     let body = "x".repeat(2_000);
@@ -305,7 +305,7 @@ fn a_queue_refuses_when_its_bodies_are_too_large() {
 }
 
 #[test]
-fn a_queue_refuses_when_those_that_are_not_written_yet_fill_it() {
+fn a_queue_refuses_when_unwritten_messages_fill_it() {
     let mut world = World::new();
     world.log_options.inline_writes = false;
     world.restart();

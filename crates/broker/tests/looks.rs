@@ -56,7 +56,7 @@ fn consumers_are_known_by_their_connections() {
     assert_eq!(
         looks(&subscription),
         [(7, 3, 3)],
-        "who pulls is no consumer"
+        "a pulling consumer does not count"
     );
     let second = attach(&subscription, u32::MAX, of(9));
     assert_eq!(bodies(&second).len(), 2);
@@ -66,7 +66,7 @@ fn consumers_are_known_by_their_connections() {
 }
 
 #[test]
-fn who_waits_for_its_turn_has_no_credit() {
+fn a_consumer_that_waits_for_its_turn_has_no_credit() {
     let world = World::new();
     let single = SubscriptionOptions {
         single_active: true,

@@ -10,14 +10,14 @@ use cloverleaf_broker::{
 const CONSUMERS: u64 = 7;
 
 /// A subscription whose first consumers only pull: enough of them switch the ranking on.
-struct Side {
+struct BrokerWithConsumers {
     world: World,
     subscription: Arc<Subscription>,
     consumers: Vec<Option<Consumer>>,
     _pulling: Vec<Consumer>,
 }
 
-impl Side {
+impl BrokerWithConsumers {
     fn new(pulling: usize, dispatch: Dispatch) -> Self {
         let world = World::new();
         let options = SubscriptionOptions {
@@ -80,13 +80,16 @@ impl Side {
 }
 
 #[test]
-fn many_get_what_few_would_get() {
+fn a_ranking_chooses_the_same_consumers_as_a_comparison() {
     for seed in 0..120 {
         let dispatch = match seed % 2 {
             0 => Dispatch::LeastLoaded,
             _ => Dispatch::FillFirst,
         };
-        let (mut few, mut many) = (Side::new(1, dispatch), Side::new(40, dispatch));
+        let (mut few, mut many) = (
+            BrokerWithConsumers::new(1, dispatch),
+            BrokerWithConsumers::new(40, dispatch),
+        );
         let (mut ours, mut theirs) = (Random(seed), Random(seed));
         for step in 0..150 {
             let expected = few.step(&mut ours, seed % 3 == 0);
@@ -101,7 +104,7 @@ fn many_get_what_few_would_get() {
 }
 
 #[test]
-fn nobody_with_room_in_its_windows_waits_while_there_are_messages() {
+fn no_consumer_with_free_slots_waits_while_there_are_messages() {
     for seed in 0..100 {
         let random = &mut Random(seed);
         let world = World::new();

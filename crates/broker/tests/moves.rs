@@ -14,14 +14,14 @@ const TWICE_MAX: usize = 11;
 const SYNC_MS: u64 = 40;
 
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum MoveKind {
     Dead,
     Delayed,
 }
 
 /// A broker with synced messages that must move to "to". For dead letters, the returned consumer
 /// has all of them in flight.
-fn world(kind: Kind) -> (World, Option<Consumer>) {
+fn world(kind: MoveKind) -> (World, Option<Consumer>) {
     let world = World::new();
     let options = SubscriptionOptions {
         dead_letter: Some("to".to_owned()),
@@ -31,8 +31,8 @@ fn world(kind: Kind) -> (World, Option<Consumer>) {
     world.subscription("to", "s");
     for number in 0..MESSAGES {
         match kind {
-            Kind::Dead => world.publish("from", &[&number.to_string()]),
-            Kind::Delayed => {
+            MoveKind::Dead => world.publish("from", &[&number.to_string()]),
+            MoveKind::Delayed => {
                 let batch = world.batch(&[&number.to_string()]);
                 let delayed = world.topic("to");
                 let delayed = delayed.publish_delayed(&batch, 1 + number, Durability::Disk);
@@ -40,7 +40,7 @@ fn world(kind: Kind) -> (World, Option<Consumer>) {
             }
         }
     }
-    let holder = matches!(kind, Kind::Dead).then(|| consumer(&from, u32::MAX));
+    let holder = matches!(kind, MoveKind::Dead).then(|| consumer(&from, u32::MAX));
     world.log.sync_all().unwrap();
     world.broker.tick();
     (world, holder)
@@ -48,7 +48,7 @@ fn world(kind: Kind) -> (World, Option<Consumer>) {
 
 /// Moves one message per millisecond, until the disk dies after `changes`. With `reads`, a consumer
 /// of "to" acknowledges each message at once. Returns the offsets at which each body was read.
-fn go_on(world: &World, holder: Option<Consumer>, changes: u64, reads: bool) -> Places {
+fn move_all(world: &World, holder: Option<Consumer>, changes: u64, reads: bool) -> Places {
     world.disk.die_after(changes);
     let mut places = Places::new();
     let reader = reads.then(|| consumer(&world.subscription("to", "s"), u32::MAX));
@@ -100,12 +100,12 @@ fn twice(places: &Places) -> usize {
 }
 
 #[test]
-fn after_a_kill_few_come_twice() {
-    for kind in [Kind::Dead, Kind::Delayed] {
+fn a_kill_duplicates_few_moved_messages() {
+    for kind in [MoveKind::Dead, MoveKind::Delayed] {
         let mut most = 0;
         for changes in (0..).step_by(3) {
             let (mut world, holder) = world(kind);
-            let mut places = go_on(&world, holder, changes, true);
+            let mut places = move_all(&world, holder, changes, true);
             let is_over = places.len() as u64 == MESSAGES;
             world.kill_and_restart();
             finish(&world, &mut places);
@@ -121,12 +121,12 @@ fn after_a_kill_few_come_twice() {
 }
 
 #[test]
-fn no_power_loss_takes_one() {
-    for kind in [Kind::Dead, Kind::Delayed] {
+fn a_power_loss_loses_no_moved_message() {
+    for kind in [MoveKind::Dead, MoveKind::Delayed] {
         for changes in (0..120).step_by(3) {
             for seed in 0..4 {
                 let (mut world, holder) = world(kind);
-                let mut places = go_on(&world, holder, changes, false);
+                let mut places = move_all(&world, holder, changes, false);
                 // A message that a start after a kill counts as moved must survive the next power
                 // loss.
                 if seed % 2 == 1 {
@@ -148,10 +148,10 @@ fn no_power_loss_takes_one() {
 /// If the newest messages of the destination may be lost without a power loss, moves to it do not
 /// count.
 #[test]
-fn what_has_moved_into_a_file_that_was_cut_moves_again() {
-    for kind in [Kind::Dead, Kind::Delayed] {
+fn messages_moved_into_a_file_that_was_cut_move_again() {
+    for kind in [MoveKind::Dead, MoveKind::Delayed] {
         let (mut world, holder) = world(kind);
-        go_on(&world, holder, u64::MAX, false);
+        move_all(&world, holder, u64::MAX, false);
         let to = world.topic("to").id();
         let path = format!("topics/{to}/0/{:020}.log", 0);
         world.disk.kill();
@@ -179,8 +179,8 @@ fn what_has_moved_into_a_file_that_was_cut_moves_again() {
 /// The log's writer may finish after the last tick: the messages moved then are acknowledged before
 /// the orderly shutdown ends.
 #[test]
-fn an_orderly_end_brings_none_twice() {
-    for kind in [Kind::Dead, Kind::Delayed] {
+fn an_orderly_shutdown_duplicates_no_moved_message() {
+    for kind in [MoveKind::Dead, MoveKind::Delayed] {
         let (mut world, holder) = world(kind);
         world.log_options.inline_writes = false;
         world.restart();
@@ -199,8 +199,8 @@ fn an_orderly_end_brings_none_twice() {
 
 /// A moved message is not moved again even if messages delivered before it are still in flight.
 #[test]
-fn what_has_moved_ahead_of_others_does_not_move_again() {
-    let (mut world, holder) = world(Kind::Dead);
+fn a_message_moved_ahead_of_others_does_not_move_again() {
+    let (mut world, holder) = world(MoveKind::Dead);
     let holder = holder.unwrap();
     let last = receive(&holder).unwrap().pop().unwrap();
     holder.reject(last.id).unwrap();

@@ -38,7 +38,7 @@ fn reject_all(topic: &Arc<Topic>) {
 }
 
 #[test]
-fn two_topics_of_one_name_are_two_through_kills_and_snapshots() {
+fn topics_with_one_name_in_two_namespaces_survive_kills_and_snapshots() {
     let mut world = World::new();
     let (here, there) = (Namespace::DEFAULT, Namespace::new("there"));
     for (namespace, body) in [(&here, "a"), (&there, "b")] {
@@ -94,7 +94,7 @@ fn dead_letters_stay_in_their_namespace() {
 }
 
 #[test]
-fn dead_messages_are_routed_by_whoever_does_in_their_namespace() {
+fn dead_messages_go_to_the_router_of_their_namespace() {
     let world = World::new();
     let (here, there) = (Namespace::DEFAULT, Namespace::new("there"));
     let told = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);

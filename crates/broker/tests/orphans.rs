@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 /// The clock does not decide: it was wrong when the older topic was created.
 #[test]
-fn of_two_topics_of_one_name_the_one_that_was_made_later_stays() {
+fn of_two_topics_with_one_name_the_later_one_stays() {
     let mut world = World::new();
     let old = world.topic("t").id();
     world.publish("t", &["old"]);
@@ -55,7 +55,7 @@ fn starts_are_counted_above_those_that_folders_know_of() {
 
 /// The earlier version ignored the folder too, without recording that.
 #[test]
-fn a_nameless_folder_of_an_earlier_format_is_left_alone() {
+fn a_nameless_folder_of_an_earlier_format_is_ignored() {
     let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/folders/format-1");
     let orders = kept.join("topics/371f46bb-94c3-4ca1-90ff-44f6ae0d6422/0");
     let id = Uuid::from_u128(7);

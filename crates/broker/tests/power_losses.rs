@@ -74,7 +74,7 @@ fn with_readers() -> World {
 }
 
 #[test]
-fn everybody_reaches_the_end_without_a_new_message() {
+fn readers_reach_the_end_without_a_new_message() {
     let mut world = with_readers();
     for seed in 0..20 {
         // These are read and committed, and lost with the power in at least some of the runs.
@@ -190,7 +190,7 @@ fn each_power_loss_leaves_a_gap_above_the_one_before() {
 }
 
 #[test]
-fn what_a_paused_topic_holds_back_is_no_gap() {
+fn messages_held_back_by_a_paused_topic_are_no_gap() {
     let mut world = with_readers();
     world.topic("t").pause().unwrap();
     world.broker.sync_definitions().unwrap();
@@ -208,7 +208,7 @@ fn what_a_paused_topic_holds_back_is_no_gap() {
 
 /// A requeued or delayed message that the power loss has taken waits no longer.
 #[test]
-fn what_was_given_back_and_is_gone_waits_no_longer() {
+fn requeued_messages_that_a_power_loss_has_taken_wait_no_longer() {
     let mut lost = 0;
     for seed in 0..40 {
         let mut world = with_readers();

@@ -173,7 +173,7 @@ fn single_active_exclusive_and_priority_consumers() {
 }
 
 #[test]
-fn a_purge_leaves_what_consumers_hold_and_what_comes_later() {
+fn a_purge_keeps_messages_in_flight_and_later_ones() {
     let world = World::new();
     let subscription = world.subscription_with(
         "t",

@@ -89,7 +89,7 @@ fn each_call_is_allowed_by_the_right_that_it_names_and_by_no_other() {
 }
 
 #[test]
-fn groups_are_changed_and_seen_by_who_may() {
+fn groups_are_changed_and_seen_by_principals_with_the_right() {
     let world = World::new();
     let mut realm = entered(&world, [rule(Operation::Consume, "g")]);
     let both = vec![committed(&world, "g", 1), committed(&world, "h", 1)];
@@ -120,7 +120,7 @@ fn groups_are_changed_and_seen_by_who_may() {
 }
 
 #[test]
-fn other_rights_are_another_generation() {
+fn new_rights_change_the_generation() {
     let world = World::new();
     let mut realm = Realm::whole(world.broker.clone());
     let before = realm.generation();
@@ -171,7 +171,7 @@ fn a_realm_knows_its_namespace_and_no_other() {
 }
 
 #[test]
-fn rules_of_another_namespace_say_nothing() {
+fn rules_of_another_namespace_do_not_apply() {
     let world = World::new();
     world.topic("a");
     let mut rule = rule(Operation::Publish, "a");

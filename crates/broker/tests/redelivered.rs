@@ -30,7 +30,7 @@ fn two_seen() -> World {
 }
 
 #[test]
-fn at_once_after_a_delivery_a_kill_hides_nothing() {
+fn a_kill_right_after_a_delivery_does_not_hide_it() {
     let mut world = two_seen();
     // Nothing was written to the journal since, not even the progress of the last ten milliseconds.
     world.kill_and_restart();
@@ -53,7 +53,7 @@ fn at_once_after_a_delivery_a_kill_hides_nothing() {
 }
 
 #[test]
-fn a_promise_of_an_earlier_process_does_not_reach_later_messages() {
+fn a_mark_of_an_earlier_process_does_not_cover_later_messages() {
     let mut world = World::new();
     let subscription = world.subscription("t", "s");
     world.publish("t", &["1"]);
@@ -67,7 +67,7 @@ fn a_promise_of_an_earlier_process_does_not_reach_later_messages() {
 }
 
 #[test]
-fn when_delivery_rests_a_kill_leaves_the_exact_place() {
+fn a_kill_while_delivery_is_idle_leaves_the_exact_mark() {
     let mut world = two_seen();
     for _ in 0..3 {
         world.advance(5_000);
@@ -90,7 +90,7 @@ fn when_delivery_rests_a_kill_leaves_the_exact_place() {
 }
 
 #[test]
-fn an_orderly_restart_knows_the_exact_place() {
+fn an_orderly_restart_knows_the_exact_mark() {
     let mut world = two_seen();
     world.restart();
     assert_eq!(flags(&world), expected(&["1", "2"], &["3", "4", "5"]));
@@ -109,7 +109,7 @@ fn after_a_power_loss_all_that_is_left_may_have_been_delivered() {
 }
 
 #[test]
-fn what_nobody_took_was_not_delivered() {
+fn messages_left_in_an_outbox_were_not_delivered() {
     let mut world = World::new();
     let subscription = world.subscription("t", "s");
     world.publish("t", &["1", "2", "3"]);
@@ -133,7 +133,7 @@ fn what_nobody_took_was_not_delivered() {
 
 /// Attempts and marks together: a delivery that never left the outbox does not count as an attempt.
 #[test]
-fn a_limit_of_deliveries_counts_what_was_seen() {
+fn a_limit_of_deliveries_counts_only_received_ones() {
     let world = World::new();
     let options = SubscriptionOptions {
         attempts_max: 2,

@@ -201,7 +201,7 @@ fn an_expired_backlog_costs_no_memory() {
 }
 
 #[test]
-fn one_letter_that_cannot_be_written_holds_up_no_other() {
+fn a_dead_letter_that_cannot_be_written_blocks_no_other() {
     // The original is as large as allowed, so its dead letter is larger than a batch may be.
     let disk = SimDisk::new();
     let clock = Arc::new(ManualClock::new(1_700_000_000_000));
@@ -266,7 +266,7 @@ fn a_long_backlog_that_no_filter_wants_is_stepped_over_in_pieces() {
 }
 
 #[test]
-fn the_journal_is_replaced_although_nobody_consumes() {
+fn the_journal_is_replaced_without_consumers() {
     let world = World::new();
     for round in 0..400 {
         world.topic(&format!("t{}", round % 7));
@@ -282,7 +282,7 @@ fn the_journal_is_replaced_although_nobody_consumes() {
 
 /// Requeued messages whose file was cut in the meantime do not block others.
 #[test]
-fn what_was_given_back_and_is_cut_off_holds_up_nothing() {
+fn requeued_messages_that_were_cut_off_block_no_others() {
     for whole in 0..3 {
         let mut world = World::new();
         let topic = world.topic("t");

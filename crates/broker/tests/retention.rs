@@ -77,7 +77,7 @@ fn a_reader_keeps_consumed_messages_for_a_time() {
 }
 
 #[test]
-fn a_reader_keeps_what_the_last_subscription_leaves() {
+fn a_reader_keeps_the_messages_of_the_last_subscription() {
     for has_reader in [false, true] {
         let world = World::new();
         drop(world.subscription("t", "s"));

@@ -23,7 +23,7 @@ fn ranked(subscription: &Arc<Subscription>, priority: i32) -> Consumer {
 }
 
 #[test]
-fn the_active_one_stays_whatever_priority_comes() {
+fn the_active_consumer_stays_whatever_priority_attaches() {
     let world = World::new();
     let subscription = single(&world, false);
     let (active, low) = (ranked(&subscription, 0), ranked(&subscription, 1));
@@ -46,7 +46,7 @@ fn the_active_one_stays_whatever_priority_comes() {
 }
 
 #[test]
-fn one_that_yields_makes_way_once_it_holds_nothing() {
+fn an_active_consumer_yields_once_it_has_nothing_in_flight() {
     let world = World::new();
     let subscription = single(&world, true);
     let active = ranked(&subscription, 0);

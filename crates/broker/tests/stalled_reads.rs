@@ -27,7 +27,7 @@ fn now<T>(told: &Receiver<T>) -> T {
 }
 
 #[test]
-fn a_letter_whose_message_hangs_holds_up_no_other() {
+fn a_dead_letter_whose_read_hangs_blocks_no_other() {
     let mut world = World::new();
     let names = ["hung", "fine"];
     for name in names {
@@ -94,15 +94,15 @@ fn a_letter_whose_message_is_in_memory_overtakes_no_older_one() {
 }
 
 /// A broker with threads, whose disk does not answer reads of a topic with messages.
-struct Hung {
+struct BrokerWithHungDisk {
     log: Log,
     broker: Broker,
     clock: Arc<ManualClock>,
     faulty: Arc<FaultyDisk>,
 }
 
-impl Hung {
-    fn new() -> Hung {
+impl BrokerWithHungDisk {
+    fn new() -> BrokerWithHungDisk {
         let world = World::new();
         world.publish("hung", &["a", "b"]);
         world.broker.close();
@@ -123,7 +123,7 @@ impl Hung {
             faults.uncached = true;
             faults.hanging_reads = Some(hung);
         });
-        Hung {
+        BrokerWithHungDisk {
             log,
             broker,
             clock,
@@ -153,8 +153,8 @@ impl Hung {
 }
 
 #[test]
-fn a_length_count_that_hangs_is_given_up() {
-    let hung = Hung::new();
+fn a_length_count_that_hangs_is_abandoned() {
+    let hung = BrokerWithHungDisk::new();
     let counting = hung.count();
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -167,7 +167,7 @@ fn a_length_count_that_hangs_is_given_up() {
         });
         let told = counting.recv_timeout(HANG);
         is_over.store(true, SeqCst);
-        let made = told.expect("nobody gives up");
+        let made = told.expect("the count is never abandoned");
         assert!(made.is_some());
     });
     let stalled = hung.log.stalled_reads();
@@ -180,8 +180,8 @@ fn a_length_count_that_hangs_is_given_up() {
 }
 
 #[test]
-fn an_end_waits_for_no_length_count() {
-    let hung = Hung::new();
+fn a_shutdown_does_not_wait_for_a_length_count() {
+    let hung = BrokerWithHungDisk::new();
     let counting = hung.count();
     hung.close();
     now(&counting);

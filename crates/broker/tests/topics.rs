@@ -34,7 +34,7 @@ fn committed(group: &str, topic: Uuid, partition: u32, offset: u64) -> Committed
 }
 
 #[test]
-fn a_partition_says_how_it_is_and_which_it_is() {
+fn a_partition_reports_its_status_and_identity() {
     let world = World::new();
     let topic = world.topic("t");
     topic.add_partitions(2).unwrap();
@@ -165,7 +165,7 @@ fn deleted_records_stay_deleted() {
 }
 
 #[test]
-fn a_watcher_hears_of_writes_and_of_the_end() {
+fn a_watcher_fires_for_writes_and_for_the_deletion() {
     let world = World::new();
     let topic = world.topic("t");
     topic.add_partitions(2).unwrap();
@@ -201,7 +201,7 @@ fn a_reader_adds_a_minimum_to_consumed_retention_once() {
 }
 
 #[test]
-fn protocols_keep_what_they_like() {
+fn protocols_keep_values() {
     let mut world = World::new();
     let cluster = world.broker.cluster_id();
     assert_eq!(world.broker.starts(), 1);
@@ -255,7 +255,7 @@ fn committed_offsets_are_kept_deleted_and_forgotten_with_their_topic() {
 }
 
 #[test]
-fn all_topics_together_have_so_many_partitions_and_no_more() {
+fn the_limit_of_partitions_holds_over_all_topics() {
     let mut world = World::with(BrokerOptions {
         partitions_max: 5,
         ..BrokerOptions::default()

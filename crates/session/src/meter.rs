@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(
             meter.probe.snapshot(|_| None).counters.requests,
             3,
-            "told once"
+            "reported once"
         );
     }
 

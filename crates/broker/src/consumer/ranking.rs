@@ -173,7 +173,7 @@ impl RankedConsumers {
             level.members.remove(&(position.load, slot));
             invariant!(
                 level.in_flight >= u64::from(position.in_flight),
-                "consumer {slot} holds {} messages, and all of its priority {}",
+                "consumer {slot} has {} messages in flight, but all of its priority only {}",
                 position.in_flight,
                 level.in_flight
             );

@@ -102,7 +102,7 @@ impl SubscriptionState {
     pub(crate) fn check_new(&self, subscription: &Subscription, partition: usize, run: &Run) {
         invariant!(
             run.first == self.ledger.next(partition_number(partition)),
-            "a new message is delivered that is not the next one"
+            "a new message is delivered out of order"
         );
         invariant!(
             run.end() <= self.log.partition(partition).written_end(),
@@ -110,7 +110,7 @@ impl SubscriptionState {
         );
         invariant!(
             run.end() <= self.ledger.marks()[partition].journaled_end() || subscription.volatile,
-            "a message is delivered before the journal is told"
+            "a message is delivered before the journal has its delivery mark"
         );
     }
 }

@@ -320,7 +320,7 @@ impl<'a> DispatchRound<'a> {
             HeadScan::Run(head) if head.run.verdict == Verdict::Deliver => {
                 invariant!(
                     u64::from(head.run.count) <= quota,
-                    "a consumer gets more messages than it has room for"
+                    "a consumer gets more messages than its window allows"
                 );
                 self.deliver(slot, head);
                 DispatchStep::Delivered

@@ -324,7 +324,7 @@ mod tests {
     use crate::{Broker, BrokerOptions, ManualClock, SubscriptionOptions, TopicOptions};
 
     #[test]
-    fn publishes_at_once_do_not_forget_each_other() {
+    fn concurrent_publishes_count_each_other() {
         let log_options = LogOptions {
             manual: true,
             disk_free_bytes_min: 0,

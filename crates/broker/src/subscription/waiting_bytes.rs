@@ -65,7 +65,7 @@ impl WaitingBytes {
         let (count, publishing) = self.publishing;
         invariant!(
             count > 0 && publishing >= bytes,
-            "{of:?}: a publish of {bytes} bytes ends of {count} with {publishing} bytes"
+            "{of:?}: a publish of {bytes} bytes ends, but {count} with {publishing} bytes are open"
         );
         self.publishing = (count - 1, publishing - bytes);
         if !is_stored {

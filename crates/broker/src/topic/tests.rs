@@ -33,7 +33,7 @@ fn publish(topic: &Topic, messages: u32) {
 /// subscription hears of the limit. Such a message belongs to the subscription: it is delivered
 /// again, and emptying the topic does not acknowledge it while it is leased.
 #[test]
-fn a_message_that_overtook_the_pause_is_no_message_that_the_pause_holds_back() {
+fn a_message_delivered_before_the_pause_took_effect_is_not_held_back() {
     let disk = SimDisk::new();
     let (log, broker) = open(&disk);
     let topic = broker.topic_or_create("t", TopicOptions::default).unwrap();

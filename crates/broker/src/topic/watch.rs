@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn it_fires_once_for_what_came_since() {
+    fn a_watcher_fires_once_for_writes_since_its_last_poll() {
         let count = Arc::new(Count::default());
         let waker = Waker::from(count.clone());
         let mut context = Context::from_waker(&waker);

@@ -66,7 +66,7 @@ impl Random {
 
 /// A message that a consumer has received.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Got {
+pub struct ReceivedMessage {
     pub id: MessageId,
     pub body: String,
     pub attempts: u16,
@@ -266,7 +266,7 @@ pub fn consumer_with(
 }
 
 /// Everything that was delivered to a consumer. `None`: the subscription was deleted.
-pub fn receive(consumer: &Consumer) -> Option<Vec<Got>> {
+pub fn receive(consumer: &Consumer) -> Option<Vec<ReceivedMessage>> {
     let mut deliveries: Vec<Delivery> = Vec::new();
     let mut context = Context::from_waker(Waker::noop());
     loop {
@@ -279,13 +279,13 @@ pub fn receive(consumer: &Consumer) -> Option<Vec<Got>> {
     Some(deliveries.iter().flat_map(unpack).collect())
 }
 
-fn unpack(delivery: &Delivery) -> Vec<Got> {
+fn unpack(delivery: &Delivery) -> Vec<ReceivedMessage> {
     let mut records = RecordCursor::at(&delivery.batch, delivery.position);
     let mut got = Vec::new();
     for _ in 0..delivery.count {
         let (offset, record) = records.next_record().unwrap().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        got.push(Got {
+        got.push(ReceivedMessage {
             id: MessageId {
                 partition: delivery.partition,
                 offset,
@@ -313,7 +313,7 @@ pub fn bodies(consumer: &Consumer) -> Vec<String> {
 }
 
 /// The result of one `poll_take`; `None` if pending.
-pub fn take(consumer: &Consumer) -> Option<Option<Got>> {
+pub fn take(consumer: &Consumer) -> Option<Option<ReceivedMessage>> {
     match consumer.poll_take(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(Some(delivery)) => {
             let mut got = unpack(&delivery);
@@ -339,7 +339,7 @@ pub fn range(first: u64, count: u32) -> MessageRange {
     }
 }
 
-pub fn ack_all(consumer: &Consumer, got: &[Got]) {
+pub fn ack_all(consumer: &Consumer, got: &[ReceivedMessage]) {
     let ids: Vec<MessageId> = got.iter().map(|got| got.id).collect();
     consumer.ack_many(&ids, |_, result, _| assert!(result.is_ok()));
 }

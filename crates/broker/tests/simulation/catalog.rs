@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 /// A topic in the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Made {
+pub(super) struct ModelTopic {
     /// Nil if the machine died while the topic was created, so that its id is unknown.
     pub(super) id: Uuid,
     pub(super) partitions: u32,
@@ -18,8 +18,8 @@ pub(super) struct Made {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct State {
-    pub(super) topics: BTreeMap<String, Made>,
+pub(super) struct CatalogState {
+    pub(super) topics: BTreeMap<String, ModelTopic>,
     pub(super) subscriptions: BTreeSet<(Uuid, String)>,
     /// By group, topic and partition.
     pub(super) committed: BTreeMap<(String, Uuid, u32), u64>,
@@ -27,10 +27,10 @@ pub(super) struct State {
 }
 
 #[derive(Default)]
-pub(super) struct Catalog {
+pub(super) struct CatalogModel {
     /// The state after each change since the last synced one (the first entry), each with the
     /// number of topics created until then.
-    history: Vec<(State, usize)>,
+    history: Vec<(CatalogState, usize)>,
     /// How many entries were removed before the first one.
     forgotten: usize,
     /// The index of the last change that was answered.
@@ -39,7 +39,7 @@ pub(super) struct Catalog {
     made: BTreeMap<Uuid, usize>,
 }
 
-impl State {
+impl CatalogState {
     pub(super) fn without_topic(&self, name: &str) -> Self {
         let mut state = self.clone();
         if let Some(made) = state.topics.remove(name) {
@@ -59,12 +59,12 @@ impl State {
     }
 }
 
-impl Catalog {
-    pub(super) fn now(&self) -> &State {
+impl CatalogModel {
+    pub(super) fn now(&self) -> &CatalogState {
         &self.history[self.history.len() - 1].0
     }
 
-    fn push(&mut self, state: State) {
+    fn push(&mut self, state: CatalogState) {
         for made in state.topics.values() {
             let count = self.made.len();
             self.made.entry(made.id).or_insert(count);
@@ -73,13 +73,13 @@ impl Catalog {
     }
 
     /// Adds a change that was answered.
-    pub(super) fn changed(&mut self, state: State) {
+    pub(super) fn changed(&mut self, state: CatalogState) {
         self.push(state);
         self.answered = self.history.len() - 1;
     }
 
     /// Adds a change that failed because the machine died: it may have happened.
-    pub(super) fn doubted(&mut self, state: State) {
+    pub(super) fn may_have_changed(&mut self, state: CatalogState) {
         self.push(state);
     }
 
@@ -102,7 +102,7 @@ impl Catalog {
     }
 
     /// Checks that a start has found a state that was true.
-    pub(super) fn check(&mut self, found: State, power: bool) {
+    pub(super) fn check(&mut self, found: CatalogState, power: bool) {
         let from = if power { 0 } else { self.answered };
         let possible = &self.history[from..];
         let is_explained = possible
@@ -117,16 +117,21 @@ impl Catalog {
     }
 
     /// Starts over from this state, which counts as synced.
-    pub(super) fn reset(&mut self, found: State) {
+    pub(super) fn reset(&mut self, found: CatalogState) {
         self.history.clear();
         self.made.remove(&Uuid::nil());
         self.changed(found);
     }
 
-    fn explains(&self, (then, made): &(State, usize), found: &State, power: bool) -> bool {
+    fn explains(
+        &self,
+        (then, made): &(CatalogState, usize),
+        found: &CatalogState,
+        power: bool,
+    ) -> bool {
         // A power loss may take a topic's entry; its folder restores it.
         let is_orphan = |id: &Uuid| power && self.made.get(id).is_none_or(|when| when >= made);
-        let is_known = |(name, found): (&String, &Made)| {
+        let is_known = |(name, found): (&String, &ModelTopic)| {
             let known = then.topics.get(name);
             let is_same = known.is_some_and(|known| {
                 known == found || known.id.is_nil() && !self.made.contains_key(&found.id)

@@ -6,9 +6,9 @@ use cloverleaf_log::Durability;
 use uuid::Uuid;
 
 /// Topic, partition, offset.
-pub(super) type Place = (Uuid, u32, u64);
+pub(super) type MessagePlace = (Uuid, u32, u64);
 /// Topic and name of a subscription.
-pub(super) type Name = (Uuid, &'static str);
+pub(super) type SubscriptionKey = (Uuid, &'static str);
 
 /// Progress reaches the kernel within this many milliseconds.
 const PROGRESS_MS: u64 = 10;
@@ -17,14 +17,14 @@ const LETTER_MS: u64 = PROGRESS_MS + 2;
 
 /// The worst kind of crash that a message or an acknowledgement survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Outlives {
+pub(super) enum Survives {
     #[default]
     Nothing,
     Kill,
     PowerLoss,
 }
 
-impl Outlives {
+impl Survives {
     pub(super) fn of(class: Durability) -> Self {
         match class {
             Durability::None => Self::Nothing,
@@ -36,7 +36,7 @@ impl Outlives {
 
 /// How a topic keeps its messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TopicKind {
     /// Messages are deleted once all subscriptions have consumed them.
     Queue,
     /// A queue for dead letters.
@@ -64,14 +64,14 @@ pub(super) struct Message {
     pub(super) stamp_ms: u64,
     /// Bytes of its batch, for the first message of the batch; 0 for the others.
     pub(super) bytes: u64,
-    pub(super) outlives: Outlives,
+    pub(super) survives: Survives,
     /// Retention may have removed it.
     may_go: bool,
 }
 
 /// A message that was read after a start.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct FoundMessage {
     pub(super) offset: u64,
     pub(super) content: Content,
     pub(super) stamp_ms: u64,
@@ -81,23 +81,23 @@ pub(super) struct Found {
 
 /// The messages that one subscription must deliver.
 #[derive(Default)]
-pub(super) struct Owed {
+pub(super) struct OwedMessages {
     pub(super) numbers: BTreeSet<u64>,
     /// Acknowledged messages that must not be delivered again: when, and what crash that survives.
-    acked: BTreeMap<Place, (u64, Outlives)>,
+    acked: BTreeMap<MessagePlace, (u64, Survives)>,
     done: BTreeSet<u64>,
     /// Numbers of rejected messages.
     may_die: BTreeSet<u64>,
     /// Messages die after a limit of deliveries, which timeouts may reach.
     pub(super) has_limit: bool,
     /// Messages that were delivered to some consumer.
-    handed: BTreeSet<Place>,
+    handed: BTreeSet<MessagePlace>,
 }
 
 /// A delayed message, before and after it has moved.
-struct Delayed {
+struct DelayedMessage {
     topic: Uuid,
-    outlives: Outlives,
+    survives: Survives,
     has_arrived: bool,
 }
 
@@ -109,16 +109,16 @@ struct Crash {
 }
 
 #[derive(Default)]
-pub(super) struct Ledger {
-    pub(super) kinds: BTreeMap<Uuid, Kind>,
-    pub(super) messages: BTreeMap<Place, Message>,
-    pub(super) owed: BTreeMap<Name, Owed>,
+pub(super) struct MessageModel {
+    pub(super) kinds: BTreeMap<Uuid, TopicKind>,
+    pub(super) messages: BTreeMap<MessagePlace, Message>,
+    pub(super) owed: BTreeMap<SubscriptionKey, OwedMessages>,
     /// The message number that a reader has seen at each offset.
-    seen: BTreeMap<Place, u64>,
-    delayed: BTreeMap<u64, Delayed>,
+    seen: BTreeMap<MessagePlace, u64>,
+    delayed: BTreeMap<u64, DelayedMessage>,
     crashes: Vec<Crash>,
     /// Messages that damage has hit, and that may be missing.
-    pub(super) hit: BTreeSet<Place>,
+    pub(super) hit: BTreeSet<MessagePlace>,
     /// Numbers of dead letters that damage has hit at any time.
     hit_letters: BTreeSet<u64>,
     /// How many required messages are missing.
@@ -126,21 +126,27 @@ pub(super) struct Ledger {
     next_number: u64,
 }
 
-impl Ledger {
+impl MessageModel {
     pub(super) fn number(&mut self) -> u64 {
         self.next_number += 1;
         self.next_number
     }
 
     /// A batch was passed to the broker, which has not answered yet.
-    pub(super) fn sent(&mut self, base: Place, contents: &[Content], stamp_ms: u64, bytes: u64) {
+    pub(super) fn sent(
+        &mut self,
+        base: MessagePlace,
+        contents: &[Content],
+        stamp_ms: u64,
+        bytes: u64,
+    ) {
         let (topic, partition, first) = base;
         for (content, offset) in contents.iter().zip(first..) {
             let message = Message {
                 content: content.clone(),
                 stamp_ms,
                 bytes: if offset == first { bytes } else { 0 },
-                outlives: Outlives::Nothing,
+                survives: Survives::Nothing,
                 may_go: false,
             };
             let place = (topic, partition, offset);
@@ -160,34 +166,34 @@ impl Ledger {
     }
 
     /// A batch was sent again: its earlier attempt at `base` was not stored.
-    pub(super) fn sent_again(&mut self, base: Place, contents: &[Content]) {
+    pub(super) fn sent_again(&mut self, base: MessagePlace, contents: &[Content]) {
         for (content, offset) in contents.iter().zip(base.2..) {
             let place = (base.0, base.1, offset);
             let message = self.messages.get(&place);
             if message.is_some_and(|it| {
-                it.content.number == content.number && it.outlives == Outlives::Nothing
+                it.content.number == content.number && it.survives == Survives::Nothing
             }) {
                 self.messages.remove(&place);
             }
         }
     }
 
-    pub(super) fn answered(&mut self, base: Place, contents: &[Content], class: Durability) {
+    pub(super) fn answered(&mut self, base: MessagePlace, contents: &[Content], class: Durability) {
         for (content, offset) in contents.iter().zip(base.2..) {
             let place = (base.0, base.1, offset);
             self.see(place, content.number);
             // Retention may have removed the original of a repeated batch.
             if let Some(message) = self.messages.get_mut(&place) {
                 assert_eq!(message.content.number, content.number, "{place:?}");
-                message.outlives = message.outlives.max(Outlives::of(class));
+                message.survives = message.survives.max(Survives::of(class));
             }
         }
     }
 
     pub(super) fn delays(&mut self, topic: Uuid, number: u64) {
-        let delayed = Delayed {
+        let delayed = DelayedMessage {
             topic,
-            outlives: Outlives::Nothing,
+            survives: Survives::Nothing,
             has_arrived: false,
         };
         self.delayed.insert(number, delayed);
@@ -199,27 +205,27 @@ impl Ledger {
 
     pub(super) fn delay_answered(&mut self, number: u64, class: Durability) {
         if let Some(delayed) = self.delayed.get_mut(&number) {
-            delayed.outlives = Outlives::of(class);
+            delayed.survives = Survives::of(class);
         }
     }
 
-    fn see(&mut self, place: Place, number: u64) {
+    fn see(&mut self, place: MessagePlace, number: u64) {
         let known = *self.seen.entry(place).or_insert(number);
-        assert_eq!(known, number, "{place:?} was given away twice");
+        assert_eq!(known, number, "{place:?} was used twice");
     }
 
     /// Whether a message may be at this offset although its publish was not answered.
-    fn explains(&self, place: Place, number: u64) -> bool {
+    fn explains(&self, place: MessagePlace, number: u64) -> bool {
         let is_sent = self.messages.get(&place);
         let delayed = self.delayed.get(&number);
         is_sent.is_some_and(|it| it.content.number == number)
             || self.seen.get(&place) == Some(&number)
             || delayed.is_some_and(|it| it.topic == place.0)
-            || self.kinds[&place.0] == Kind::Letters
+            || self.kinds[&place.0] == TopicKind::Letters
     }
 
     /// A message was read, so it is written.
-    fn read(&mut self, place: Place, content: &Content, stamp_ms: u64, outlives: Outlives) {
+    fn read(&mut self, place: MessagePlace, content: &Content, stamp_ms: u64, survives: Survives) {
         let number = content.number;
         assert!(
             self.explains(place, number),
@@ -234,12 +240,12 @@ impl Ledger {
             content: content.clone(),
             stamp_ms,
             bytes: 0,
-            outlives,
+            survives,
             may_go: false,
         });
         assert_eq!(message.content.number, number, "{place:?} has another one");
-        message.outlives = message.outlives.max(outlives);
-        if self.kinds[&place.0] == Kind::Letters {
+        message.survives = message.survives.max(survives);
+        if self.kinds[&place.0] == TopicKind::Letters {
             let owed = self.owed.iter_mut();
             for (_, owed) in owed.filter(|((of, _), _)| *of == place.0) {
                 owed.numbers.insert(number);
@@ -250,12 +256,12 @@ impl Ledger {
     /// A message was delivered to a consumer.
     pub(super) fn delivered(
         &mut self,
-        name: Name,
-        place: Place,
+        name: SubscriptionKey,
+        place: MessagePlace,
         content: &Content,
         redelivered: bool,
     ) {
-        self.read(place, content, 0, Outlives::Kill);
+        self.read(place, content, 0, Survives::Kill);
         let owed = self.owed.get_mut(&name).unwrap();
         let number = content.number;
         assert!(
@@ -270,20 +276,26 @@ impl Ledger {
         );
     }
 
-    pub(super) fn acked(&mut self, name: Name, place: Place, number: u64, now_ms: u64) {
+    pub(super) fn acked(
+        &mut self,
+        name: SubscriptionKey,
+        place: MessagePlace,
+        number: u64,
+        now_ms: u64,
+    ) {
         let owed = self.owed.get_mut(&name).unwrap();
-        owed.acked.insert(place, (now_ms, Outlives::Nothing));
+        owed.acked.insert(place, (now_ms, Survives::Nothing));
         owed.done.insert(number);
     }
 
-    pub(super) fn gave_up(&mut self, name: Name, number: u64) {
+    pub(super) fn gave_up(&mut self, name: SubscriptionKey, number: u64) {
         self.owed.get_mut(&name).unwrap().may_die.insert(number);
     }
 
-    fn raise_acks(&mut self, from: Outlives, to: Outlives, until_ms: u64) {
-        for (at_ms, outlives) in self.owed.values_mut().flat_map(|it| it.acked.values_mut()) {
-            if *outlives == from && *at_ms <= until_ms {
-                *outlives = to;
+    fn raise_acks(&mut self, from: Survives, to: Survives, until_ms: u64) {
+        for (at_ms, survives) in self.owed.values_mut().flat_map(|it| it.acked.values_mut()) {
+            if *survives == from && *at_ms <= until_ms {
+                *survives = to;
             }
         }
     }
@@ -291,23 +303,23 @@ impl Ledger {
     /// The housekeeping has done everything that is due at this time.
     pub(super) fn ticked(&mut self, now_ms: u64) {
         let until_ms = now_ms.saturating_sub(PROGRESS_MS);
-        self.raise_acks(Outlives::Nothing, Outlives::Kill, until_ms);
+        self.raise_acks(Survives::Nothing, Survives::Kill, until_ms);
     }
 
     /// The journal was synced.
     pub(super) fn synced(&mut self) {
-        self.raise_acks(Outlives::Kill, Outlives::PowerLoss, u64::MAX);
+        self.raise_acks(Survives::Kill, Survives::PowerLoss, u64::MAX);
     }
 
     /// The broker was shut down in order.
     pub(super) fn closed(&mut self) {
-        self.raise_acks(Outlives::Nothing, Outlives::Kill, u64::MAX);
+        self.raise_acks(Survives::Nothing, Survives::Kill, u64::MAX);
         self.synced();
         let (messages, delayed) = (self.messages.values_mut(), self.delayed.values_mut());
-        let written = messages.map(|it| &mut it.outlives);
-        for outlives in written.chain(delayed.map(|it| &mut it.outlives)) {
-            if *outlives == Outlives::Kill {
-                *outlives = Outlives::PowerLoss;
+        let written = messages.map(|it| &mut it.survives);
+        for survives in written.chain(delayed.map(|it| &mut it.survives)) {
+            if *survives == Survives::Kill {
+                *survives = Survives::PowerLoss;
             }
         }
     }
@@ -320,19 +332,19 @@ impl Ledger {
             noted_ms: if power { 0 } else { now_ms },
         });
         let least = if power {
-            Outlives::PowerLoss
+            Survives::PowerLoss
         } else {
-            Outlives::Kill
+            Survives::Kill
         };
         for owed in self.owed.values_mut() {
-            owed.acked.retain(|_, (_, outlives)| *outlives >= least);
+            owed.acked.retain(|_, (_, survives)| *survives >= least);
         }
         if power {
             let (messages, delayed) = (self.messages.values_mut(), self.delayed.values_mut());
-            let written = messages.map(|it| &mut it.outlives);
-            for outlives in written.chain(delayed.map(|it| &mut it.outlives)) {
-                if *outlives < least {
-                    *outlives = Outlives::Nothing;
+            let written = messages.map(|it| &mut it.survives);
+            for survives in written.chain(delayed.map(|it| &mut it.survives)) {
+                if *survives < least {
+                    *survives = Survives::Nothing;
                 }
             }
         }
@@ -360,28 +372,28 @@ impl Ledger {
             }
             behind += message.bytes;
             message.may_go |= match self.kinds[topic] {
-                Kind::Bytes { least } => behind > least,
-                Kind::Age { ms } => message.stamp_ms + ms < now_ms,
+                TopicKind::Bytes { least } => behind > least,
+                TopicKind::Age { ms } => message.stamp_ms + ms < now_ms,
                 _ => false,
             };
         }
     }
 
     /// Damage has hit a message, also as a delayed one or as a dead letter.
-    pub(super) fn hits(&mut self, place: Place, number: u64) {
+    pub(super) fn hits(&mut self, place: MessagePlace, number: u64) {
         self.hit.insert(place);
-        if self.kinds[&place.0] == Kind::Letters {
+        if self.kinds[&place.0] == TopicKind::Letters {
             self.hit_letters.insert(number);
         }
         if let Some(delayed) = self.delayed.get_mut(&number) {
-            delayed.outlives = Outlives::Nothing;
+            delayed.survives = Survives::Nothing;
         }
     }
 
     /// Damage has destroyed the subscription that moves delayed messages: they may be lost.
     pub(super) fn forget_delayed(&mut self) {
         let delayed = self.delayed.values_mut();
-        delayed.for_each(|it| it.outlives = Outlives::Nothing);
+        delayed.for_each(|it| it.survives = Survives::Nothing);
     }
 
     /// Forgets everything about topics that do not exist any more.
@@ -392,37 +404,37 @@ impl Ledger {
     }
 
     /// A subscription was created that starts at the earliest message, or at the end.
-    pub(super) fn subscribed(&mut self, name: Name, from_start: bool) {
-        let mut owed = Owed::default();
+    pub(super) fn subscribed(&mut self, name: SubscriptionKey, from_start: bool) {
+        let mut owed = OwedMessages::default();
         if from_start {
             let of_topic = self
                 .messages
                 .range((name.0, 0, 0)..=(name.0, u32::MAX, u64::MAX));
             owed.numbers = of_topic.map(|(_, it)| it.content.number).collect();
-            let waits = |it: &Delayed| it.topic == name.0 && !it.has_arrived;
+            let waits = |it: &DelayedMessage| it.topic == name.0 && !it.has_arrived;
             let delayed = self.delayed.iter().filter(|(_, it)| waits(it));
             owed.numbers.extend(delayed.map(|(number, _)| number));
         }
         self.owed.insert(name, owed);
     }
 
-    /// Compares a partition with what a start has found in it; everything found survives `outlives`
+    /// Compares a partition with what a start has found in it; everything found survives `survives`
     /// from now on. `next`: the next offset of the partition.
     pub(super) fn check(
         &mut self,
         (topic, partition): (Uuid, u32),
-        found: &[Found],
-        outlives: Outlives,
+        found: &[FoundMessage],
+        survives: Survives,
         (now_ms, next): (u64, u64),
     ) {
         self.mark_old(now_ms);
         let mut numbers = BTreeSet::new();
         for it in found {
             let place = (topic, partition, it.offset);
-            self.read(place, &it.content, it.stamp_ms, outlives);
+            self.read(place, &it.content, it.stamp_ms, survives);
             let number = it.content.number;
             let may_repeat =
-                self.kinds[&topic] == Kind::Letters || self.delayed.contains_key(&number);
+                self.kinds[&topic] == TopicKind::Letters || self.delayed.contains_key(&number);
             let is_first = numbers.insert(number);
             assert!(
                 is_first || may_repeat,
@@ -432,14 +444,11 @@ impl Ledger {
         assert!(found.windows(2).all(|pair| pair[0].offset < pair[1].offset));
         let places = (topic, partition, 0)..=(topic, partition, u64::MAX);
         if let Some((last, _)) = self.seen.range(places.clone()).next_back() {
-            assert!(
-                next > last.2,
-                "{next} would be given away again after {last:?}"
-            );
+            assert!(next > last.2, "{next} would be used again after {last:?}");
         }
         let there: BTreeSet<u64> = found.iter().map(|it| it.offset).collect();
         let missing = self.messages.range(places);
-        let missing: Vec<Place> = missing
+        let missing: Vec<MessagePlace> = missing
             .map(|(place, _)| *place)
             .filter(|place| !there.contains(&place.2))
             .collect();
@@ -456,24 +465,24 @@ impl Ledger {
     }
 
     /// Whether a missing message is a loss.
-    fn is_required(&self, place: Place, found: &[Found], now_ms: u64) -> bool {
+    fn is_required(&self, place: MessagePlace, found: &[FoundMessage], now_ms: u64) -> bool {
         let message = &self.messages[&place];
-        if message.outlives == Outlives::Nothing || message.may_go {
+        if message.survives == Survives::Nothing || message.may_go {
             return false;
         }
         let number = message.content.number;
         match self.kinds[&place.0] {
-            Kind::Queue | Kind::Letters => {
+            TopicKind::Queue | TopicKind::Letters => {
                 let mut of_topic = self.owed.iter().filter(|(name, _)| name.0 == place.0);
                 let mut wants = of_topic.clone().map(|(_, owed)| owed);
                 of_topic.next().is_none()
                     || wants.any(|owed| owed.numbers.contains(&number) && !owed.is_settled(number))
             }
-            Kind::Compacted { .. } => {
+            TopicKind::Compacted { .. } => {
                 let key = message.content.key;
-                let is_newer = |it: &Found| it.offset > place.2 && it.content.key == key;
+                let is_newer = |it: &FoundMessage| it.offset > place.2 && it.content.key == key;
                 // A newer message may have been compacted against before damage hit it.
-                let was_newer = |hit: &Place| {
+                let was_newer = |hit: &MessagePlace| {
                     *hit > place
                         && self
                             .messages
@@ -483,14 +492,14 @@ impl Ledger {
                 let newer = found.iter().any(is_newer) || self.hit.iter().any(was_newer);
                 !newer && !self.may_have_died(place, now_ms)
             }
-            Kind::Bytes { .. } | Kind::Age { .. } => true,
+            TopicKind::Bytes { .. } | TopicKind::Age { .. } => true,
         }
     }
 
     /// Whether compaction may have removed this message as a tombstone, or because of a later
     /// tombstone.
-    fn may_have_died(&self, place: Place, now_ms: u64) -> bool {
-        let Kind::Compacted { tombstone_ms } = self.kinds[&place.0] else {
+    fn may_have_died(&self, place: MessagePlace, now_ms: u64) -> bool {
+        let TopicKind::Compacted { tombstone_ms } = self.kinds[&place.0] else {
             return false;
         };
         let key = self.messages[&place].content.key;
@@ -502,9 +511,9 @@ impl Ledger {
     }
 
     /// Checks that a tombstone was not removed before all older messages of its key.
-    fn check_tombstone(&self, place: Place, found: &[Found]) {
+    fn check_tombstone(&self, place: MessagePlace, found: &[FoundMessage]) {
         let message = &self.messages[&place];
-        if message.content.is_tombstone && message.outlives > Outlives::Nothing {
+        if message.content.is_tombstone && message.survives > Survives::Nothing {
             let mut older = found
                 .iter()
                 .filter(|it| it.content.key == message.content.key);
@@ -518,7 +527,7 @@ impl Ledger {
     }
 
     /// Checks that each duplicate of a dead letter is explained by a crash.
-    pub(super) fn check_letters(&self, found: &[Found]) {
+    pub(super) fn check_letters(&self, found: &[FoundMessage]) {
         let mut before: BTreeMap<(u64, &str), u64> = BTreeMap::new();
         for it in found {
             let Some(letter) = &it.letter else { continue };
@@ -540,19 +549,23 @@ impl Ledger {
     }
 
     /// Checks that every owed message was acknowledged, delivered at last, or dead-lettered.
-    pub(super) fn finish(&self, came: &BTreeMap<Name, BTreeSet<u64>>, letters: Option<Name>) {
+    pub(super) fn finish(
+        &self,
+        came: &BTreeMap<SubscriptionKey, BTreeSet<u64>>,
+        letters: Option<SubscriptionKey>,
+    ) {
         let mut kept: BTreeSet<(Uuid, u64)> = BTreeSet::new();
         for (place, message) in &self.messages {
-            if message.outlives > Outlives::Nothing {
+            if message.survives > Survives::Nothing {
                 kept.insert((place.0, message.content.number));
             }
         }
         for (number, delayed) in &self.delayed {
-            if delayed.outlives > Outlives::Nothing {
+            if delayed.survives > Survives::Nothing {
                 kept.insert((delayed.topic, *number));
             }
         }
-        let has = |name: &Name, number: &u64| {
+        let has = |name: &SubscriptionKey, number: &u64| {
             came.get(name).is_some_and(|came| came.contains(number))
                 || self
                     .owed
@@ -583,7 +596,7 @@ impl Ledger {
     }
 }
 
-impl Owed {
+impl OwedMessages {
     fn is_settled(&self, number: u64) -> bool {
         self.done.contains(&number) || self.may_die(number)
     }

@@ -8,9 +8,9 @@ use cloverleaf_broker::{
 use cloverleaf_log::{Batch, BatchBuilder, Disk, LogClock, LogOptions, Offset, Read, Record};
 use uuid::Uuid;
 
-use super::catalog::{Made, State};
-use super::ledger::{Content, Found, Kind};
-use super::wreck::Wreck;
+use super::catalog::{CatalogState, ModelTopic};
+use super::ledger::{Content, FoundMessage, TopicKind};
+use super::wreck::FileDamage;
 use crate::common::{Random, World};
 
 /// The names of topics that the program creates and deletes.
@@ -29,45 +29,45 @@ const AGE_MS: u64 = 900;
 /// too early shows.
 const TOMBSTONES_MS: [u64; 2] = [400, 4_000];
 
-pub(super) struct Machine {
+pub(super) struct SimulatedMachine {
     pub(super) world: World,
     mount: Arc<dyn Disk>,
     /// Each advance of the clock also steps the log, in place of its writer thread.
     pub(super) steps_always: bool,
 }
 
-pub(super) fn kind_of(name: &str) -> Kind {
+pub(super) fn kind_of(name: &str) -> TopicKind {
     match name.split_once('-').map_or(name, |(kind, _)| kind) {
-        "queue" => Kind::Queue,
-        "keys" => Kind::Compacted {
+        "queue" => TopicKind::Queue,
+        "keys" => TopicKind::Compacted {
             tombstone_ms: TOMBSTONES_MS[usize::from(name.ends_with('1'))],
         },
-        "bytes" => Kind::Bytes {
+        "bytes" => TopicKind::Bytes {
             least: BYTES_MAX - SEGMENT_BYTES_MAX,
         },
-        "age" => Kind::Age { ms: AGE_MS },
-        _ => Kind::Letters,
+        "age" => TopicKind::Age { ms: AGE_MS },
+        _ => TopicKind::Letters,
     }
 }
 
-pub(super) fn topic_options(kind: Kind, segment_bytes: u64) -> TopicOptions {
+pub(super) fn topic_options(kind: TopicKind, segment_bytes: u64) -> TopicOptions {
     let retention = match kind {
-        Kind::Queue | Kind::Letters => Retention {
+        TopicKind::Queue | TopicKind::Letters => Retention {
             consumed: true,
             ..Retention::default()
         },
-        Kind::Bytes { .. } => Retention {
+        TopicKind::Bytes { .. } => Retention {
             bytes: Some(BYTES_MAX),
             ..Retention::default()
         },
-        Kind::Age { ms } => Retention {
+        TopicKind::Age { ms } => Retention {
             ms: Some(ms),
             ..Retention::default()
         },
-        Kind::Compacted { .. } => Retention::default(),
+        TopicKind::Compacted { .. } => Retention::default(),
     };
     let compaction = match kind {
-        Kind::Compacted { tombstone_ms } => Some(Compaction {
+        TopicKind::Compacted { tombstone_ms } => Some(Compaction {
             delete_retention_ms: tombstone_ms,
             dirty_ratio_permille: 1,
             ..Compaction::default()
@@ -94,7 +94,7 @@ pub(super) fn subscription_options(random: &mut Random) -> SubscriptionOptions {
     }
 }
 
-impl Machine {
+impl SimulatedMachine {
     pub(super) fn new(random: &mut Random) -> Self {
         let options = BrokerOptions {
             retention_interval_ms: UPKEEP_MS,
@@ -133,7 +133,7 @@ impl Machine {
     }
 
     /// Opens the broker on the disk as it is. `false`: the machine died meanwhile.
-    pub(super) fn open(&mut self, wreck: Option<&Wreck>) -> bool {
+    pub(super) fn open(&mut self, wreck: Option<&FileDamage>) -> bool {
         self.mount = self.world.disk.mount();
         let mut opened = self.world.reopen();
         if let (Err(reason), Some(wreck), true) = (&opened, wreck, self.is_alive()) {
@@ -174,11 +174,11 @@ impl Machine {
     }
 
     /// The catalog's state as the broker reports it.
-    pub(super) fn state(&self) -> State {
+    pub(super) fn state(&self) -> CatalogState {
         let broker = &self.world.broker;
-        let mut state = State::default();
+        let mut state = CatalogState::default();
         for topic in broker.topics() {
-            let made = Made {
+            let made = ModelTopic {
                 id: topic.id(),
                 partitions: topic.partition_count(),
                 marker: marker(&topic.options()),
@@ -202,7 +202,7 @@ impl Machine {
     }
 
     /// Every message of a partition, from its start to its end.
-    pub(super) fn read(&self, id: Uuid, partition: u32) -> Vec<Found> {
+    pub(super) fn read(&self, id: Uuid, partition: u32) -> Vec<FoundMessage> {
         let topic = self.world.broker.topic_by_id(id).unwrap();
         let log = topic.partition(partition).unwrap();
         let mut found = Vec::new();
@@ -210,13 +210,13 @@ impl Machine {
             let batch = batch.inflate(1 << 20).unwrap();
             let mut records = batch.records();
             while let Some((offset, record)) = records.next_record().unwrap() {
-                found.push(found_in(offset, &record));
+                found.push(message_in(offset, &record));
             }
         }
         let segments = self.world.log.opened(id, partition).unwrap().segments();
         let last = segments.into_iter().rfind(|it| it.end > it.base);
         let last = last.map_or(log.start_offset(), |segment| segment.end);
-        assert_eq!(log.written_end(), last, "nobody reaches this end");
+        assert_eq!(log.written_end(), last, "no reader reaches this end");
         found
     }
 }
@@ -226,9 +226,9 @@ fn marker(options: &TopicOptions) -> String {
     format!("{bytes:?} {:?}", options.settings.get("marker"))
 }
 
-/// A topic with these options, as [`Machine::state`] reports it.
-pub(super) fn made(id: Uuid, options: &TopicOptions) -> Made {
-    Made {
+/// A topic with these options, as [`SimulatedMachine::state`] reports it.
+pub(super) fn made(id: Uuid, options: &TopicOptions) -> ModelTopic {
+    ModelTopic {
         id,
         partitions: options.partitions,
         marker: marker(options),
@@ -252,7 +252,7 @@ fn batches(log: &Partition) -> Vec<Batch> {
     }
 }
 
-pub(super) fn found_in(offset: Offset, record: &Record<'_>) -> Found {
+pub(super) fn message_in(offset: Offset, record: &Record<'_>) -> FoundMessage {
     let text = |name: &[u8]| {
         let value = record.headers.value_of(name)??;
         Some(String::from_utf8(value.to_vec()).unwrap())
@@ -260,7 +260,7 @@ pub(super) fn found_in(offset: Offset, record: &Record<'_>) -> Found {
     let number = text(NUMBER).unwrap().parse().unwrap();
     let origin = text(cloverleaf_broker::headers::DEAD_ORIGIN);
     let subscription = text(cloverleaf_broker::headers::DEAD_SUBSCRIPTION);
-    Found {
+    FoundMessage {
         offset,
         content: Content {
             number,

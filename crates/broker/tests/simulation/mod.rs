@@ -31,12 +31,12 @@ use std::sync::Arc;
 use cloverleaf_broker::{Consumer, Published, Topic};
 use cloverleaf_log::Durability;
 
-use self::catalog::Catalog;
-use self::ledger::{Content, Kind, Ledger, Name, Outlives, Place};
-use self::machine::{LETTERS, Machine, kind_of, number_of, topic_options};
+use self::catalog::CatalogModel;
+use self::ledger::{Content, MessageModel, MessagePlace, SubscriptionKey, Survives, TopicKind};
+use self::machine::{LETTERS, SimulatedMachine, kind_of, number_of, topic_options};
 use self::producers::Producer;
-use self::wreck::Wreck;
-use crate::common::{Got, Random, consumer};
+use self::wreck::FileDamage;
+use crate::common::{Random, ReceivedMessage, consumer};
 
 const LIVES: u64 = 4;
 const STEPS_MAX: u64 = 120;
@@ -46,37 +46,37 @@ const CHANGES_MAX: u64 = 400;
 const OPENING_MAX: u64 = 60;
 
 /// What a publish contains.
-enum What {
-    Batch(Place, Vec<Content>),
-    Delayed(u64),
+enum PublishedContent {
+    Batch(MessagePlace, Vec<Content>),
+    DelayedMessage(u64),
 }
 
 /// A publish whose answer is pending.
-struct Waiting {
+struct PendingPublish {
     topic: Arc<Topic>,
     class: Durability,
     published: Published,
     /// The newest change of the catalog when it was published.
     mark: usize,
-    what: What,
+    what: PublishedContent,
 }
 
 /// How a life ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum LifeEnd {
     Close,
     Kill,
     PowerLoss,
 }
 
-struct Run {
-    machine: Machine,
+struct SimulationRun {
+    machine: SimulatedMachine,
     random: Random,
-    catalog: Catalog,
-    ledger: Ledger,
-    consumers: BTreeMap<Name, Consumer>,
-    held: BTreeMap<Name, Vec<Got>>,
-    waiting: Vec<Waiting>,
+    catalog: CatalogModel,
+    ledger: MessageModel,
+    consumers: BTreeMap<SubscriptionKey, Consumer>,
+    held: BTreeMap<SubscriptionKey, Vec<ReceivedMessage>>,
+    waiting: Vec<PendingPublish>,
     producers: Vec<Producer>,
     /// The id of the newest producer.
     ids: i64,
@@ -89,16 +89,16 @@ struct Run {
     damages_state: bool,
 }
 
-impl Run {
+impl SimulationRun {
     fn new(seed: u64) -> Self {
         let mut random = Random(seed);
-        let machine = Machine::new(&mut random);
+        let machine = SimulatedMachine::new(&mut random);
         let starts = machine.world.broker.starts();
         let mut run = Self {
             machine,
             random,
-            catalog: Catalog::default(),
-            ledger: Ledger::default(),
+            catalog: CatalogModel::default(),
+            ledger: MessageModel::default(),
             consumers: BTreeMap::new(),
             held: BTreeMap::new(),
             waiting: Vec::new(),
@@ -120,11 +120,11 @@ impl Run {
     /// create it with its own options.
     fn make_letters(&mut self) {
         let segment_bytes = machine::segment_bytes(&mut self.random);
-        self.make_topic(LETTERS, topic_options(Kind::Letters, segment_bytes));
+        self.make_topic(LETTERS, topic_options(TopicKind::Letters, segment_bytes));
         self.subscribe(LETTERS, LETTERS, true);
     }
 
-    fn live(&mut self) -> End {
+    fn live(&mut self) -> LifeEnd {
         let may_die = self.random.one_in(2);
         if may_die {
             let changes = self.random.below(CHANGES_MAX);
@@ -137,15 +137,15 @@ impl Run {
             }
         }
         match self.random.below(5) {
-            0 | 1 => End::Kill,
-            2 => End::Close,
-            _ => End::PowerLoss,
+            0 | 1 => LifeEnd::Kill,
+            2 => LifeEnd::Close,
+            _ => LifeEnd::PowerLoss,
         }
     }
 
     /// Ends a life. Returns how it really ended.
-    fn end(&mut self, mut end: End) -> End {
-        if end == End::Close {
+    fn end(&mut self, mut end: LifeEnd) -> LifeEnd {
+        if end == LifeEnd::Close {
             if self.random.one_in(2) {
                 self.consumers.clear();
             }
@@ -153,22 +153,24 @@ impl Run {
             self.machine.world.log.close();
             self.collect_answers();
             if !self.machine.is_alive() {
-                end = [End::Kill, End::PowerLoss][self.random.below(2) as usize];
+                end = [LifeEnd::Kill, LifeEnd::PowerLoss][self.random.below(2) as usize];
             }
         }
-        self.has_holes |= end == End::PowerLoss;
+        self.has_holes |= end == LifeEnd::PowerLoss;
         self.has_died |= !self.machine.is_alive();
         let now_ms = self.machine.now_ms();
         match end {
-            End::Close => {
+            LifeEnd::Close => {
                 self.ledger.closed();
                 self.catalog.synced(self.catalog.mark());
             }
-            End::Kill | End::PowerLoss => self.ledger.crashed(end == End::PowerLoss, now_ms),
+            LifeEnd::Kill | LifeEnd::PowerLoss => {
+                self.ledger.crashed(end == LifeEnd::PowerLoss, now_ms)
+            }
         }
         match end {
-            End::Close | End::Kill => self.machine.world.disk.kill(),
-            End::PowerLoss => self.machine.world.disk.power_loss(self.random.next()),
+            LifeEnd::Close | LifeEnd::Kill => self.machine.world.disk.kill(),
+            LifeEnd::PowerLoss => self.machine.world.disk.power_loss(self.random.next()),
         }
         self.consumers.clear();
         self.held.clear();
@@ -176,7 +178,7 @@ impl Run {
         self.producers.iter_mut().for_each(Producer::disconnect);
         // Frees the memory; the dead disk ignores all writes.
         self.machine.world.broker.close();
-        if end == End::PowerLoss {
+        if end == LifeEnd::PowerLoss {
             // Producers of the class *kernel* would find gaps where the power loss has taken their
             // newest batches.
             self.producers.retain(|it| it.class == Durability::Disk);
@@ -185,7 +187,7 @@ impl Run {
     }
 
     /// Starts the broker. Returns the worst end among `last` and the failed starts.
-    fn start(&mut self, last: End, wreck: Option<&Wreck>) -> End {
+    fn start(&mut self, last: LifeEnd, wreck: Option<&FileDamage>) -> LifeEnd {
         let mut end = last;
         for _ in 0..2 {
             // A crash in the first start after damage may destroy what that start has recorded.
@@ -196,8 +198,8 @@ impl Run {
             if self.machine.open(wreck) {
                 break;
             }
-            let again = [End::Kill, End::PowerLoss][self.random.below(2) as usize];
-            if self.end(again) == End::PowerLoss || end == End::Close {
+            let again = [LifeEnd::Kill, LifeEnd::PowerLoss][self.random.below(2) as usize];
+            if self.end(again) == LifeEnd::PowerLoss || end == LifeEnd::Close {
                 end = again;
             }
         }
@@ -209,9 +211,9 @@ impl Run {
     }
 }
 
-impl Run {
+impl SimulationRun {
     /// Compares the state after a start with the model, and continues with that state.
-    fn check(&mut self, end: End, wreck: Option<&Wreck>) {
+    fn check(&mut self, end: LifeEnd, wreck: Option<&FileDamage>) {
         let found = self.machine.state();
         let starts = self.machine.world.broker.starts();
         assert!(starts > self.starts, "start {starts} came twice");
@@ -220,7 +222,7 @@ impl Run {
             let kind = kind_of(name);
             self.ledger.kinds.entry(made.id).or_insert(kind);
         }
-        let power = end == End::PowerLoss;
+        let power = end == LifeEnd::PowerLoss;
         match wreck.filter(|wreck| wreck.is_state()) {
             Some(wreck) => {
                 wreck.check(&self.catalog, &found);
@@ -241,9 +243,9 @@ impl Run {
         self.ledger.keep_topics(|id| partitions.contains_key(id));
         self.producers
             .retain(|it| partitions.get(&it.topic) > Some(&it.partition));
-        let outlives = match end {
-            End::Kill => Outlives::Kill,
-            End::Close | End::PowerLoss => Outlives::PowerLoss,
+        let survives = match end {
+            LifeEnd::Kill => Survives::Kill,
+            LifeEnd::Close | LifeEnd::PowerLoss => Survives::PowerLoss,
         };
         let now_ms = self.machine.now_ms();
         self.ledger.lost = 0;
@@ -253,7 +255,7 @@ impl Run {
                 let topic = self.machine.world.broker.topic_by_id(*id).unwrap();
                 let next = topic.partition(partition).unwrap().next_offset();
                 let place = (*id, partition);
-                self.ledger.check(place, &found, outlives, (now_ms, next));
+                self.ledger.check(place, &found, survives, (now_ms, next));
                 if !self.is_damaged {
                     self.ledger.check_letters(&found);
                 }
@@ -264,7 +266,7 @@ impl Run {
         match wreck {
             Some(_) => assert!(
                 self.ledger.lost == 0 || is_told,
-                "{} messages are lost, and nothing is told",
+                "{} messages are lost, and no damage is reported",
                 self.ledger.lost
             ),
             // A power loss leaves holes between batches that were not synced; each start reports
@@ -284,14 +286,14 @@ impl Run {
     }
 
     /// Attaches consumers, and creates missing subscriptions.
-    fn take_up(&mut self, found: &catalog::State) {
+    fn take_up(&mut self, found: &catalog::CatalogState) {
         if !found.topics.contains_key(LETTERS) {
             self.make_letters();
         }
         for (topic, made) in &found.topics {
             let wanted: &[&'static str] = match self.ledger.kinds[&made.id] {
-                Kind::Queue => &["s", "late"],
-                Kind::Letters => &[LETTERS],
+                TopicKind::Queue => &["s", "late"],
+                TopicKind::Letters => &[LETTERS],
                 _ => &[],
             };
             for name in wanted {
@@ -313,7 +315,7 @@ impl Run {
     fn turn(&mut self, damages: bool) {
         let end = self.live();
         let end = self.end(end);
-        let is_hit = damages && end != End::PowerLoss && !self.random.one_in(3);
+        let is_hit = damages && end != LifeEnd::PowerLoss && !self.random.one_in(3);
         let wreck = is_hit.then(|| self.wreck(end)).flatten();
         let last = self.start(end, wreck.as_ref());
         self.check(last, wreck.as_ref());
@@ -321,7 +323,7 @@ impl Run {
             for _ in 0..self.random.below(20) {
                 self.step();
             }
-            let end = self.end(End::PowerLoss);
+            let end = self.end(LifeEnd::PowerLoss);
             let last = self.start(end, None);
             self.check(last, None);
         }
@@ -332,7 +334,7 @@ impl Run {
         self.machine.world.disk.die_after(u64::MAX);
         self.consumers.clear();
         self.held.clear();
-        let names: Vec<Name> = self.ledger.owed.keys().copied().collect();
+        let names: Vec<SubscriptionKey> = self.ledger.owed.keys().copied().collect();
         for name in &names {
             let topic = self.machine.world.broker.topic_by_id(name.0).unwrap();
             let subscription = topic.subscription(name.1).unwrap();
@@ -346,7 +348,7 @@ impl Run {
             self.machine.world.log.step();
             self.receive();
         }
-        let mut came: BTreeMap<Name, BTreeSet<u64>> = BTreeMap::new();
+        let mut came: BTreeMap<SubscriptionKey, BTreeSet<u64>> = BTreeMap::new();
         for (name, held) in &self.held {
             let numbers = held.iter().map(|got| number_of(&got.headers));
             came.entry(*name).or_default().extend(numbers);
@@ -362,7 +364,7 @@ fn run_seeds(damages: bool, seeds: u64) {
     let first: u64 = number("CLOVERLEAF_SEED").unwrap_or(0);
     for seed in first..first + seeds {
         let outcome = std::panic::catch_unwind(|| {
-            let mut run = Run::new(seed);
+            let mut run = SimulationRun::new(seed);
             for _ in 0..LIVES {
                 run.turn(damages);
             }
@@ -376,11 +378,11 @@ fn run_seeds(damages: bool, seeds: u64) {
 }
 
 #[test]
-fn everything_together_keeps_what_it_has_promised() {
+fn the_whole_broker_keeps_its_promises_over_crashes() {
     run_seeds(false, 40);
 }
 
 #[test]
-fn damage_of_one_file_takes_what_it_hit_and_power_losses_nothing_more() {
+fn damage_of_one_file_costs_only_what_it_hit() {
     run_seeds(true, 40);
 }

@@ -6,14 +6,14 @@ use cloverleaf_broker::Published;
 use cloverleaf_log::Durability;
 use uuid::Uuid;
 
-use super::ledger::{Content, Ledger};
-use super::machine::Machine;
+use super::ledger::{Content, MessageModel};
+use super::machine::SimulatedMachine;
 
 /// How many batches per producer a partition remembers.
 const REMEMBERED: usize = 5;
 
 /// A batch of a producer.
-struct Sent {
+struct SentBatch {
     sequence: i32,
     contents: Vec<Content>,
     filling: usize,
@@ -34,7 +34,7 @@ pub(super) struct Producer {
     pub(super) topic: Uuid,
     pub(super) partition: u32,
     sequence: i32,
-    sent: VecDeque<Sent>,
+    sent: VecDeque<SentBatch>,
 }
 
 impl Producer {
@@ -66,8 +66,8 @@ impl Producer {
 
     pub(super) fn send(
         &mut self,
-        machine: &Machine,
-        ledger: &mut Ledger,
+        machine: &SimulatedMachine,
+        ledger: &mut MessageModel,
         mark: usize,
         (contents, filling): (Vec<Content>, usize),
     ) {
@@ -76,7 +76,7 @@ impl Producer {
         }
         let sequence = self.sequence;
         self.sequence = sequence.wrapping_add(contents.len() as i32) & i32::MAX;
-        self.sent.push_back(Sent {
+        self.sent.push_back(SentBatch {
             sequence,
             contents,
             filling,
@@ -93,12 +93,12 @@ impl Producer {
     /// first.
     pub(super) fn repeat(
         &mut self,
-        machine: &Machine,
-        ledger: &mut Ledger,
+        machine: &SimulatedMachine,
+        ledger: &mut MessageModel,
         mark: usize,
         from: usize,
     ) {
-        let is_stuck = |it: &Sent| it.answered.is_none() && it.published.is_none();
+        let is_stuck = |it: &SentBatch| it.answered.is_none() && it.published.is_none();
         let stuck = self.sent.iter().position(is_stuck);
         let first = stuck.unwrap_or(from).min(from);
         for at in first..self.sent.len() {
@@ -108,7 +108,13 @@ impl Producer {
         }
     }
 
-    fn try_send(&mut self, machine: &Machine, ledger: &mut Ledger, mark: usize, at: usize) -> bool {
+    fn try_send(
+        &mut self,
+        machine: &SimulatedMachine,
+        ledger: &mut MessageModel,
+        mark: usize,
+        at: usize,
+    ) -> bool {
         let sent = &mut self.sent[at];
         let Some(topic) = machine.world.broker.topic_by_id(self.topic) else {
             return false;
@@ -148,7 +154,11 @@ impl Producer {
 
     /// Collects answers. Returns the newest change of the catalog that was synced before one of
     /// them.
-    pub(super) fn collect(&mut self, machine: &Machine, ledger: &mut Ledger) -> Option<usize> {
+    pub(super) fn collect(
+        &mut self,
+        machine: &SimulatedMachine,
+        ledger: &mut MessageModel,
+    ) -> Option<usize> {
         let mut synced = None;
         for sent in &mut self.sent {
             if !sent.published.as_ref().is_some_and(Published::is_ready) {

@@ -8,20 +8,20 @@ use cloverleaf_broker::{Committed, ConsumerOptions, MessageRange, Topic, TopicOp
 use cloverleaf_log::Durability;
 use std::sync::Arc;
 
-use super::catalog::Made;
-use super::ledger::{Content, Kind, Name};
+use super::catalog::ModelTopic;
+use super::ledger::{Content, SubscriptionKey, TopicKind};
 use super::machine::{
     LETTERS, NAMES, kind_of, made, number_of, segment_bytes, subscription_options, topic_options,
 };
 use super::producers::Producer;
-use super::{Run, Waiting, What};
+use super::{PendingPublish, PublishedContent, SimulationRun};
 use crate::common::{consumer_with, receive};
 
 const PARTITIONS_MAX: u32 = 3;
 const GROUPS: [&str; 2] = ["g", "h"];
 const KEYS: u64 = 5;
 
-impl Run {
+impl SimulationRun {
     pub(super) fn step(&mut self) {
         match self.random.below(40) {
             0 => self.make(),
@@ -74,7 +74,7 @@ impl Run {
     }
 
     /// A random existing topic of a wanted kind.
-    fn some_topic(&mut self, wants: impl Fn(Kind) -> bool) -> Option<Arc<Topic>> {
+    fn some_topic(&mut self, wants: impl Fn(TopicKind) -> bool) -> Option<Arc<Topic>> {
         let names = self.catalog.now().topics.keys();
         let names: Vec<&String> = names.filter(|name| wants(kind_of(name))).collect();
         let count = names.len() as u64;
@@ -92,7 +92,7 @@ impl Run {
             ..topic_options(kind_of(name), segment_bytes(&mut self.random))
         };
         self.make_topic(name, options);
-        if kind_of(name) == Kind::Queue {
+        if kind_of(name) == TopicKind::Queue {
             self.subscribe(name, "s", true);
         }
     }
@@ -113,12 +113,12 @@ impl Run {
     }
 
     /// A change of the catalog was answered, or has failed.
-    fn changed(&mut self, was_alive: bool, is_ok: bool, state: super::catalog::State) {
+    fn changed(&mut self, was_alive: bool, is_ok: bool, state: super::catalog::CatalogState) {
         match (is_ok, was_alive) {
             (true, _) => self.catalog.changed(state),
             (false, true) => {
                 assert!(!self.machine.is_alive(), "refused: {state:?}");
-                self.catalog.doubted(state);
+                self.catalog.may_have_changed(state);
             }
             (false, false) => {}
         }
@@ -148,7 +148,7 @@ impl Run {
         }
     }
 
-    pub(super) fn consume(&mut self, name: Name) {
+    pub(super) fn consume(&mut self, name: SubscriptionKey) {
         let topic = self.machine.world.broker.topic_by_id(name.0).unwrap();
         let subscription = topic.subscription(name.1).unwrap();
         let owed = self.ledger.owed.get_mut(&name).unwrap();
@@ -163,7 +163,7 @@ impl Run {
     }
 
     fn subscribe_late(&mut self) {
-        let Some(topic) = self.some_topic(|kind| kind == Kind::Queue) else {
+        let Some(topic) = self.some_topic(|kind| kind == TopicKind::Queue) else {
             return;
         };
         if topic.subscription("late").is_none() {
@@ -189,7 +189,7 @@ impl Run {
             options.segment_bytes = Some(segment_bytes(&mut self.random));
             let marker = self.random.below(100).to_string();
             options.settings.insert("marker".to_owned(), marker);
-            *known = Made {
+            *known = ModelTopic {
                 partitions: known.partitions,
                 ..made(known.id, &options)
             };
@@ -199,7 +199,7 @@ impl Run {
     }
 
     fn delete(&mut self) {
-        let Some(topic) = self.some_topic(|kind| kind != Kind::Letters) else {
+        let Some(topic) = self.some_topic(|kind| kind != TopicKind::Letters) else {
             return;
         };
         let was_alive = self.machine.is_alive();
@@ -214,8 +214,8 @@ impl Run {
         }
     }
 
-    fn contents(&mut self, kind: Kind, count: u64) -> Vec<Content> {
-        let is_keyed = matches!(kind, Kind::Compacted { .. });
+    fn contents(&mut self, kind: TopicKind, count: u64) -> Vec<Content> {
+        let is_keyed = matches!(kind, TopicKind::Compacted { .. });
         let content = |_| Content {
             number: self.ledger.number(),
             key: is_keyed.then(|| self.random.below(KEYS) as u8),
@@ -229,7 +229,7 @@ impl Run {
     }
 
     fn publish(&mut self) {
-        let Some(topic) = self.some_topic(|kind| kind != Kind::Letters) else {
+        let Some(topic) = self.some_topic(|kind| kind != TopicKind::Letters) else {
             return;
         };
         let count = 1 + self.random.below(4);
@@ -249,12 +249,12 @@ impl Run {
             Ok(published) => {
                 assert_eq!(published.first_offset(), next);
                 let mark = self.catalog.mark();
-                self.waiting.push(Waiting {
+                self.waiting.push(PendingPublish {
                     topic,
                     class,
                     published,
                     mark,
-                    what: What::Batch(place, contents),
+                    what: PublishedContent::Batch(place, contents),
                 });
             }
             Err(error) => assert!(!self.machine.is_alive(), "{error}"),
@@ -262,10 +262,10 @@ impl Run {
     }
 
     fn delay(&mut self) {
-        let Some(topic) = self.some_topic(|kind| kind == Kind::Queue) else {
+        let Some(topic) = self.some_topic(|kind| kind == TopicKind::Queue) else {
             return;
         };
-        let contents = self.contents(Kind::Queue, 1);
+        let contents = self.contents(TopicKind::Queue, 1);
         let number = contents[0].number;
         let batch = self.machine.batch(&contents, 40, None);
         let (class, delay_ms) = (self.class(), 1 + self.random.below(400));
@@ -273,12 +273,12 @@ impl Run {
         match topic.publish_delayed(&batch, delay_ms, class) {
             Ok(published) => {
                 let mark = self.catalog.mark();
-                self.waiting.push(Waiting {
+                self.waiting.push(PendingPublish {
                     topic,
                     class,
                     published,
                     mark,
-                    what: What::Delayed(number),
+                    what: PublishedContent::DelayedMessage(number),
                 });
             }
             Err(error) => assert!(!self.machine.is_alive(), "{error}"),
@@ -289,15 +289,17 @@ impl Run {
         let mut context = Context::from_waker(Waker::noop());
         let mut synced = None;
         for mut waiting in std::mem::take(&mut self.waiting) {
-            let Waiting { class, mark, .. } = waiting;
+            let PendingPublish { class, mark, .. } = waiting;
             match Pin::new(&mut waiting.published).poll(&mut context) {
                 Poll::Pending => self.waiting.push(waiting),
                 Poll::Ready(Ok(())) => {
                     match &waiting.what {
-                        What::Batch(place, contents) => {
+                        PublishedContent::Batch(place, contents) => {
                             self.ledger.answered(*place, contents, class);
                         }
-                        What::Delayed(number) => self.ledger.delay_answered(*number, class),
+                        PublishedContent::DelayedMessage(number) => {
+                            self.ledger.delay_answered(*number, class)
+                        }
                     }
                     if class == Durability::Disk {
                         synced = synced.max(Some(mark));
@@ -316,7 +318,7 @@ impl Run {
 
     fn produce(&mut self) {
         if self.producers.len() < 4 || self.random.one_in(20) {
-            let Some(topic) = self.some_topic(|kind| kind != Kind::Letters) else {
+            let Some(topic) = self.some_topic(|kind| kind != TopicKind::Letters) else {
                 return;
             };
             let partition = self.random.below(u64::from(topic.partition_count())) as u32;
@@ -419,7 +421,7 @@ impl Run {
 
     /// Retires a consumer and drops it some time later.
     fn replace_consumer(&mut self) {
-        let names: Vec<Name> = self.consumers.keys().copied().collect();
+        let names: Vec<SubscriptionKey> = self.consumers.keys().copied().collect();
         let Some(name) = names.get(self.random.below(names.len().max(1) as u64) as usize) else {
             return;
         };
@@ -433,7 +435,7 @@ impl Run {
     }
 
     fn commit(&mut self) {
-        let wants = |kind| !matches!(kind, Kind::Queue | Kind::Letters);
+        let wants = |kind| !matches!(kind, TopicKind::Queue | TopicKind::Letters);
         let Some(topic) = self.some_topic(wants) else {
             return;
         };

@@ -5,20 +5,20 @@ use std::ops::Range;
 use cloverleaf_log::{BATCH_HEADER_BYTES, Batch};
 use uuid::Uuid;
 
-use super::catalog::{Catalog, State};
-use super::machine::found_in;
-use super::{End, Run};
+use super::catalog::{CatalogModel, CatalogState};
+use super::machine::message_in;
+use super::{LifeEnd, SimulationRun};
 use crate::damage::{damage, entries_with, read_file, write_file};
 
 /// The damage of a file.
-pub(super) struct Wreck {
+pub(super) struct FileDamage {
     path: String,
     /// The file's bytes before the damage.
     before: Vec<u8>,
     range: Range<usize>,
 }
 
-impl Wreck {
+impl FileDamage {
     pub(super) fn is_state(&self) -> bool {
         self.path.starts_with("state.")
     }
@@ -36,7 +36,7 @@ impl Wreck {
     }
 
     /// Checks that each difference from the model was caused by the damage.
-    pub(super) fn check(&self, catalog: &Catalog, found: &State) {
+    pub(super) fn check(&self, catalog: &CatalogModel, found: &CatalogState) {
         let then = catalog.now();
         let is_hit =
             |id: &Uuid| self.is_hit(id.to_string().as_bytes()) || self.is_hit(id.as_bytes());
@@ -71,9 +71,9 @@ impl Wreck {
     }
 }
 
-impl Run {
+impl SimulationRun {
     /// Damages a file. `None`: there is no file to damage.
-    pub(super) fn wreck(&mut self, end: End) -> Option<Wreck> {
+    pub(super) fn wreck(&mut self, end: LifeEnd) -> Option<FileDamage> {
         self.is_damaged = true;
         self.has_holes = true;
         let disk = self.machine.world.disk.clone();
@@ -96,7 +96,7 @@ impl Run {
         // Syncs the folder: otherwise a power loss could undo the removal of a file.
         let folder = path.rfind('/').map_or("", |at| &path[..at]);
         disk.mount().sync_dir(folder).unwrap();
-        if self.is_untold(end, &path, &before) {
+        if self.is_undetectable(end, &path, &before) {
             write_file(&disk, &path, &before);
             disk.mount().sync_dir(folder).unwrap();
             disk.corrupt(&path, used as u64 - 1, &[!before[used - 1]]);
@@ -116,7 +116,7 @@ impl Run {
             self.producers
                 .retain(|it| (it.topic, it.partition) != (topic, partition));
         }
-        Some(Wreck {
+        Some(FileDamage {
             path,
             before,
             range,
@@ -147,7 +147,7 @@ impl Run {
     /// index was written, or zeros reach to the end of the newest file. At any time: another base
     /// offset of its last batch, which no checksum covers, or a misplaced sector of whole batches,
     /// which hides the batches after it.
-    fn is_untold(&self, end: End, path: &str, before: &[u8]) -> bool {
+    fn is_undetectable(&self, end: LifeEnd, path: &str, before: &[u8]) -> bool {
         let Some(stem) = path.strip_suffix(".log") else {
             return false;
         };
@@ -159,7 +159,7 @@ impl Run {
         if !rises || is.last().is_some_and(|last| !was.contains(last)) {
             return true;
         }
-        if end == End::Close {
+        if end == LifeEnd::Close {
             return false;
         }
         if after.is_empty() {
@@ -190,7 +190,7 @@ fn messages_in(log: &[u8], range: &Range<usize>) -> Vec<(u64, u64)> {
         if at < range.end && end > range.start {
             let mut records = batch.records();
             while let Some((offset, record)) = records.next_record().unwrap() {
-                messages.push((offset, found_in(offset, &record).content.number));
+                messages.push((offset, message_in(offset, &record).content.number));
             }
         }
         at = end;

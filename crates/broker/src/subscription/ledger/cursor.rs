@@ -218,7 +218,7 @@ impl Cursor {
         let whole = state.acked == u64::MAX;
         invariant!(
             !whole || state.leases == NIL,
-            "a word is acknowledged of which a lease holds messages"
+            "a wholly acknowledged word has a lease"
         );
         if !volatile && !std::mem::replace(&mut state.dirty, true) {
             self.dirty_words.push(word);

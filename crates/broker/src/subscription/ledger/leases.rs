@@ -182,7 +182,7 @@ impl Leases {
         if let Some(lease) = self.get_mut(index) {
             invariant!(
                 lease.mask & bits == 0,
-                "a message is added to a lease that holds it"
+                "a message is added to a lease that covers it already"
             );
             lease.mask |= bits;
             lease.terms.bytes = lease.terms.bytes.saturating_add(bytes);

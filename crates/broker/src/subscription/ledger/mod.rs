@@ -311,7 +311,7 @@ impl Ledger {
         let cursor = &mut self.cursors[partition as usize];
         invariant!(
             cursor.floor() <= cursor.next,
-            "the floor of acknowledged messages lies above the next one to be delivered"
+            "the floor of acknowledged messages is above the next offset to deliver"
         );
         let restored = cursor.restored_end.saturating_sub(cursor.next).min(count);
         cursor.restored_free = cursor.restored_free.saturating_sub(restored);
@@ -480,7 +480,7 @@ impl Ledger {
         };
         invariant!(
             lease.mask & bits == bits,
-            "messages leave a lease that does not hold them"
+            "messages leave a lease that does not cover them"
         );
         let bytes = match lease.terms.bytes {
             0 => 0,
@@ -535,7 +535,7 @@ impl Ledger {
 fn lower(counter: &mut u64, count: u64) {
     invariant!(
         *counter >= count,
-        "more messages leave a state than leases hold in it"
+        "more messages leave a state than its leases cover"
     );
     *counter -= count;
 }

@@ -284,7 +284,7 @@ impl Ledger {
             LeaseState::Ready | LeaseState::Delayed | LeaseState::Dead => {
                 invariant!(
                     terms.state == LeaseState::Delayed,
-                    "{lease:?}: its time has come, and it waits for none"
+                    "{lease:?} expires in a state without a due time"
                 );
                 lower(&mut self.delayed, count.into());
                 self.make_ready(partition, word, mask, terms.attempts, terms.bytes);

@@ -518,7 +518,7 @@ impl LedgerAndModel {
 
 /// Damage made a hole. Requeued messages lie before, in and after it.
 #[test]
-fn what_was_requeued_and_is_gone_is_not_offered_again() {
+fn requeued_messages_that_are_gone_are_not_offered_again() {
     let cursor = CursorDelta {
         floor: 100,
         words: vec![(15, bits_between(15, 960, 990))],
