@@ -374,7 +374,7 @@ fn a_shared_window_counts_the_consumers_of_all_subscriptions() {
     assert_eq!(bodies(&of_a), [""; 0]);
     shared.set(9);
     assert_eq!(bodies(&of_a), ["7"]);
-    a.empty();
+    a.discard_all();
     assert_eq!(shared.in_flight(), 0);
     world.publish("a", &["8"]);
     assert_eq!(bodies(&of_a), ["8"]);
@@ -474,7 +474,7 @@ fn fill_first_gives_all_to_one_until_its_window_is_used_up() {
     world.publish("t", &["a", "b", "c"]);
     assert_eq!(bodies(&high), ["a", "b"]);
     drop((both, high));
-    subscription.empty();
+    subscription.discard_all();
 
     subscription.set_dispatch(Dispatch::LeastLoaded).unwrap();
     let both = [consumer(&subscription, 25), consumer(&subscription, 25)];

@@ -388,7 +388,7 @@ fn emptying_a_subscription_forgets_what_waits_and_what_is_in_flight() {
     let first = consumer(&subscription, 1);
     world.publish("t", &["1", "2", "3"]);
     let got = receive(&first).unwrap();
-    subscription.empty();
+    subscription.discard_all();
     assert_eq!(first.ack(got[0].id), Err(NotInFlight));
     let stats = subscription.stats();
     assert_eq!((stats.depth, stats.in_flight), (0, 0));
@@ -403,7 +403,7 @@ fn emptying_a_subscription_forgets_what_waits_and_what_is_in_flight() {
 fn emptying_a_topic_without_subscriptions_forgets_its_backlog() {
     let mut world = World::new();
     world.publish("t", &["1", "2"]);
-    world.topic("t").empty().unwrap();
+    world.topic("t").discard_unoffered().unwrap();
     assert_eq!(world.topic("t").depth(), 0);
     world.kill_and_restart();
     assert_eq!(world.topic("t").depth(), 0);

@@ -270,7 +270,7 @@ fn a_queue_drops_its_head_when_its_bodies_are_too_large() {
     taking.nack(got[1].id, 0).unwrap();
     assert_eq!(bodies_of(&letters(&world)), ["222222"]);
     assert_eq!(subscription.counts().depth, 2);
-    subscription.empty();
+    subscription.discard_all();
     world.publish("q", &["1234567890"]);
     assert_eq!(subscription.counts().depth, 1);
 }
@@ -298,7 +298,7 @@ fn a_queue_refuses_when_its_bodies_are_too_large() {
     let small = |options: &mut TopicOptions| options.batch_bytes_max = Some(100);
     world.topic("q").set_options(small).unwrap();
     drop(taking);
-    subscription.empty();
+    subscription.discard_all();
     assert!(publish(&["1", &"2".repeat(9), "", "", "", "", "", "", "", ""]).is_err());
     publish(&["1234567890"]).unwrap();
     assert!(publish(&["1"]).is_err());

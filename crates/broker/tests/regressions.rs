@@ -133,7 +133,7 @@ fn emptying_a_subscription_keeps_what_its_paused_topic_holds_back() {
     world.publish("t", &["1"]);
     world.topic("t").pause().unwrap();
     world.publish("t", &["held"]);
-    sub.empty();
+    sub.discard_all();
     world.topic("t").unpause().unwrap();
     let c = consumer(&sub, 100);
     assert_eq!(bodies(&c), ["held"]);

@@ -277,7 +277,7 @@ impl NsqdHttp {
             Change::Delete => {
                 return found(self.realm.delete_topic(name), HttpError::TopicNotFound);
             }
-            Change::Empty => topic.empty().map_err(catalog_error)?,
+            Change::Empty => topic.discard_unoffered().map_err(catalog_error)?,
             Change::Pause => topic.pause().map_err(catalog_error)?,
             Change::Unpause => topic.unpause().map_err(catalog_error)?,
         }
@@ -306,7 +306,7 @@ impl NsqdHttp {
                     HttpError::ChannelNotFound,
                 );
             }
-            Change::Empty => subscription.empty(),
+            Change::Empty => subscription.discard_all(),
             Change::Pause => subscription.pause().map_err(catalog_error)?,
             Change::Unpause => subscription.unpause().map_err(catalog_error)?,
         }

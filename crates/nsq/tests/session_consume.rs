@@ -357,7 +357,7 @@ fn pausing_and_emptying_are_respected() {
     world.publish("t", &["1", "2"]);
     consumer.pump();
     assert_eq!(consumer.bodies(), [""; 0]);
-    channel.empty();
+    channel.discard_all();
     channel.unpause().unwrap();
     world.publish("t", &["3"]);
     consumer.pump();

@@ -304,7 +304,7 @@ impl Subscription {
     }
 
     /// Discards all messages: waiting, in flight and delayed ones.
-    pub fn empty(self: &Arc<Self>) {
+    pub fn discard_all(self: &Arc<Self>) {
         self.change(|state| {
             state.ledger.purge(&state.log.ends());
             state.readers.clear();

@@ -6,7 +6,7 @@ use crate::subscription::Subscription;
 
 impl Subscription {
     /// Discards all messages that wait for a consumer. Messages in flight stay with their
-    /// consumers, and wait again if they are requeued ([`Subscription::empty`] discards them too).
+    /// consumers, and wait again if they are requeued ([`Subscription::discard_all`] discards them too).
     /// Returns the number of discarded messages.
     pub fn purge(self: &Arc<Self>) -> u64 {
         self.change(|state| {

@@ -444,7 +444,7 @@ impl Topic {
     }
 
     /// Removes the messages that were not offered to any subscription ([`Self::depth`]).
-    pub fn empty(self: &Arc<Self>) -> Result<(), CatalogError> {
+    pub fn discard_unoffered(self: &Arc<Self>) -> Result<(), CatalogError> {
         let _definitions = self.lock_definitions()?;
         let ends = self.written_ends();
         if self.is_paused() {

@@ -64,7 +64,7 @@ fn a_message_delivered_before_the_pause_took_effect_is_not_held_back() {
     let (_log, broker) = open(&disk);
     let topic = broker.topic("t").unwrap();
     let subscription = topic.subscription("s").unwrap();
-    topic.empty().unwrap();
+    topic.discard_unoffered().unwrap();
     let consumer = subscription.attach(ConsumerOptions::default()).unwrap();
     consumer.set_window(u32::MAX);
     assert!(topic.is_paused());

@@ -146,7 +146,7 @@ pub(crate) async fn act_on_subscription(
 ) -> Result<Json<SubscriptionDetails>, Refused> {
     let subscription = find_subscription(&context, &topic, &subscription)?.1;
     match action.as_str() {
-        "empty" => subscription.empty(),
+        "empty" => subscription.discard_all(),
         "pause" => subscription.pause().map_err(refused)?,
         "unpause" => subscription.unpause().map_err(refused)?,
         "least-loaded" => change_dispatch(&subscription, Dispatch::LeastLoaded)?,
