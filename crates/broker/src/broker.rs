@@ -26,7 +26,7 @@ use crate::options::{BrokerOptions, TopicOptions};
 use crate::subscription::died::DeadRouter;
 use crate::topic::Topic;
 use crate::topic::partition::Partition;
-use crate::topic::published::Room;
+use crate::topic::published::WriteBudget;
 
 /// Upper limit of partitions per topic: their number shares 64 bits with the offset in an NSQ
 /// message id.
@@ -50,7 +50,7 @@ pub(crate) struct Shared {
     pub(crate) options: BrokerOptions,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) work: HousekeepingWork,
-    pub(crate) room: Arc<Room>,
+    pub(crate) write_budget: Arc<WriteBudget>,
     /// Held while a definition changes and while a snapshot of all definitions is made.
     pub(crate) definitions: Mutex<()>,
     pub(crate) committed: CommittedOffsets,
@@ -94,7 +94,7 @@ impl Broker {
             options.inflated_cache_bytes_max,
         );
         let shared = Arc::new(Shared {
-            room: Arc::new(Room::new(log.clone(), options.unwritten_bytes_max)),
+            write_budget: Arc::new(WriteBudget::new(log.clone(), options.unwritten_bytes_max)),
             log,
             options,
             clock,
@@ -211,8 +211,8 @@ impl Broker {
     }
 
     /// The limit on bytes that are accepted but not yet written.
-    pub fn room(&self) -> &Arc<Room> {
-        &self.shared.room
+    pub fn room(&self) -> &Arc<WriteBudget> {
+        &self.shared.write_budget
     }
 
     /// The broker's options.

@@ -48,7 +48,7 @@ pub use subscription::stats::{
 };
 pub use topic::Topic;
 pub use topic::partition::{Partition, PartitionStatus};
-pub use topic::published::{PublishError, Published, Room};
+pub use topic::published::{PublishError, Published, WriteBudget};
 pub use topic::settings::NewOptions;
 pub use topic::unwritten::Unwritten;
 pub use topic::watch::{Watch, Watcher};

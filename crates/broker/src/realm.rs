@@ -17,7 +17,7 @@ use crate::namespace::Namespace;
 use crate::options::{BrokerOptions, SubscriptionOptions, TopicOptions};
 use crate::subscription::Subscription;
 use crate::topic::Topic;
-use crate::topic::published::Room;
+use crate::topic::published::WriteBudget;
 use crate::topic::settings::NewOptions;
 
 /// One namespace of a broker, with the rights of one user. Cheap to clone.
@@ -347,7 +347,7 @@ impl Realm {
 impl Realm {
     /// The limit on bytes that are accepted but not yet written.
     #[inline]
-    pub fn room(&self) -> &Arc<Room> {
+    pub fn room(&self) -> &Arc<WriteBudget> {
         self.broker.room()
     }
 

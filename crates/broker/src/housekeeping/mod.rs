@@ -62,7 +62,7 @@ impl Housekeeping {
     pub(crate) fn tick(&mut self) -> u64 {
         let now_ms = self.shared.clock.now_ms();
         // A failed write frees budget too, but does not notify.
-        self.shared.room.written();
+        self.shared.write_budget.written();
         for subscription in self.shared.work.take_due(now_ms) {
             subscription.on_due(now_ms);
         }

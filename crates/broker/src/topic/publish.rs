@@ -165,7 +165,7 @@ impl Topic {
 
     /// The log has written to one of the partitions: notifies producers and subscriptions.
     pub(crate) fn written(self: &Arc<Self>) {
-        self.shared().room.written();
+        self.shared().write_budget.written();
         for subscription in self.subscriptions().iter() {
             subscription.appended();
         }

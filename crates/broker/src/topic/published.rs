@@ -94,30 +94,30 @@ pub enum PublishError {
 ///
 /// Producers wait only for this limit, and only the disk frees it, independent of clients. So
 /// waiting for it cannot deadlock.
-pub struct Room {
+pub struct WriteBudget {
     log: Log,
     bytes_max: u64,
     waiting: Mutex<Vec<Waker>>,
     /// Whether `waiting` has a waker. A write checks this flag before it takes the lock.
-    is_waited_for: AtomicBool,
+    has_waiting: AtomicBool,
 }
 
-impl std::fmt::Debug for Room {
+impl std::fmt::Debug for WriteBudget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Room")
+        f.debug_struct("WriteBudget")
             .field("unwritten_bytes", &self.unwritten_bytes())
             .finish()
     }
 }
 
-impl Room {
+impl WriteBudget {
     pub(crate) fn new(log: Log, bytes_max: u64) -> Self {
-        let (waiting, is_waited_for) = (Mutex::default(), AtomicBool::new(false));
+        let (waiting, has_waiting) = (Mutex::default(), AtomicBool::new(false));
         Self {
             log,
             bytes_max,
             waiting,
-            is_waited_for,
+            has_waiting,
         }
     }
 
@@ -141,7 +141,7 @@ impl Room {
             if !waiting.iter().any(|waker| waker.will_wake(context.waker())) {
                 waiting.push(context.waker().clone());
             }
-            self.is_waited_for.store(true, Ordering::SeqCst);
+            self.has_waiting.store(true, Ordering::SeqCst);
         }
         // Pairs with the fence in `written`: either `written` sees the waiter, or this call sees
         // the free bytes.
@@ -157,10 +157,10 @@ impl Room {
     /// are free.
     pub(crate) fn written(&self) {
         fence(Ordering::SeqCst);
-        if self.is_waited_for.load(Ordering::Relaxed) && self.is_free() {
+        if self.has_waiting.load(Ordering::Relaxed) && self.is_free() {
             let waiting = {
                 let mut waiting = self.waiting.lock();
-                self.is_waited_for.store(false, Ordering::SeqCst);
+                self.has_waiting.store(false, Ordering::SeqCst);
                 std::mem::take(&mut *waiting)
             };
             for waker in waiting {
