@@ -98,7 +98,7 @@ impl ConsumerState {
         }
     }
 
-    /// As [`Self::room`], without regard to the shared window.
+    /// As [`Self::free_slots`], without regard to the shared window.
     #[inline]
     pub(crate) fn own_free_slots(&self) -> u64 {
         #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::{
 };
 
 thread_local! {
-    /// How often [`ConsumerState::own_room`] was computed.
+    /// How often [`ConsumerState::own_free_slots`] was computed.
     pub(crate) static COMPARISONS: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -70,7 +70,7 @@ fn check_cost_of_many(options: SubscriptionOptions, shared: impl Fn(usize) -> Co
     }
     drop(consumers);
     assert_eq!(count, MANY as u64);
-    // 10,000 consumers and messages: comparing all consumers for each message would be 10^8 looks.
+    // 10,000 consumers and messages: comparing all consumers for each message would be 10^8.
     let comparisons = COMPARISONS.get();
     assert!(comparisons < 100 * MANY as u64, "{comparisons} looks");
 }
