@@ -6,8 +6,8 @@ use crate::subscription::Subscription;
 
 impl Subscription {
     /// Discards all messages that wait for a consumer. Messages in flight stay with their
-    /// consumers, and wait again if they are requeued ([`Subscription::discard_all`] discards them too).
-    /// Returns the number of discarded messages.
+    /// consumers, and wait again if they are requeued ([`Subscription::discard_all`] discards them
+    /// too). Returns the number of discarded messages.
     pub fn purge(self: &Arc<Self>) -> u64 {
         self.change(|state| {
             let count = state.log.depth(&state.ledger);

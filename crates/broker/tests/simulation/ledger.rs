@@ -6,7 +6,7 @@ use cloverleaf_log::Durability;
 use uuid::Uuid;
 
 /// Topic, partition, offset.
-pub(super) type MessagePlace = (Uuid, u32, u64);
+pub(super) type Position = (Uuid, u32, u64);
 /// Topic and name of a subscription.
 pub(super) type SubscriptionKey = (Uuid, &'static str);
 
@@ -84,14 +84,14 @@ pub(super) struct FoundMessage {
 pub(super) struct OwedMessages {
     pub(super) numbers: BTreeSet<u64>,
     /// Acknowledged messages that must not be delivered again: when, and what crash that survives.
-    acked: BTreeMap<MessagePlace, (u64, Survives)>,
+    acked: BTreeMap<Position, (u64, Survives)>,
     done: BTreeSet<u64>,
     /// Numbers of rejected messages.
     may_die: BTreeSet<u64>,
     /// Messages die after a limit of deliveries, which timeouts may reach.
     pub(super) has_limit: bool,
     /// Messages that were delivered to some consumer.
-    handed: BTreeSet<MessagePlace>,
+    handed: BTreeSet<Position>,
 }
 
 /// A delayed message, before and after it has moved.
@@ -111,14 +111,14 @@ struct Crash {
 #[derive(Default)]
 pub(super) struct MessageModel {
     pub(super) kinds: BTreeMap<Uuid, TopicKind>,
-    pub(super) messages: BTreeMap<MessagePlace, Message>,
+    pub(super) messages: BTreeMap<Position, Message>,
     pub(super) owed: BTreeMap<SubscriptionKey, OwedMessages>,
     /// The message number that a reader has seen at each offset.
-    seen: BTreeMap<MessagePlace, u64>,
+    seen: BTreeMap<Position, u64>,
     delayed: BTreeMap<u64, DelayedMessage>,
     crashes: Vec<Crash>,
     /// Messages that damage has hit, and that may be missing.
-    pub(super) hit: BTreeSet<MessagePlace>,
+    pub(super) hit: BTreeSet<Position>,
     /// Numbers of dead letters that damage has hit at any time.
     hit_letters: BTreeSet<u64>,
     /// How many required messages are missing.
@@ -133,13 +133,7 @@ impl MessageModel {
     }
 
     /// A batch was passed to the broker, which has not answered yet.
-    pub(super) fn sent(
-        &mut self,
-        base: MessagePlace,
-        contents: &[Content],
-        stamp_ms: u64,
-        bytes: u64,
-    ) {
+    pub(super) fn sent(&mut self, base: Position, contents: &[Content], stamp_ms: u64, bytes: u64) {
         let (topic, partition, first) = base;
         for (content, offset) in contents.iter().zip(first..) {
             let message = Message {
@@ -166,7 +160,7 @@ impl MessageModel {
     }
 
     /// A batch was sent again: its earlier attempt at `base` was not stored.
-    pub(super) fn sent_again(&mut self, base: MessagePlace, contents: &[Content]) {
+    pub(super) fn sent_again(&mut self, base: Position, contents: &[Content]) {
         for (content, offset) in contents.iter().zip(base.2..) {
             let place = (base.0, base.1, offset);
             let message = self.messages.get(&place);
@@ -178,7 +172,7 @@ impl MessageModel {
         }
     }
 
-    pub(super) fn answered(&mut self, base: MessagePlace, contents: &[Content], class: Durability) {
+    pub(super) fn answered(&mut self, base: Position, contents: &[Content], class: Durability) {
         for (content, offset) in contents.iter().zip(base.2..) {
             let place = (base.0, base.1, offset);
             self.see(place, content.number);
@@ -209,13 +203,13 @@ impl MessageModel {
         }
     }
 
-    fn see(&mut self, place: MessagePlace, number: u64) {
+    fn see(&mut self, place: Position, number: u64) {
         let known = *self.seen.entry(place).or_insert(number);
         assert_eq!(known, number, "{place:?} was used twice");
     }
 
     /// Whether a message may be at this offset although its publish was not answered.
-    fn explains(&self, place: MessagePlace, number: u64) -> bool {
+    fn explains(&self, place: Position, number: u64) -> bool {
         let is_sent = self.messages.get(&place);
         let delayed = self.delayed.get(&number);
         is_sent.is_some_and(|it| it.content.number == number)
@@ -225,7 +219,7 @@ impl MessageModel {
     }
 
     /// A message was read, so it is written.
-    fn read(&mut self, place: MessagePlace, content: &Content, stamp_ms: u64, survives: Survives) {
+    fn read(&mut self, place: Position, content: &Content, stamp_ms: u64, survives: Survives) {
         let number = content.number;
         assert!(
             self.explains(place, number),
@@ -257,7 +251,7 @@ impl MessageModel {
     pub(super) fn delivered(
         &mut self,
         name: SubscriptionKey,
-        place: MessagePlace,
+        place: Position,
         content: &Content,
         redelivered: bool,
     ) {
@@ -279,7 +273,7 @@ impl MessageModel {
     pub(super) fn acked(
         &mut self,
         name: SubscriptionKey,
-        place: MessagePlace,
+        place: Position,
         number: u64,
         now_ms: u64,
     ) {
@@ -380,7 +374,7 @@ impl MessageModel {
     }
 
     /// Damage has hit a message, also as a delayed one or as a dead letter.
-    pub(super) fn hits(&mut self, place: MessagePlace, number: u64) {
+    pub(super) fn hits(&mut self, place: Position, number: u64) {
         self.hit.insert(place);
         if self.kinds[&place.0] == TopicKind::Letters {
             self.hit_letters.insert(number);
@@ -418,8 +412,8 @@ impl MessageModel {
         self.owed.insert(name, owed);
     }
 
-    /// Compares a partition with what a start has found in it; everything found survives `survives`
-    /// from now on. `next`: the next offset of the partition.
+    /// Compares a partition with what a start has found in it. Found messages survive a crash of
+    /// the kind `survives` from now on. `next`: the next offset of the partition.
     pub(super) fn check(
         &mut self,
         (topic, partition): (Uuid, u32),
@@ -448,7 +442,7 @@ impl MessageModel {
         }
         let there: BTreeSet<u64> = found.iter().map(|it| it.offset).collect();
         let missing = self.messages.range(places);
-        let missing: Vec<MessagePlace> = missing
+        let missing: Vec<Position> = missing
             .map(|(place, _)| *place)
             .filter(|place| !there.contains(&place.2))
             .collect();
@@ -465,7 +459,7 @@ impl MessageModel {
     }
 
     /// Whether a missing message is a loss.
-    fn is_required(&self, place: MessagePlace, found: &[FoundMessage], now_ms: u64) -> bool {
+    fn is_required(&self, place: Position, found: &[FoundMessage], now_ms: u64) -> bool {
         let message = &self.messages[&place];
         if message.survives == Survives::Nothing || message.may_go {
             return false;
@@ -482,7 +476,7 @@ impl MessageModel {
                 let key = message.content.key;
                 let is_newer = |it: &FoundMessage| it.offset > place.2 && it.content.key == key;
                 // A newer message may have been compacted against before damage hit it.
-                let was_newer = |hit: &MessagePlace| {
+                let was_newer = |hit: &Position| {
                     *hit > place
                         && self
                             .messages
@@ -496,9 +490,8 @@ impl MessageModel {
         }
     }
 
-    /// Whether compaction may have removed this message as a tombstone, or because of a later
-    /// tombstone.
-    fn may_have_died(&self, place: MessagePlace, now_ms: u64) -> bool {
+    /// Whether compaction may have removed this message: it is a tombstone, or one follows it.
+    fn may_have_died(&self, place: Position, now_ms: u64) -> bool {
         let TopicKind::Compacted { tombstone_ms } = self.kinds[&place.0] else {
             return false;
         };
@@ -511,7 +504,7 @@ impl MessageModel {
     }
 
     /// Checks that a tombstone was not removed before all older messages of its key.
-    fn check_tombstone(&self, place: MessagePlace, found: &[FoundMessage]) {
+    fn check_tombstone(&self, place: Position, found: &[FoundMessage]) {
         let message = &self.messages[&place];
         if message.content.is_tombstone && message.survives > Survives::Nothing {
             let mut older = found

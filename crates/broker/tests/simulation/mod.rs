@@ -32,7 +32,7 @@ use cloverleaf_broker::{Consumer, Published, Topic};
 use cloverleaf_log::Durability;
 
 use self::catalog::CatalogModel;
-use self::ledger::{Content, MessageModel, MessagePlace, SubscriptionKey, Survives, TopicKind};
+use self::ledger::{Content, MessageModel, Position, SubscriptionKey, Survives, TopicKind};
 use self::machine::{LETTERS, SimulatedMachine, kind_of, number_of, topic_options};
 use self::producers::Producer;
 use self::wreck::FileDamage;
@@ -47,7 +47,7 @@ const OPENING_MAX: u64 = 60;
 
 /// What a publish contains.
 enum PublishedContent {
-    Batch(MessagePlace, Vec<Content>),
+    Batch(Position, Vec<Content>),
     DelayedMessage(u64),
 }
 
