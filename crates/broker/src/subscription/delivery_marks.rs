@@ -2,13 +2,15 @@
 //! a consumer ([`crate::subscription::ledger::marks`]).
 //!
 //! Marks are written under the subscription's lock, so the last entry in the journal is the newest
-//! mark.
+//! mark. The state that this file changes is the ledger's marks and the timer that checks them.
 
 use cloverleaf_log::{Offset, invariant};
 
 use crate::journal::entries::Entry;
 use crate::subscription::dispatch::partition_number;
+use crate::subscription::ledger::Ledger;
 use crate::subscription::run::Run;
+use crate::subscription::timers::Timers;
 use crate::subscription::{Subscription, SubscriptionState};
 
 /// A mark is lowered to the exact offset after this time without a delivery.
@@ -20,7 +22,8 @@ impl Subscription {
     #[inline]
     pub(crate) fn raise_mark(
         &self,
-        state: &mut SubscriptionState,
+        ledger: &mut Ledger,
+        timers: &mut Timers,
         partition: u32,
         end: Offset,
         now_ms: u64,
@@ -28,26 +31,26 @@ impl Subscription {
         if self.volatile {
             return;
         }
-        let mark = state.ledger.marks_mut().get_mut(partition as usize);
+        let mark = ledger.marks_mut().get_mut(partition as usize);
         if let Some(journaled_end) = mark.and_then(|mark| mark.raise_to(end, now_ms)) {
             self.write_marks(vec![self.delivered_entry(partition, journaled_end)]);
-            state.timers.check_marks_by(now_ms + IDLE_MS);
+            timers.check_marks_by(now_ms + IDLE_MS);
         }
     }
 
     /// Lowers the marks of partitions without recent deliveries to the exact offset. The
     /// housekeeping thread calls it.
-    pub(crate) fn lower_idle_marks(&self, state: &mut SubscriptionState, now_ms: u64) {
-        if !state.timers.take_marks_due(now_ms) {
+    pub(crate) fn lower_idle_marks(&self, ledger: &mut Ledger, timers: &mut Timers, now_ms: u64) {
+        if !timers.take_marks_due(now_ms) {
             return;
         }
-        let marks = (0u32..).zip(state.ledger.marks_mut().iter_mut());
+        let marks = (0u32..).zip(ledger.marks_mut().iter_mut());
         let lowered =
             marks.filter_map(|(partition, mark)| Some((partition, mark.lower_if_idle()?)));
         let entry = |(partition, journaled_end)| self.delivered_entry(partition, journaled_end);
         self.write_marks(lowered.map(entry).collect());
-        if state.ledger.marks().iter().any(|mark| mark.is_ahead()) {
-            state.timers.check_marks_by(now_ms + IDLE_MS);
+        if ledger.marks().iter().any(|mark| mark.is_ahead()) {
+            timers.check_marks_by(now_ms + IDLE_MS);
         }
     }
 

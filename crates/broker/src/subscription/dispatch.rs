@@ -440,9 +440,9 @@ impl<'a> DispatchRound<'a> {
         };
         match head.kind {
             ReaderKind::New => {
-                let now_ms = self.now_ms;
+                let SubscriptionState { ledger, timers, .. } = &mut *self.state;
                 self.subscription
-                    .raise_mark(self.state, index, run.end(), now_ms);
+                    .raise_mark(ledger, timers, index, run.end(), self.now_ms);
                 self.state.check_new(self.subscription, partition, &run);
                 let (count, bytes) = (u64::from(run.count), run.body_bytes);
                 self.state

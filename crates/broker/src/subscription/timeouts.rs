@@ -12,7 +12,7 @@ impl Subscription {
     pub(crate) fn on_due(self: &Arc<Self>, now_ms: u64) {
         self.change(|state| {
             state.timers.called(now_ms);
-            self.lower_idle_marks(state, now_ms);
+            self.lower_idle_marks(&mut state.ledger, &mut state.timers, now_ms);
             while let Some(expired) = state.ledger.expire(now_ms) {
                 if let Expired::TimedOut {
                     consumer,
