@@ -268,7 +268,7 @@ pub enum PartitionOrder {
     HighestFirst,
 }
 
-/// What happens when more messages wait in a subscription than its limit allows.
+/// The reaction when more messages wait in a subscription than its limit allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Overflow {
@@ -310,7 +310,7 @@ pub struct SubscriptionOptions {
     /// happens beyond it. Exact, except that a requeued message counts with the average size of the
     /// messages that it was delivered with.
     pub length_bytes_max: Option<u64>,
-    /// What happens beyond `length_max` and `length_bytes_max`.
+    /// The reaction beyond `length_max` and `length_bytes_max`.
     pub overflow: Overflow,
     /// Only one consumer gets messages: the first that attached. When it leaves, the next one by
     /// priority and then by arrival takes over.

@@ -80,7 +80,7 @@ fn force_snapshot(world: &World) {
     world.broker.tick();
 }
 
-/// What happens between the deletion and the removal of the files.
+/// The events between the deletion and the removal of the files.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Between {
     Nothing,

@@ -310,7 +310,7 @@ impl<F: FnMut(MessageRange, Option<Settlement>)> RangeReport<'_, F> {
 }
 
 impl SettledDelivery {
-    /// What the session learns of the delivery.
+    /// The facts of the delivery that the session gets.
     fn settlement(self, now_us: u64) -> Settlement {
         Settlement {
             held_us: now_us.saturating_sub(self.delivered_us),

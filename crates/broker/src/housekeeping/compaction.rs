@@ -214,7 +214,7 @@ mod tests {
             rounds += 1;
             assert!(rounds < 100);
         }
-        // What is left: the newest sealed segment and the active one.
+        // Left are the newest sealed segment and the active one.
         assert!(["a", "b"].iter().all(|name| segments(&broker, name) <= 3));
         broker.close();
     }

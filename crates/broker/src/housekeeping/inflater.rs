@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex};
 use uuid::Uuid;
 
 /// A batch of at most this many bytes when inflated is inflated on the caller's thread: that takes
-/// a few milliseconds at most. It is tried with batches whose compressed size is at most a quarter
+/// a few milliseconds at most. Tried only with batches whose compressed size is at most a quarter
 /// of this.
 pub(crate) const QUICK_BYTES_MAX: usize = 1 << 20;
 

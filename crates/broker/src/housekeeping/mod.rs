@@ -34,7 +34,7 @@ pub(crate) struct Housekeeping {
     schedule: Schedule,
     next_progress_ms: u64,
     next_journal_ms: u64,
-    /// The journal could not be written, so progress is lost for it until a snapshot is written.
+    /// The journal could not be written: progress is missing in it until a snapshot is written.
     needs_snapshot: bool,
     closed: bool,
 }

@@ -135,7 +135,7 @@ pub(crate) enum Entry {
 pub struct EntryError {
     /// The first byte.
     pub kind: u8,
-    /// What is wrong with the entry.
+    /// The fault in the entry.
     pub reason: String,
 }
 

@@ -26,7 +26,7 @@ pub struct Died {
 /// Called with a subscription that has new dead messages.
 type DeadMessageListener = Box<dyn Fn(&Arc<Subscription>) + Send + Sync>;
 
-/// Replaces a dead-letter topic: dead messages are routed by its owner.
+/// The registration of a caller that routes dead messages itself, in place of a dead-letter topic.
 pub(crate) struct DeadRouter {
     /// The name of the dead-letter topic that is replaced.
     to: String,
@@ -36,8 +36,9 @@ pub(crate) struct DeadRouter {
 impl Broker {
     /// Registers a router: from now on, dead messages of subscriptions whose dead-letter topic is
     /// `to` are not written to that topic. Instead `on_dead` is called with each subscription that
-    /// has some, and fetches them by [`Subscription::take_died`]. `on_dead` must not call the
-    /// broker. A namespace keeps its first router; a later registration is logged and ignored.
+    /// has some, and the router fetches them later by [`Subscription::take_died`]; `on_dead` itself
+    /// must not call the broker. A namespace keeps its first router; a later registration is logged
+    /// and ignored.
     pub fn route_dead<'a>(
         &self,
         to: impl Into<Name<'a>>,

@@ -62,8 +62,8 @@ pub struct Subscription {
     pub(crate) volatile: bool,
     pub(crate) shared: Arc<Shared>,
     pub(crate) state: Mutex<SubscriptionState>,
-    /// A consumer has free slots in its window and nothing was deliverable: the next append must
-    /// dispatch.
+    /// The next append must dispatch: a consumer has free slots and nothing was deliverable, or
+    /// the expiry of the next message must be scheduled.
     pub(crate) dispatch_on_append: AtomicBool,
     /// It is on the housekeeping's list of subscriptions with progress to write.
     dirty: AtomicBool,
@@ -377,7 +377,7 @@ impl Subscription {
         wakes.send();
     }
 
-    /// The log has new messages. One atomic load if no consumer waits for them.
+    /// The log has new messages. One atomic load if nothing waits for them.
     pub(crate) fn appended(self: &Arc<Self>) {
         // Pairs with the fence in `dispatch`: either dispatch sees the new end, or this call sees
         // `dispatch_on_append`.

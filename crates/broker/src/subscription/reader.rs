@@ -25,7 +25,7 @@ pub(crate) struct Reader {
     retry_ms: u64,
 }
 
-/// What the reader has at an offset.
+/// The reader's data at an offset.
 pub(crate) enum ReaderHead {
     /// A batch that contains the offset or is the next one after it, and the byte position to read
     /// from.

@@ -10,7 +10,7 @@ use crate::subscription::ledger::leases::NEVER_MS;
 /// Upper limit of the bytes of records in a run that is not delivered.
 const RUN_BYTES_MAX: u32 = 256 << 10;
 
-/// What to do with a message.
+/// How dispatch treats a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Deliver,
@@ -71,7 +71,7 @@ pub(crate) enum SearchResult {
     Gap(Offset),
 }
 
-/// What dispatch must know of one record.
+/// The facts of one record that dispatch needs.
 #[derive(Debug, Clone, Copy)]
 struct RecordFacts {
     verdict: Verdict,

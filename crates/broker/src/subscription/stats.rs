@@ -128,7 +128,7 @@ impl Subscription {
         }
     }
 
-    /// The subscription in numbers.
+    /// All statistics.
     pub fn stats(&self) -> SubscriptionStats {
         let state = self.state.lock();
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

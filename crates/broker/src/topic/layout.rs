@@ -175,7 +175,7 @@ impl Topic {
         Ok(())
     }
 
-    /// Removes the messages of a partition before an offset permanently. Returns the offset of the
+    /// Permanently removes the messages of a partition before an offset. Returns the offset of the
     /// first remaining message. Blocks on the disk.
     ///
     /// # Errors

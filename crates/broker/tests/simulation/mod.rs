@@ -45,7 +45,7 @@ const CHANGES_MAX: u64 = 400;
 /// A start may end at one of this many disk operations.
 const OPENING_MAX: u64 = 60;
 
-/// What a publish contains.
+/// The content of a publish.
 enum PublishedContent {
     Batch(Position, Vec<Content>),
     DelayedMessage(u64),

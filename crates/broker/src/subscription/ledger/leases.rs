@@ -32,7 +32,7 @@ pub(crate) enum LeaseState {
     Dead,
 }
 
-/// What all messages of a lease have in common.
+/// Data that all messages of a lease share.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LeaseTerms {
     pub(crate) state: LeaseState,

@@ -29,7 +29,7 @@ use marks::DeliveryMark;
 pub(crate) use moved::MovedMessages;
 pub(crate) use persist::{LedgerDelta, PartitionDelta, RestoredRetries, Retry, retries_end};
 
-/// What follows at `next`.
+/// The span of offsets that starts at `next`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NextSpan {
     /// This many consecutive offsets from `next` on were never delivered.

@@ -102,7 +102,7 @@ impl Ledger {
     ///
     /// Call [`Self::finish_restore`] with the collected retries afterwards.
     pub(crate) fn restore(&mut self, delta: &PartitionDelta, retries: &mut RestoredRetries) {
-        // The partition may have been added after the subscription was written down.
+        // The partition may have been added after the subscription's definition was written.
         if delta.partition < PARTITIONS_MAX {
             self.grow(delta.partition as usize + 1);
         }
