@@ -56,10 +56,10 @@ impl Subscription {
         Ok(Consumer::new(self.clone(), slot, outbox, auto_ack))
     }
 
-    /// Called when a consumer has left; `is_so`: it was the last one. Has an ephemeral subscription
+    /// Called when a consumer has left. If it was the last one, has an ephemeral subscription
     /// deleted.
-    pub(super) fn lost_last_consumer(self: &Arc<Self>, is_so: bool) {
-        if is_so && self.is_ephemeral() {
+    pub(super) fn on_consumer_left(self: &Arc<Self>, was_last: bool) {
+        if was_last && self.is_ephemeral() {
             // Deletion touches files, so the housekeeping thread does it, not the connection's
             // thread.
             self.shared.work.unused(self.clone());

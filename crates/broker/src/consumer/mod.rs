@@ -149,7 +149,7 @@ impl Consumer {
             self.requeue_outbox(state);
             counted && !state.closed && state.consumers.counted() == 0
         });
-        self.subscription.lost_last_consumer(left);
+        self.subscription.on_consumer_left(left);
     }
 
     fn detach(&self) {
@@ -170,7 +170,7 @@ impl Consumer {
             }
             counted && !state.closed && state.consumers.counted() == 0
         });
-        self.subscription.lost_last_consumer(left);
+        self.subscription.on_consumer_left(left);
     }
 
     /// Requeues the messages in a consumer's outbox as if they had not been delivered.

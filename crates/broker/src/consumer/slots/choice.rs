@@ -28,7 +28,7 @@ impl Consumers {
         }
         match self.policy {
             Dispatch::LeastLoaded => self.choose_least_loaded(waiting),
-            Dispatch::FillFirst => self.choose_first_with_room(),
+            Dispatch::FillFirst => self.choose_first_with_free_slots(),
         }
     }
 
@@ -64,7 +64,7 @@ impl Consumers {
 
     /// The consumer that was served last or, if its window is full, the next one with free slots. A
     /// higher priority goes first.
-    fn choose_first_with_room(&self) -> Option<(u32, u64)> {
+    fn choose_first_with_free_slots(&self) -> Option<(u32, u64)> {
         let mut best: Option<(u32, u64, i32)> = None;
         for (slot, consumer) in self.in_turn(self.last_served) {
             let (free, priority) = (consumer.free_slots(), consumer.options.priority);
