@@ -10,17 +10,7 @@ use crate::message::{Delivery, MessageId, MessageRange};
 use crate::subscription::SubscriptionState;
 use crate::subscription::died::Died;
 use crate::subscription::ledger::leases::NEVER_MS;
-use crate::subscription::ledger::{NotInFlight, SettledDelivery};
-
-/// How a consumer settles messages.
-#[derive(Debug, Clone, Copy)]
-enum SettleAction {
-    Ack,
-    /// Requeues them.
-    Nack,
-    /// Rejects them: they are dead-lettered or dropped.
-    Reject,
-}
+use crate::subscription::ledger::{NotInFlight, SettleAction, SettledDelivery};
 
 impl Consumer {
     /// Acknowledges one message.
@@ -159,9 +149,10 @@ impl Consumer {
                     report.add(first, count, settled);
                 };
                 let place = (range.first, range.end());
+                let (action, partition) = (SettleAction::Ack, range.partition);
                 count += state
                     .ledger
-                    .ack_between(range.partition, place, self.slot, on_piece);
+                    .settle_between(action, partition, place, self.slot, on_piece);
                 report.finish();
             }
             recorder.finish(count);
@@ -252,13 +243,7 @@ impl Consumer {
                     recorder.add(partition, first, count, settled);
                 }
             };
-            count += match action {
-                SettleAction::Ack => ledger.ack_between(partition, place, self.slot, on_piece),
-                SettleAction::Nack => ledger.nack_between(partition, place, self.slot, on_piece),
-                SettleAction::Reject => {
-                    ledger.reject_between(partition, place, self.slot, on_piece)
-                }
-            };
+            count += ledger.settle_between(action, partition, place, self.slot, on_piece);
         }
         recorder.finish(count);
         match action {

@@ -28,6 +28,7 @@ use leases::{ConsumerSlot, LeaseGrant, LeaseState, LeaseTerms, Leases, NIL};
 use marks::DeliveryMark;
 pub(crate) use moved::MovedMessages;
 pub(crate) use persist::{LedgerDelta, PartitionDelta, RestoredRetries, Retry, retries_end};
+pub(crate) use ranges::SettleAction;
 
 /// The span of offsets that starts at `next`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

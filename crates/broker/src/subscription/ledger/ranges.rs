@@ -7,6 +7,16 @@ use super::leases::{ConsumerSlot, LeaseState, NIL};
 use super::{Ledger, Retry, SettledDelivery, lower};
 use crate::message::DeadReason;
 
+/// How a consumer settles messages.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum SettleAction {
+    Ack,
+    /// Requeues them at their original offsets.
+    Nack,
+    /// Rejects them: they are dead-lettered or dropped.
+    Reject,
+}
+
 /// Consecutive offsets that are in flight in one lease, or that are all not in flight.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
@@ -102,52 +112,30 @@ impl Ledger {
         taken
     }
 
-    /// Acknowledges the messages of a range that `consumer` has in flight. Returns their number.
+    /// Settles the messages of a range that `consumer` has in flight. Returns their number.
     /// `report` is called for each piece of the range, in order, with its delivery if it was in
     /// flight.
-    pub(crate) fn ack_between(
+    pub(crate) fn settle_between(
         &mut self,
+        action: SettleAction,
         partition: u32,
         range: (Offset, Offset),
         consumer: ConsumerSlot,
         report: impl FnMut(Offset, u64, Option<SettledDelivery>),
     ) -> u64 {
-        let ack = |ledger: &mut Self, part: TakenPiece| {
-            ledger.cursors[partition as usize].ack_bits(part.word, part.mask);
+        let settle = |ledger: &mut Self, part: TakenPiece| {
+            let (word, mask, attempts) = (part.word, part.mask, part.attempts);
+            match action {
+                SettleAction::Ack => ledger.cursors[partition as usize].ack_bits(word, mask),
+                SettleAction::Nack => {
+                    ledger.requeue(partition, word, mask, attempts, part.bytes, None);
+                }
+                SettleAction::Reject => {
+                    ledger.make_dead(partition, word, mask, attempts, DeadReason::Rejected);
+                }
+            }
         };
-        self.take_between(partition, range, consumer, ack, report)
-    }
-
-    /// Requeues the messages of a range that `consumer` has in flight, at their original offsets.
-    /// Returns their number; `report` as in [`Self::ack_between`].
-    pub(crate) fn nack_between(
-        &mut self,
-        partition: u32,
-        range: (Offset, Offset),
-        consumer: ConsumerSlot,
-        report: impl FnMut(Offset, u64, Option<SettledDelivery>),
-    ) -> u64 {
-        let nack = |ledger: &mut Self, part: TakenPiece| {
-            let (word, mask) = (part.word, part.mask);
-            ledger.requeue(partition, word, mask, part.attempts, part.bytes, None);
-        };
-        self.take_between(partition, range, consumer, nack, report)
-    }
-
-    /// Declares the messages of a range that `consumer` has in flight dead. Returns their number;
-    /// `report` as in [`Self::ack_between`].
-    pub(crate) fn reject_between(
-        &mut self,
-        partition: u32,
-        range: (Offset, Offset),
-        consumer: ConsumerSlot,
-        report: impl FnMut(Offset, u64, Option<SettledDelivery>),
-    ) -> u64 {
-        let reject = |ledger: &mut Self, part: TakenPiece| {
-            let reason = DeadReason::Rejected;
-            ledger.make_dead(partition, part.word, part.mask, part.attempts, reason);
-        };
-        self.take_between(partition, range, consumer, reject, report)
+        self.take_between(partition, range, consumer, settle, report)
     }
 
     /// Requeues the messages of a range that are leased to `consumer` but never left its outbox, as
@@ -219,16 +207,20 @@ mod tests {
         let mut ledger = Ledger::new(&[0], 0);
         ledger.lease_next(0, 10_000, grant(5), 0);
         let mut pieces = 0;
-        let acked = ledger.ack_between(0, (0, 10_000), 0, |_, _, _| pieces += 1);
+        let acked =
+            ledger.settle_between(SettleAction::Ack, 0, (0, 10_000), 0, |_, _, _| pieces += 1);
         assert_eq!((acked, pieces), (10_000, 10_000 / 64 + 1));
         assert_eq!(ledger.floor(0), 10_000);
         // Nothing is in flight: one piece, however large the range.
         let mut report = Vec::new();
         let mut tell =
             |first, count, settled: Option<SettledDelivery>| report.push((first, count, settled));
-        let acked = ledger.ack_between(0, (5, u64::MAX), 0, &mut tell);
+        let acked = ledger.settle_between(SettleAction::Ack, 0, (5, u64::MAX), 0, &mut tell);
         assert_eq!(acked, 0);
-        assert_eq!(ledger.ack_between(9, (5, 7), 0, &mut tell), 0);
+        assert_eq!(
+            ledger.settle_between(SettleAction::Ack, 9, (5, 7), 0, &mut tell),
+            0
+        );
         assert_eq!(report, [(5, u64::MAX - 5, None), (5, 2, None)]);
     }
 }

@@ -371,15 +371,20 @@ impl LedgerAndModel {
         let taken = match action {
             RangeAction::Ack => {
                 let mut told = Vec::new();
-                let taken = ledger.ack_between(0, range, consumer, |first, count, settled| {
+                let tell = |first, count, settled: Option<SettledDelivery>| {
                     let attempts = settled.map(|settled| settled.attempts);
                     told.extend((first..first + count).map(|offset| (offset, attempts)));
-                });
+                };
+                let taken = ledger.settle_between(SettleAction::Ack, 0, range, consumer, tell);
                 assert_eq!(told, expected);
                 taken
             }
-            RangeAction::Nack => ledger.nack_between(0, range, consumer, |_, _, _| {}),
-            RangeAction::Reject => ledger.reject_between(0, range, consumer, |_, _, _| {}),
+            RangeAction::Nack => {
+                ledger.settle_between(SettleAction::Nack, 0, range, consumer, |_, _, _| {})
+            }
+            RangeAction::Reject => {
+                ledger.settle_between(SettleAction::Reject, 0, range, consumer, |_, _, _| {})
+            }
             RangeAction::Undeliver => ledger.undeliver_between(0, range, consumer),
         };
         assert_eq!(taken, holds);
