@@ -1,4 +1,4 @@
-//! The answer to a request of the control plane: at once, or later.
+//! Answers to control-plane requests: immediate or deferred.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,19 +13,21 @@ use crate::context::{KafkaContext, Worker};
 /// The body of an answer, without frame and header.
 pub(crate) type Body = Vec<u8>;
 
-/// A body that comes later.
+/// A body that is not known yet.
 pub(crate) type LaterBody = Pin<Box<dyn Future<Output = Body> + Send>>;
 
 /// A handler's answer.
 pub(crate) enum Answer {
     /// The body is known.
     Ready(Body),
-    /// The body comes later; answers behind it wait, as the protocol wants.
+    /// The body comes later. The answers to later requests wait for it, because the protocol keeps
+    /// their order.
     Later(LaterBody),
 }
 
-/// Encodes an answer's body. The version was checked against the table of versions, and all values
-/// come from handlers of ours: an error is a fault of the broker, told as an empty body.
+/// Encodes an answer's body. The version was checked against [`crate::apis`] and all values come
+/// from the broker itself, so an encoding error is a bug of the broker. It is logged, and the body
+/// stays empty.
 pub(crate) fn body(answer: &impl Encodable, version: i16) -> Body {
     let mut out = Vec::new();
     if let Err(error) = answer.encode(&mut out, version) {
@@ -36,12 +38,13 @@ pub(crate) fn body(answer: &impl Encodable, version: i16) -> Body {
     out
 }
 
-/// Runs `job`, which may block, on the worker's thread.
+/// Answers with the result of `job`, which may block: it runs on the thread of
+/// [`KafkaContext::worker`].
 pub(crate) fn later(context: &KafkaContext, job: impl FnOnce() -> Body + Send + 'static) -> Answer {
     later_on(&context.worker, job)
 }
 
-/// Runs `job`, which may take long, on that worker's thread.
+/// Answers with the result of `job`, which may take long: it runs on the thread of `worker`.
 pub(crate) fn later_on(
     worker: &Arc<dyn Worker>,
     job: impl FnOnce() -> Body + Send + 'static,
@@ -51,7 +54,7 @@ pub(crate) fn later_on(
     Answer::Later(Box::pin(reply))
 }
 
-/// One value that somebody waits for.
+/// The value that a [`Promise`] sets and its [`Reply`] waits for.
 struct Slot<T> {
     value: Option<T>,
     /// The promise was dropped: no value will come any more.
@@ -59,12 +62,13 @@ struct Slot<T> {
     waker: Option<Waker>,
 }
 
-/// The end that sets the value.
+/// The end that sets the value, at most once.
 pub(crate) struct Promise<T> {
     slot: Arc<Mutex<Slot<T>>>,
 }
 
-/// The end that waits. Gives the default value when the promise was dropped without being kept.
+/// The end that waits: a future of the value. Resolves to the default value if the promise is
+/// dropped without [`Promise::keep`].
 pub(crate) struct Reply<T> {
     slot: Arc<Mutex<Slot<T>>>,
 }
@@ -80,7 +84,7 @@ pub(crate) fn promise<T>() -> (Promise<T>, Reply<T>) {
 }
 
 impl<T> Promise<T> {
-    /// Sets the value.
+    /// Sets the value and wakes the reply.
     pub(crate) fn keep(self, value: T) {
         let mut slot = self.slot.lock();
         slot.value = Some(value);

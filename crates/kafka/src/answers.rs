@@ -1,8 +1,8 @@
-//! The answers that a session owes, in the order of the requests.
+//! The answers that a connection still owes, in the order of its requests.
 //!
-//! Requests are carried out as they come; their answers may have to wait: for the disk, for other
-//! members of a group, for messages. Answers behind them wait here, so that answers keep the order
-//! of their requests.
+//! A request is executed when it arrives, but its answer may have to wait: for the disk, for other
+//! members of a group, for messages. The answers to later requests then wait in this queue, because
+//! the protocol requires answers in the order of the requests.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll, ready};
@@ -14,21 +14,22 @@ use crate::fetch::{Env, Fetching, Request};
 use crate::frame::{begin_answer, finish_answer};
 use crate::produce::{Produced, Producing};
 
-/// Most bytes that answers take while they wait, about.
+/// Approximate limit of the memory that the queued answers of a connection take, in bytes. Beyond
+/// it, no more requests are read.
 const OWED_BYTES_MAX: usize = 8 << 20;
 
-/// Bytes that an answer counts that is not known yet: one of usual size. Its maker keeps about the
-/// bytes that came with the request, which count too.
+/// Bytes for which an answer counts while it is not known yet: a usual size. The size of the
+/// request is added, because the pending job keeps about as many bytes.
 const LATER_BYTES: usize = 64 << 10;
 
-/// A longer queue is freed once it is empty, not kept for its allocation.
+/// An empty queue with more capacity than this is freed; a smaller one keeps its allocation.
 const KEPT_MAX: usize = 64;
 
-/// The request that an answer belongs to.
+/// The response header of an answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AnswerHead {
     pub(crate) correlation_id: i32,
-    /// The answer's header has tagged fields.
+    /// Whether the header has tagged fields (response header version 1).
     pub(crate) flexible: bool,
 }
 
@@ -39,15 +40,15 @@ struct Owed {
 
 enum OwedKind {
     Known(Body),
-    /// With what it counts.
+    /// The pending body, and the bytes for which it counts in `Answers::bytes`.
     Later(LaterBody, usize),
     Produce(Produced),
     Fetch(Request),
-    /// The Fetch that is under way.
+    /// The Fetch in progress. Its state is in `Answers::fetching`.
     Begun,
 }
 
-/// The messages and errors of the answer at the front of the queue.
+/// Numbers of messages and errors in an answer, for the telemetry.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Answered {
     pub(crate) messages: u64,
@@ -58,15 +59,15 @@ pub(crate) struct Answered {
 #[derive(Default)]
 pub(crate) struct Answers {
     queue: VecDeque<Owed>,
-    /// The bytes that the queue takes, about.
+    /// Approximate memory of the queued answers, in bytes.
     bytes: usize,
     fetching: Fetching,
-    /// A Fetch that was answered, for its allocations.
+    /// An answered Fetch request, kept to reuse its allocations.
     spare: Option<Request>,
 }
 
 impl Answers {
-    /// An answer to a request of so many bytes.
+    /// Queues the answer to a control-plane request of `request_bytes` bytes.
     pub(crate) fn control(&mut self, head: AnswerHead, answer: Answer, request_bytes: usize) {
         let (kind, bytes) = match answer {
             Answer::Ready(body) => {
@@ -94,7 +95,7 @@ impl Answers {
         self.queue.push_back(Owed { head, kind });
     }
 
-    /// A request to read a Fetch into.
+    /// An empty request, into which the next Fetch is decoded.
     pub(crate) fn spare_fetch(&mut self) -> Request {
         self.spare.take().unwrap_or_default()
     }
@@ -103,25 +104,26 @@ impl Answers {
         self.queue.is_empty()
     }
 
-    /// Whether so much is owed that nothing more should be read.
+    /// Whether no more requests should be read until answers have left (backpressure).
     pub(crate) fn is_full(&self, answers_max: usize) -> bool {
         self.queue.len() >= answers_max || self.bytes >= OWED_BYTES_MAX
     }
 
-    /// Whether the oldest answer holds up one that is no Fetch's. Fetches wait for each other: with
-    /// several under way, an answer for each that comes behind would have a client ask as fast as
-    /// it can.
+    /// Whether the oldest answer delays the answer to a request other than a Fetch (head-of-line
+    /// blocking). Later Fetches do not count: if each of them ended the long poll before it, a
+    /// client with several Fetches in flight would poll in a busy loop.
     fn is_awaited(&self) -> bool {
         let mut behind = self.queue.iter().skip(1);
         behind.any(|owed| !matches!(owed.kind, OwedKind::Fetch(_)))
     }
 
-    /// When the Fetch under way has waited long enough; `u64::MAX`: none waits.
+    /// When the long poll in progress ends, in microseconds of `Now::us`; `u64::MAX`: none is
+    /// waiting.
     pub(crate) fn due_us(&self) -> u64 {
         self.fetching.due_us()
     }
 
-    /// Appends the oldest answer, if it can be given. `None`: nothing is owed.
+    /// Appends the oldest answer to `out`, once it is complete. `Ready(None)`: no answer is owed.
     pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,4 +1,5 @@
-//! ApiVersions: what the broker serves, and who the client is (KIP-511).
+//! ApiVersions: the requests and versions that the broker serves, and the name and version of the
+//! client's software (KIP-511).
 //!
 //! ```text
 //! request   [3+: software name, software version, tags]
@@ -13,7 +14,7 @@ use crate::error_code::ErrorCode;
 use crate::wire::{Malformed, Reader};
 use crate::wire_out::Writer;
 
-/// The client's software, as it tells from version 3 on.
+/// The client's software, which the request names from version 3 on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Software<'a> {
     pub(crate) name: &'a str,
@@ -21,7 +22,8 @@ pub(crate) struct Software<'a> {
 }
 
 impl Software<'_> {
-    /// Kafka's rule: letters and digits, within them dots and dashes too.
+    /// Kafka's rule: ASCII letters, digits, dots and dashes; the first and the last character are a
+    /// letter or a digit.
     pub(crate) fn is_valid(&self) -> bool {
         [self.name, self.version].into_iter().all(|text| {
             let ends = [text.bytes().next(), text.bytes().next_back()];

@@ -1,21 +1,22 @@
-//! Which requests are answered, in which versions.
+//! The table of the requests and versions that are served.
 //!
-//! Never advertised before it is right. Produce is advertised from version 0 although nothing below
-//! 3 is served, as Kafka 4 does: older librdkafka otherwise turns compression off (KAFKA-18659).
+//! A version is advertised only once it is served correctly. Produce is the exception: it is
+//! advertised from version 0 on although versions below 3 are not served, as in Kafka 4, because
+//! older librdkafka otherwise turns compression off (KAFKA-18659).
 //!
 //! Source: <https://kafka.apache.org/protocol#protocol_api_keys> and the message definitions of
 //! Kafka 4 (`validVersions`, `flexibleVersions`).
 
 macro_rules! apis {
     ($($name:ident = $key:literal, $min:literal..=$max:literal, flexible $flexible:literal;)+) => {
-        /// A kind of request.
+        /// A request type, with its API key.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(i16)]
         pub enum Api {
             $(#[allow(missing_docs)] $name = $key,)+
         }
 
-        /// All of them, in order of their keys.
+        /// All requests that are served, in the order of their API keys.
         pub const APIS: &[ApiVersions] = &[
             $(ApiVersions { api: Api::$name, min: $min, max: $max, flexible_from: $flexible },)+
         ];
@@ -64,10 +65,10 @@ apis! {
     DescribeTopicPartitions = 75, 0..=0, flexible 0;
 }
 
-/// The versions of one kind of request that are served.
+/// The versions of one request type that are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ApiVersions {
-    /// The kind.
+    /// The request type.
     pub api: Api,
     /// The oldest version served.
     pub min: i16,
@@ -97,8 +98,8 @@ impl ApiVersions {
         (self.min..=self.max).contains(&version)
     }
 
-    /// Version of the answer's header. ApiVersions is always answered with version 0, because its
-    /// reader does not know the broker yet.
+    /// Whether the answer has response header version 1, with tagged fields. ApiVersions always has
+    /// version 0, because its client does not know the broker's versions yet (KIP-511).
     pub fn answer_header_is_flexible(&self, version: i16) -> bool {
         self.api != Api::ApiVersions && self.is_flexible(version)
     }

@@ -11,33 +11,34 @@ use crate::fetch::{FetchSessions, Readers};
 use crate::groups::Groups;
 use crate::options::KafkaOptions;
 
-/// Runs what may block on the disk away from the threads that serve connections.
+/// Runs jobs that may block on the disk, on a thread that serves no connections.
 pub trait Worker: Send + Sync {
-    /// Runs `job` soon, jobs in the order of their calls.
+    /// Queues `job` and returns. Jobs run in the order of the calls.
     fn run(&self, job: Box<dyn FnOnce() + Send>);
 }
 
-/// Shared by all connections of a principal, on all cores.
+/// The state that all connections of a principal share, on all cores.
 #[derive(Clone)]
 pub struct KafkaContext {
     /// Topics and offsets, as the principal may use them.
     pub realm: Realm,
     /// Limits and defaults.
     pub options: Arc<KafkaOptions>,
-    /// Where calls go that may block: short ones, which others wait for.
+    /// Runs short jobs that may block on the disk, such as changes of definitions.
     pub worker: Arc<dyn Worker>,
-    /// Where calls go that may read much from the disk, and change nothing.
+    /// Runs read-only jobs that may read much from the disk, so that they do not delay the jobs of
+    /// `worker`.
     pub lookups: Arc<dyn Worker>,
     /// The metrics that clients push about themselves (KIP-714).
     pub client_metrics: Arc<ClientMetrics>,
-    /// The numbers of idempotent producers.
+    /// Assigns the ids of idempotent producers.
     pub producer_ids: Arc<ProducerIds>,
-    /// Which connection reads what.
+    /// The partitions that each connection fetches.
     pub readers: Arc<Readers>,
-    /// The configuration that was changed through the protocol.
+    /// Settings of the broker and of groups that were changed by AlterConfigs.
     pub(crate) changed: Arc<ChangedSettings>,
     pub(crate) fetch_sessions: Arc<FetchSessions>,
-    /// Consumer groups. To be told the time: [`Groups::tick`].
+    /// Consumer groups. The owner of the context has to call [`Groups::tick`] for their timeouts.
     pub groups: Arc<Groups>,
 }
 
@@ -49,7 +50,7 @@ impl KafkaContext {
         worker: Arc<dyn Worker>,
         lookups: Arc<dyn Worker>,
     ) -> Arc<Self> {
-        // Groups expire and settings load whoever the clients are.
+        // Expiry of groups and loading of settings do not depend on the rights of clients.
         let own = realm.with_all_rights();
         let groups = Groups::new(own.clone(), worker.clone(), &options);
         Arc::new(Self {
@@ -66,8 +67,8 @@ impl KafkaContext {
         })
     }
 
-    /// The same for clients with the rights of another realm of the namespace: groups, the numbers
-    /// of producers and all else are shared.
+    /// A context for clients with the rights of another realm of the same namespace. It shares
+    /// groups, producer ids and everything else with this one.
     pub fn with_realm(&self, realm: Realm) -> Arc<Self> {
         Arc::new(Self {
             realm,
@@ -75,10 +76,10 @@ impl KafkaContext {
         })
     }
 
-    /// Asks whether the principal may do this with a group.
+    /// Checks the principal's right to do `operation` with a group.
     ///
     /// # Errors
-    /// It may not.
+    /// The principal does not have the right.
     pub(crate) fn check_group(&self, operation: Operation, name: &str) -> Result<(), ErrorCode> {
         if self.realm.may(operation, Kind::Group, "", name) {
             Ok(())
@@ -87,10 +88,10 @@ impl KafkaContext {
         }
     }
 
-    /// Asks whether the principal looks after the broker.
+    /// Checks the principal's right to administrate the broker.
     ///
     /// # Errors
-    /// It does not.
+    /// The principal does not have the right.
     pub(crate) fn check_administrator(&self) -> Result<(), ErrorCode> {
         if self
             .realm

@@ -5,7 +5,7 @@ use cloverleaf_log::{AppendError, BatchError, InflateError};
 
 macro_rules! codes {
     ($($name:ident = $code:literal,)+) => {
-        /// An error, as clients understand it.
+        /// An error code of the protocol.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(i16)]
         #[allow(missing_docs)]
@@ -96,7 +96,8 @@ impl ErrorCode {
     }
 }
 
-/// The code that a producer gets. One exhaustive match: a new reason must choose its code.
+/// The error code for a failed publish. The match is exhaustive, so a new reason has to choose its
+/// code.
 pub(crate) fn of_publish(error: &PublishError) -> ErrorCode {
     match error {
         PublishError::Log(error) => of_append(error),
@@ -131,7 +132,7 @@ fn of_append(error: &AppendError) -> ErrorCode {
     }
 }
 
-/// The code for bytes that are no batch.
+/// The error code for bytes that are not a valid record batch.
 pub(crate) fn of_batch(error: &BatchError) -> ErrorCode {
     match error {
         BatchError::Magic(_) => ErrorCode::UnsupportedForMessageFormat,
@@ -143,7 +144,7 @@ pub(crate) fn of_batch(error: &BatchError) -> ErrorCode {
     }
 }
 
-/// The code for a definition that cannot be made, changed or deleted.
+/// The error code for a topic or subscription that cannot be created, changed or deleted.
 pub(crate) fn of_catalog(error: &CatalogError) -> ErrorCode {
     match error {
         CatalogError::TopicDeleted { .. } | CatalogError::SubscriptionDeleted { .. } => {

@@ -17,10 +17,10 @@ pub const SIZE_BYTES: usize = 4;
 /// Bytes up to and including the correlation id, without the size field.
 const HEADER_BYTES_MIN: usize = 8;
 
-/// Why the stream cannot go on: the connection is closed, as Kafka does.
+/// An invalid size field. The connection is closed, as in Kafka.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// A request that is larger than may be.
+    /// The request is larger than the limit.
     #[error("a request of {bytes} bytes, at most {bytes_max} are allowed")]
     TooLarge {
         /// The value of the size field.
@@ -28,7 +28,7 @@ pub enum FrameError {
         /// The limit.
         bytes_max: usize,
     },
-    /// A request without a whole header.
+    /// The request is too short for a header.
     #[error("a request of {bytes} bytes has no room for its header")]
     TooSmall {
         /// The value of the size field.
@@ -36,7 +36,8 @@ pub enum FrameError {
     },
 }
 
-/// The size of the first request in `input` without its size field; `None`: too few bytes yet.
+/// The size of the first request in `input`, without its size field; `None`: the size field is
+/// incomplete.
 pub fn peek_size(input: &[u8], bytes_max: usize) -> Result<Option<usize>, FrameError> {
     let Some(size) = input.first_chunk::<SIZE_BYTES>() else {
         return Ok(None);
@@ -50,8 +51,8 @@ pub fn peek_size(input: &[u8], bytes_max: usize) -> Result<Option<usize>, FrameE
     }
 }
 
-/// The protocol of a stream that begins as no Kafka request does, where its first bytes tell: read
-/// as a size they would be hundreds of megabytes.
+/// Recognizes another protocol by the first bytes of a stream. No Kafka request begins with them:
+/// as a size field they would be hundreds of megabytes.
 pub fn foreign(input: &[u8]) -> Option<&'static str> {
     match input {
         [0x16, 0x03, ..] => Some("a TLS handshake: this port is without TLS"),
@@ -66,17 +67,17 @@ pub fn foreign(input: &[u8]) -> Option<&'static str> {
 /// The header that every request begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestHeader<'a> {
-    /// Which request.
+    /// The API key.
     pub api_key: i16,
-    /// Its version.
+    /// The API version.
     pub version: i16,
-    /// Comes back with the answer.
+    /// The id that the answer repeats.
     pub correlation_id: i32,
-    /// The client's own name for itself.
+    /// The client's `client.id`.
     pub client_id: Option<&'a str>,
 }
 
-/// Reads the part of a header that all versions of all requests share.
+/// Decodes the part of a header that all versions of all requests share.
 pub fn read_start(request: &[u8]) -> Result<RequestHeader<'static>, Malformed> {
     let mut reader = Reader::new(request, false);
     Ok(RequestHeader {
@@ -87,7 +88,7 @@ pub fn read_start(request: &[u8]) -> Result<RequestHeader<'static>, Malformed> {
     })
 }
 
-/// Reads the header of a request whose version is served. Gives a reader of the body.
+/// Decodes the header of a request whose version is served. Also returns a reader of the body.
 pub fn read_header<'a>(
     request: &'a [u8],
     versions: &ApiVersions,
@@ -107,7 +108,8 @@ pub fn read_header<'a>(
     Ok((header, body))
 }
 
-/// Begins an answer: room for its size and its header. [`finish_answer`] sets the size.
+/// Begins an answer: a placeholder for its size, then its header. Returns the position at which it
+/// begins; [`finish_answer`] fills in the size.
 pub fn begin_answer(out: &mut Vec<u8>, correlation_id: i32, flexible: bool) -> usize {
     let start = out.len();
     out.extend_from_slice(&[0; SIZE_BYTES]);
@@ -118,7 +120,8 @@ pub fn begin_answer(out: &mut Vec<u8>, correlation_id: i32, flexible: bool) -> u
     start
 }
 
-/// Sets the size of the answer that begins at `start`, of which `shared_bytes` lie elsewhere.
+/// Fills in the size of the answer that begins at `start`. It includes `shared_bytes`, the size of
+/// the shared batches and file ranges of the answer, which are not in `out`.
 pub fn finish_answer(out: &mut [u8], start: usize, shared_bytes: usize) {
     let size = out.len() - start - SIZE_BYTES + shared_bytes;
     let size = i32::try_from(size).unwrap_or(i32::MAX);

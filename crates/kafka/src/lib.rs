@@ -3,11 +3,11 @@
 //! Bytes in, broker calls, bytes out: this crate has no socket and no clock, the server has both.
 //! It knows the broker, the log's batches and the telemetry, and no other protocol.
 //!
-//! The way of a record batch in: [`frame`] finds a request in the read buffer, `produce` checks its
-//! batches where they lie and hands them to the topic. The way out: `fetch` puts stored batches
-//! beside the output, by reference. Everything else is the control plane: requests are read by
-//! [`wire::Reader`], which believes no length, and answers are written by the library
-//! `kafka-protocol`.
+//! Ingress: [`frame`] finds a request in the read buffer; `produce` validates its record batches in
+//! place and appends them to the topic's partitions. Egress: `fetch` adds stored batches to the
+//! output by reference, without a copy. Everything else is the control plane: [`wire::Reader`]
+//! decodes the requests and checks each length against the bytes that have arrived; the library
+//! `kafka-protocol` encodes the answers.
 
 mod answer;
 mod answers;

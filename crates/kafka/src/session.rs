@@ -1,12 +1,13 @@
 //! One Kafka connection's state machine: bytes in, broker calls, bytes out. No socket, no clock.
 //!
-//! Requests are carried out in the order in which they come, as soon as they are whole; their
-//! answers leave in that order ([`crate::answers`]). A request that has to wait holds up the
-//! answers behind it, but not the requests: the batches of a producer with many requests in flight
-//! share group commits. Only a Fetch begins when it is the oldest request that is owed an answer.
+//! Requests are executed in the order in which they arrive, as soon as they are complete; their
+//! answers leave in the same order ([`crate::answers`]). A request whose answer has to wait delays
+//! the answers to later requests, but not their execution: the batches of a producer with many
+//! requests in flight share group commits. Only a Fetch is executed when it is the oldest request
+//! without an answer.
 //!
-//! A request that cannot be understood ends the connection without a word, as in Kafka: there is no
-//! answer that a client could tell from another request's.
+//! A malformed request closes the connection without an answer, as in Kafka: the protocol has no
+//! error answer that fits every request.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,18 +28,18 @@ use crate::frame::{self, RequestHeader, SIZE_BYTES};
 use crate::produce::{Acks, Carried, Checked, Lone, Producing, Records, Sampler};
 use crate::wire::{Malformed, Reader};
 
-/// Once a poll has so many bytes to be written, the rest waits for the next one.
+/// Once a poll has produced this many bytes of output, further answers wait for the next poll.
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
 
-/// Bytes from which the kind of a request is known: its size, its key.
+/// End of the API key, which follows the size field: from here on the type of a request is known.
 const KEY_END: usize = SIZE_BYTES + 2;
 
 /// A client's name and its version are truncated to this many bytes each.
 const SOFTWARE_BYTES_MAX: usize = 128;
 
-/// The parts that a session works with.
+/// The environment of a new session.
 pub struct SessionParts {
-    /// The state that all connections share.
+    /// The state that all connections of the principal share.
     pub context: Arc<KafkaContext>,
     /// The other end of the connection.
     pub peer: Peer,
@@ -50,11 +51,11 @@ pub struct SessionParts {
 enum Phase {
     /// Requests are read.
     Open,
-    /// Nothing is read any more; what is owed will be answered.
+    /// No more requests are read; all answers that are owed will be sent.
     Draining,
-    /// The peer has gone: what can be answered now will be.
+    /// The client has closed its end: only answers that need not wait are still sent.
     Leaving,
-    /// All is said: the connection is to be closed once the output is written.
+    /// No more answers will come: the driver closes the connection once the output is written.
     Ended,
 }
 
@@ -67,18 +68,19 @@ pub struct Session {
     producing: Producing,
     answers: Answers,
     is_identified: bool,
-    /// A Produce waits until the disk has taken some of what was accepted before.
+    /// A Produce waits because the broker's budget for unwritten bytes is used up (backpressure).
     waits_for_room: bool,
     sampler: Sampler,
     failure: Option<String>,
 }
 
-/// Whether the session goes on with the next request.
+/// The step after a request.
 enum Flow {
     Next,
-    /// It is a Produce whose batch is still to be stored.
+    /// The request is a Produce whose single batch is still to be stored.
     Store(AnswerHead, Lone),
-    /// The request has to be shown again once there is room.
+    /// The request was not executed: the driver has to show it again once the budget for unwritten
+    /// bytes has free space.
     Again,
 }
 
@@ -104,8 +106,9 @@ impl Session {
         &self.meter.probe
     }
 
-    /// Finds the first request in `input`. `Ok(Ok(size))`: it is whole, and `size` does not count
-    /// the size field. `Ok(Err(bytes))`: call again once there are so many bytes.
+    /// Finds the first request in `input`. `Ok(Ok(size))`: it is complete; `size` does not include
+    /// the size field. `Ok(Err(bytes))`: it is incomplete, and at least `bytes` bytes are needed to
+    /// decide.
     fn find_request(&self, input: &[u8]) -> Result<Result<usize, usize>, String> {
         let options = &self.context.options;
         let size = frame::peek_size(input, options.request_bytes_max);
@@ -149,7 +152,8 @@ impl Session {
             .map_err(|error| format!("{:?} version {}: {error}", versions.api, start.version))
     }
 
-    /// ApiVersions is answered in any version, so that a newer client learns ours.
+    /// Refuses an unsupported version: the connection ends. Only an ApiVersions is answered, in
+    /// version 0, so that a newer client learns the versions that are served.
     fn refuse_version(
         &mut self,
         versions: &ApiVersions,
@@ -230,7 +234,8 @@ impl Session {
         }
     }
 
-    /// Stores the batch of a Produce that has one, which lies at `place` of the input.
+    /// Stores the batch of a Produce with a single batch. `place` is the range of the request in
+    /// `input`.
     fn store(&mut self, input: &mut Input<'_>, place: Range<usize>, head: AnswerHead, lone: Lone) {
         let records = lone.range().map(|range| {
             let range = place.start + range.start..place.start + range.end;
@@ -247,7 +252,7 @@ impl Session {
         self.produced(head, carried);
     }
 
-    /// Takes note of a Produce that was carried out, and of the answer that it wants.
+    /// Counts an executed Produce, and queues its answer unless `acks=0`.
     fn produced(&mut self, head: AnswerHead, carried: Carried) {
         self.meter.published.requests += 1;
         if carried.acks != Acks::None {
@@ -255,8 +260,8 @@ impl Session {
             return;
         }
         self.meter.published.silent += 1;
-        // Without an answer the end of the connection is how the client learns of an error, and
-        // asks for metadata anew.
+        // With acks=0 a client learns of an error only by the end of the connection, as in Kafka.
+        // It then refreshes its metadata.
         let refusal = carried.answer.first_error().map(|(topic, refusal)| {
             let text = refusal.text.as_deref().unwrap_or_default();
             let error = refusal.error;
@@ -288,9 +293,9 @@ impl Session {
         Ok(())
     }
 
-    /// The client has said what it is.
+    /// Records the name and version of the client's software.
     fn meet(&mut self, software: Software<'_>, client_id: Option<&str>) {
-        // Only ASCII is valid here.
+        // Slicing is safe: valid names and versions are ASCII.
         let short = |text: &str| text[..text.len().min(SOFTWARE_BYTES_MAX)].to_owned();
         let (name, version) = (short(software.name), short(software.version));
         self.meter.probe.identify(Identity {
@@ -302,7 +307,7 @@ impl Session {
         self.peer.software = Some((name, version));
     }
 
-    /// Tells the probe the client id of the first request, in case no ApiVersions follows.
+    /// Reports the client id of the first request to the probe, in case no ApiVersions follows.
     fn identify(&mut self, client_id: Option<&str>) {
         self.is_identified = true;
         if let Some(client_id) = client_id {
@@ -326,14 +331,15 @@ impl Session {
         }
     }
 
-    /// Now and then measures how well a request compresses, of those that arrived in several reads.
+    /// Samples how well the data of a request compresses, if a sample is due. For requests that
+    /// arrived in several reads.
     fn sample(&mut self, input: &[u8], now: Now) {
         if let Some(sample) = self.sampler.look(input, now.us) {
             self.meter.probe.sampled(sample.bytes, sample.compressed);
         }
     }
 
-    /// Tells the telemetry of one read.
+    /// Reports a socket read to the telemetry.
     fn end_read(&mut self, consumed: usize, shown: usize, needed: usize, now: Now) -> Received {
         let has_published = self.meter.published.requests > 0;
         let received = self.meter.end(consumed, shown, needed, now);
@@ -401,7 +407,7 @@ impl cloverleaf_session::Session for Session {
     }
 
     fn end_of_input(&mut self, _rest: &[u8], _now: Now) {
-        // Kafka closes at once too: nobody would read the answers.
+        // Kafka also closes the connection without waiting for pending answers: the client is gone.
         if self.phase != Phase::Ended {
             self.phase = Phase::Leaving;
         }

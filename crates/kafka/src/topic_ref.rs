@@ -1,4 +1,4 @@
-//! A topic as a request names it, whether there is one or not.
+//! References to topics in Produce and Fetch, by name or by id, whether or not the topic exists.
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use crate::wire_out::Writer;
 /// From this version on Produce and Fetch name topics by their ids (KIP-516).
 pub(crate) const IDS_FROM: i16 = 13;
 
-/// A topic that was looked up.
+/// The result of looking a topic up.
 #[derive(Clone, Debug)]
 pub(crate) enum TopicRef {
-    /// It was there.
+    /// The topic exists, and the client has the right.
     Known(Arc<Topic>),
-    /// It is not there for this client, which called it by this name.
+    /// The request gave this name. The topic does not exist, or the client lacks the right.
     Name(Box<str>, NoTopic),
-    /// The same, by this id.
+    /// The same for a request that gave this id.
     Id(Uuid, NoTopic),
 }
 
@@ -41,7 +41,8 @@ impl<'a> TopicKey<'a> {
         }
     }
 
-    /// Looks the topic up, to do this with it. One that Kafka clients do not see is not there.
+    /// Looks the topic up and checks the right to do `operation`. A topic that is hidden from Kafka
+    /// clients is reported as unknown.
     pub(crate) fn find(self, operation: Operation, realm: &Realm) -> TopicRef {
         let found = match self {
             TopicKey::Name(name) => realm.topic(operation, name),
@@ -56,7 +57,7 @@ impl<'a> TopicKey<'a> {
 }
 
 impl TopicRef {
-    /// The topic, if it was there.
+    /// The topic, if it was found.
     pub(crate) fn topic(&self) -> Option<&Arc<Topic>> {
         match self {
             TopicRef::Known(topic) => Some(topic),
@@ -64,7 +65,7 @@ impl TopicRef {
         }
     }
 
-    /// The answer to a request of this version that wants it, where it is not there or deleted.
+    /// The error code for a topic that was not found or is deleted, in an answer of this version.
     pub(crate) fn error(&self, version: i16) -> ErrorCode {
         match self {
             TopicRef::Name(_, NoTopic::Denied) | TopicRef::Id(_, NoTopic::Denied) => {
@@ -75,7 +76,8 @@ impl TopicRef {
         }
     }
 
-    /// How requests with ids, or with names, call it.
+    /// The key by which requests refer to the topic: its id or its name. A topic that was not found
+    /// has the key of its request.
     pub(crate) fn key(&self, by_id: bool) -> TopicKey<'_> {
         match self {
             TopicRef::Known(topic) if by_id => TopicKey::Id(topic.id()),
@@ -85,7 +87,7 @@ impl TopicRef {
         }
     }
 
-    /// Names it in an answer of this version.
+    /// Writes the topic's name or id, depending on the version of the answer.
     pub(crate) fn write(&self, writer: &mut Writer<'_>, version: i16) {
         match self.key(version >= IDS_FROM) {
             TopicKey::Name(name) => writer.string(name),

@@ -1,5 +1,5 @@
-//! Reading requests: Kafka's primitive types, big endian, with every length checked against the
-//! bytes that can follow it.
+//! Decoding of requests: Kafka's primitive types, big endian. Every length is checked against the
+//! bytes that remain.
 //!
 //! ```text
 //!                  before flexible versions      flexible versions (KIP-482)
@@ -14,11 +14,12 @@
 
 use uuid::Uuid;
 
-/// Most array elements in one request, all arrays together. An element costs memory beyond its
-/// bytes on the wire; 200,000 are ten times what a request about 10,000 partitions needs.
+/// Maximum number of array elements in one request, over all its arrays. An element takes more
+/// memory than bytes on the wire; 200,000 are ten times what a request about 10,000 partitions
+/// needs.
 pub const ELEMENTS_MAX: u32 = 200_000;
 
-/// Bytes that are no request of the version that they claim.
+/// A request does not follow the schema of its version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("malformed request: {what}")]
 pub struct Malformed {
@@ -26,7 +27,7 @@ pub struct Malformed {
     pub what: &'static str,
 }
 
-/// Reads one request's body. Cheap to make; owns nothing.
+/// Decodes the body of one request. Cheap to create; borrows the bytes.
 #[derive(Debug, Clone)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -50,7 +51,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Bytes that were not read.
+    /// The bytes that were not read yet.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -189,8 +190,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// An array that may be null. Elements are read one by one, so that memory grows with bytes
-    /// that have really come, and never with the announced count.
+    /// An array that may be null. Elements are read one by one, so that memory grows with the bytes
+    /// that have arrived, never with the announced count.
     pub fn nullable_array<T>(
         &mut self,
         element: impl FnMut(&mut Self) -> Result<T>,
@@ -209,8 +210,9 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The count of an array whose elements the caller reads, `None`: null. No element takes less
-    /// than a byte, and [`ELEMENTS_MAX`] holds.
+    /// The count of an array whose elements the caller reads; `None`: null. A count above the
+    /// remaining bytes is refused, because each element takes at least a byte; so is one beyond
+    /// [`ELEMENTS_MAX`].
     #[inline]
     pub fn array_count(&mut self) -> Result<Option<usize>> {
         let Some(count) = self.long_len()? else {
@@ -241,8 +243,8 @@ impl<'a> Reader<'a> {
         Ok(elements)
     }
 
-    /// Tagged fields, each shown to `field`; nothing before flexible versions. Unknown ones are to
-    /// be ignored.
+    /// Passes each tagged field to `field`, which must ignore unknown tags. There are none before
+    /// flexible versions.
     pub fn tagged(&mut self, mut field: impl FnMut(u32, Reader<'a>) -> Result<()>) -> Result<()> {
         if !self.flexible {
             return Ok(());
@@ -261,7 +263,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Steps over tagged fields.
+    /// Skips tagged fields.
     pub fn skip_tagged(&mut self) -> Result<()> {
         self.tagged(|_, _| Ok(()))
     }

@@ -1,5 +1,6 @@
-//! Writing answers: the primitive types of [`crate::wire`], in both encodings. For the answers that
-//! are not made by the library: Produce, Fetch, ApiVersions and DescribeLogDirs.
+//! Encoding of answers: the primitive types of [`crate::wire`], in both encodings. Used for the
+//! answers that the library `kafka-protocol` does not encode: Produce, Fetch, ApiVersions and
+//! DescribeLogDirs.
 
 use uuid::Uuid;
 
@@ -43,7 +44,8 @@ impl<'a> Writer<'a> {
         self.out.push(value as u8);
     }
 
-    /// A string. One that is too long for its length field is cut off: only our own texts are.
+    /// A string. Truncated if it is too long for an i16 length, which only the broker's own texts
+    /// can be.
     pub(crate) fn string(&mut self, text: &str) {
         let text = &text[..text.floor_char_boundary(i16::MAX as usize)];
         if self.flexible {
@@ -72,7 +74,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// An array that is not there.
+    /// A null array.
     pub(crate) fn null_array(&mut self) {
         if self.flexible {
             self.uvarint(0)
@@ -81,7 +83,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// No tagged fields: the end of every structure in flexible versions.
+    /// An empty set of tagged fields, which ends every structure in flexible versions.
     pub(crate) fn no_tags(&mut self) {
         if self.flexible {
             self.out.push(0);

@@ -1,6 +1,7 @@
-//! Requests about what there is not: reassignments of partitions, access control lists, quotas.
+//! Requests about features that are not supported: reassignment of partitions, ACLs, client quotas.
 //!
-//! Kafka's tools ask for them on the way to something else, and go on with an answer that says so.
+//! Kafka's tools send them as a part of other operations, and go on if the answer is empty or an
+//! expected error.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +16,7 @@ use crate::wire::{Malformed, Reader};
 use super::Call;
 use super::names::{message, text};
 
-/// ListPartitionReassignments: with one replica nothing moves.
+/// ListPartitionReassignments: always empty, because a partition has one replica.
 pub(super) fn list_reassignments(mut call: Call<'_>) -> Result<Answer, Malformed> {
     let reader = &mut call.body;
     let _timeout_ms = reader.i32()?;
@@ -46,7 +47,7 @@ pub(super) fn describe_acls(mut call: Call<'_>) -> Result<Answer, Malformed> {
     Ok(Answer::Ready(body(&response, call.version)))
 }
 
-/// DescribeClientQuotas: none can be set.
+/// DescribeClientQuotas: always empty, because quotas cannot be set.
 pub(super) fn describe_quotas(mut call: Call<'_>) -> Result<Answer, Malformed> {
     let reader = &mut call.body;
     let components = reader.array(|reader| {
@@ -71,7 +72,7 @@ pub(super) fn describe_quotas(mut call: Call<'_>) -> Result<Answer, Malformed> {
     Ok(Answer::Ready(body(&response, call.version)))
 }
 
-/// The fault for which Kafka refuses a filter of quotas.
+/// The error with which Kafka refuses a quota filter, if it does.
 fn quota_fault(kinds: &[&str]) -> Option<(ErrorCode, String)> {
     let invalid = |reason: &str| Some((ErrorCode::InvalidRequest, reason.to_owned()));
     let mut seen = BTreeSet::new();

@@ -4,7 +4,7 @@ use crate::context::KafkaContext;
 
 use super::Peer;
 
-/// Host and port of the one broker that there is, as one client should see them.
+/// Host and port of the only broker, as one client should see them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Advertised {
     /// A name or an address; an IPv6 address without brackets, as Kafka has it.
@@ -13,8 +13,8 @@ pub(crate) struct Advertised {
 }
 
 impl Advertised {
-    /// The configured address; else the one that this client has connected to, which it can
-    /// evidently reach.
+    /// The configured address. If there is none, the address that this client has connected to,
+    /// which it can evidently reach.
     pub(crate) fn to(context: &KafkaContext, peer: &Peer) -> Self {
         let configured = if peer.tls {
             &context.options.advertised_tls
@@ -27,7 +27,7 @@ impl Advertised {
                 port: i32::from(*port),
             };
         }
-        // A listener for both families sees IPv4 clients as ::ffff:a.b.c.d.
+        // A dual-stack listener sees IPv4 addresses as ::ffff:a.b.c.d.
         let host = peer.local.ip().to_canonical().to_string();
         Self {
             host,

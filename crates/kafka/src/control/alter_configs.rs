@@ -25,11 +25,11 @@ use super::{Call, alter_kept, configs, topics};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Operation {
     Set,
-    /// Back to the default.
+    /// Resets the setting to its default.
     Delete,
-    /// Add to a list.
+    /// Adds values to a list.
     Append,
-    /// Take from a list.
+    /// Removes values from a list.
     Subtract,
     Unknown(i8),
 }
@@ -52,7 +52,7 @@ pub(super) struct Resource {
     kind: i8,
     pub(super) name: String,
     pub(super) edits: Vec<Edit>,
-    /// A setting that is not named goes back to its default (AlterConfigs).
+    /// AlterConfigs: a setting that is not named is reset to its default.
     pub(super) replaces_all: bool,
 }
 
@@ -64,13 +64,13 @@ pub(super) struct Edit {
     value: Option<String>,
 }
 
-/// A setting that there is, whosever it is.
+/// A known setting of a topic, of the broker or of a group.
 pub(super) struct Known {
     pub(super) name: &'static str,
     pub(super) kind: Kind,
-    /// The present value.
+    /// The current value.
     pub(super) current: String,
-    /// That of topics, which may take only some values.
+    /// The topic setting, if it is one: its handling may restrict the values further.
     pub(super) setting: Option<&'static Setting>,
 }
 
@@ -250,8 +250,8 @@ fn change_topic(
         return Ok(());
     }
     let set = topic.set_options(|options| {
-        // Others may have changed the topic meanwhile: nothing of theirs may be lost. The change is
-        // checked again, and not made if it is no longer valid.
+        // The topic may have been changed concurrently. Applying the changes to its current options
+        // loses no other change. They are validated again, and dropped if they are no longer valid.
         let mut current = options.clone();
         if settings::change(context, &mut current, &changes).is_ok() {
             *options = current;
@@ -261,10 +261,10 @@ fn change_topic(
 }
 
 impl Resource {
-    /// The settings that are changed.
+    /// The names of the settings that are changed.
     ///
     /// # Errors
-    /// One is named twice.
+    /// A setting is named twice.
     pub(super) fn check_names(&self) -> Result<HashSet<&str>, Refused> {
         let mut named = HashSet::new();
         match self.edits.iter().find(|edit| !named.insert(&*edit.name)) {
@@ -278,7 +278,7 @@ impl Resource {
 }
 
 impl Known {
-    /// A setting of topics, by this name.
+    /// A topic setting, under its own name or the name of its default in the broker.
     pub(super) fn of(setting: &'static Setting, name: &'static str, current: String) -> Self {
         Self {
             name,
@@ -288,7 +288,7 @@ impl Known {
         }
     }
 
-    /// Checks a value; gives it as it is kept.
+    /// Validates a value; returns it in the form in which it is stored.
     pub(super) fn check(&self, value: &str) -> Result<String, String> {
         let kept = settings::check_kind(self.name, self.kind, value);
         let kept = kept.and_then(|kept| match self.setting {
@@ -300,7 +300,7 @@ impl Known {
 }
 
 impl Edit {
-    /// The value that it leads to; `None`: the default.
+    /// The value after the edit; `None`: the default.
     pub(super) fn new_value(&self, known: Option<&Known>) -> Result<Option<String>, Refused> {
         let name = self.name.escape_debug();
         let is_add = match self.operation {

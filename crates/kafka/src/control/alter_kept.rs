@@ -1,4 +1,5 @@
-//! Changing the settings of the broker and of groups: which there are, and which topics follow.
+//! Changes of the dynamic settings of the broker and of groups. When a default of topics changes,
+//! the topics that use it change, too.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,10 +18,10 @@ use super::settings::{
 };
 use super::{configs, topics};
 
-/// Longest name of a group for which something is set, in bytes.
+/// Maximum length of the name of a group with settings, in bytes.
 const GROUP_NAME_BYTES_MAX: usize = 1_000;
 
-/// A topic that has the defaults of these settings.
+/// A topic, and the settings for which it uses the default.
 type Follower = (Arc<Topic>, Vec<&'static Setting>);
 
 pub(super) fn change_broker(
@@ -31,7 +32,7 @@ pub(super) fn change_broker(
     let not_allowed = |error| (error, "not allowed".to_owned());
     context.check_administrator().map_err(not_allowed)?;
     let owner = configs::check_broker(context, &resource.name)?;
-    // Kafka's error for an invalid value of a broker's setting.
+    // Kafka's error code for an invalid value of a broker setting.
     let invalid = ErrorCode::InvalidRequest;
     let values = new_values(context, resource, &owner, invalid, of_broker)?;
     let lag = |name: &str| {
@@ -49,7 +50,8 @@ pub(super) fn change_broker(
         return Ok(());
     }
     let before = || (standards(context), followers(context));
-    // One entry of the journal has the default and all topics that have it.
+    // The new default and the options of all topics that use it are one journal entry, so that a
+    // crash cannot separate them.
     keep(context, owner, values, before, |(before, followers)| {
         let after = standards(context);
         let pairs = SETTINGS.iter().zip(before.iter().zip(&after));
@@ -109,7 +111,7 @@ fn keep<T>(
     kept.map_err(|error| (of_catalog(&error), error.to_string()))
 }
 
-/// An owner's values after all of the edits; if one of them is invalid, none is made.
+/// The owner's values after all edits of the request. If one edit is invalid, none is applied.
 fn new_values(
     context: &KafkaContext,
     resource: &Resource,
@@ -146,7 +148,7 @@ fn new_values(
     }
 }
 
-/// A setting of the broker that is changed while it runs.
+/// A broker setting that can be changed at run time.
 fn of_broker(context: &KafkaContext, name: &str) -> Result<Known, String> {
     let of_topics = SETTINGS.iter().find_map(|setting| {
         let known = setting.broker_name.filter(|known| *known == name)?;
@@ -184,14 +186,14 @@ fn named(
     })
 }
 
-/// The values of topics about which nothing was said.
+/// The defaults of all topic settings, in the order of [`SETTINGS`].
 fn standards(context: &KafkaContext) -> Vec<String> {
     let text = |setting: &Setting| setting.standard_text(context);
     SETTINGS.iter().map(text).collect()
 }
 
-/// Which topics have the default of which settings, so that they get the new one, as in Kafka.
-/// Those that another protocol has made for itself keep what it wants.
+/// The topics that use defaults, with the settings for which they do: they get a new default, as in
+/// Kafka. Topics that another protocol has created are left out, because they keep its options.
 fn followers(context: &KafkaContext) -> Vec<Follower> {
     let of_kafka = |options: &TopicOptions| {
         !options.retention.consumed && options.settings.keys().all(|name| find(name).is_some())
@@ -208,7 +210,7 @@ fn followers(context: &KafkaContext) -> Vec<Follower> {
     topics.filter_map(follower).collect()
 }
 
-/// The options of a topic that has the defaults of these settings, if there are any.
+/// The options of a topic after these settings get the current defaults; `None`: nothing changes.
 fn followed(
     context: &KafkaContext,
     topic: &Topic,
@@ -223,7 +225,7 @@ fn followed(
         return None;
     }
     let mut options = (*topic.options()).clone();
-    // A topic whose own settings do not go with the new default keeps what it has.
+    // A topic whose own settings conflict with the new default keeps its options.
     settings::change(context, &mut options, &changes).ok()?;
     Some(options)
 }

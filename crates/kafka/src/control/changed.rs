@@ -1,20 +1,20 @@
-//! Settings of the broker and of groups that were changed through the protocol. They are kept in
-//! the journal, and count more than the configuration.
+//! Dynamic settings of the broker and of groups, which AlterConfigs has changed. They are stored in
+//! the state journal and override the configuration.
 
 use std::collections::BTreeMap;
 
 use cloverleaf_broker::{CatalogError, NewOptions, Realm};
 use parking_lot::RwLock;
 
-/// Keys of kept values begin so. Stable.
+/// Prefix of the keys in the state journal. Stable: the keys are stored.
 const PREFIX: &str = "kafka-settings/";
 
-/// Whose settings they are.
+/// The resource that has the settings.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Owner {
-    /// The broker by its number; what is set so counts most.
+    /// The broker with its node id. Its settings override those of `Brokers`.
     Broker,
-    /// All brokers at once.
+    /// The cluster-wide default for all brokers.
     Brokers,
     Group(String),
 }
@@ -22,14 +22,14 @@ pub(crate) enum Owner {
 /// Values by name.
 pub(crate) type Values = BTreeMap<String, String>;
 
-/// All of them, in memory; the journal has them too.
+/// All dynamic settings, in memory. The state journal has them, too.
 #[derive(Debug, Default)]
 pub(crate) struct ChangedSettings {
     values: RwLock<BTreeMap<Owner, Values>>,
 }
 
 impl Owner {
-    /// Stable.
+    /// The key in the state journal. Stable: it is stored.
     fn key(&self) -> String {
         match self {
             Self::Broker => format!("{PREFIX}broker"),
@@ -49,8 +49,8 @@ impl Owner {
     }
 }
 
-/// `NAME=VALUE`, a line each: neither has a line break in it, which is checked when it is set.
-/// Stable.
+/// Encodes settings as lines of `NAME=VALUE`. Valid names and values have no line breaks. Stable:
+/// the text is stored.
 fn encode(values: &Values) -> Vec<u8> {
     let line = |(name, value): (&String, &String)| format!("{name}={value}\n");
     values.iter().map(line).collect::<String>().into_bytes()
@@ -64,7 +64,7 @@ fn decode(bytes: &[u8]) -> Values {
 }
 
 impl ChangedSettings {
-    /// Reads the values that the journal has.
+    /// Loads the settings from the state journal.
     pub(crate) fn load(realm: &Realm) -> Self {
         let kept = realm.kept_under(PREFIX).into_iter();
         let values = kept.filter_map(|(key, bytes)| Some((Owner::of_key(&key)?, decode(&bytes))));
@@ -73,12 +73,12 @@ impl ChangedSettings {
         }
     }
 
-    /// The values that were set for this owner.
+    /// The settings of this owner.
     pub(crate) fn of(&self, owner: &Owner) -> Values {
         self.values.read().get(owner).cloned().unwrap_or_default()
     }
 
-    /// The values of a setting of the broker, the one that counts first.
+    /// The dynamic values of a broker setting, in order of precedence.
     pub(crate) fn of_broker(&self, name: &str) -> Vec<(Owner, String)> {
         let values = self.values.read();
         if values.is_empty() {
@@ -92,7 +92,7 @@ impl ChangedSettings {
         owners.into_iter().filter_map(value).collect()
     }
 
-    /// The groups for which something was set.
+    /// The groups that have settings.
     pub(crate) fn groups(&self) -> Vec<String> {
         let values = self.values.read();
         let name = |owner: &Owner| match owner {
@@ -102,12 +102,12 @@ impl ChangedSettings {
         values.keys().filter_map(name).collect()
     }
 
-    /// Keeps these and no others for this owner, together with the options of topics that follow
-    /// from them: `before` looks at the values until then, and `after` says what topics have to
-    /// have from now on.
+    /// Replaces the settings of this owner. The topic options that follow from them change in the
+    /// same journal entry: `before` sees the old settings; `after` sees the new ones and returns
+    /// the new topic options.
     ///
     /// # Errors
-    /// The journal does not take them; nothing has changed then.
+    /// The journal cannot be written. Nothing has changed then.
     pub(crate) fn set<T>(
         &self,
         realm: &Realm,
@@ -129,7 +129,7 @@ impl ChangedSettings {
         set
     }
 
-    /// Sets an owner's values, in memory; returns those before.
+    /// Replaces an owner's settings in memory; returns the old ones.
     fn put(&self, owner: Owner, values: Values) -> Values {
         let mut all = self.values.write();
         let replaced = if values.is_empty() {

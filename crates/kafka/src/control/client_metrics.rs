@@ -1,4 +1,4 @@
-//! The metrics that clients push about themselves (KIP-714): the newest figures of each.
+//! The metrics that clients push (KIP-714): the latest values of each client.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -9,54 +9,54 @@ use uuid::Uuid;
 
 pub use super::otlp::Figure;
 
-/// Most clients that are remembered; the one that was heard of longest ago goes first.
+/// Maximum number of clients that are remembered. The client with the oldest push is evicted first.
 const CLIENTS_MAX: usize = 1_000;
 
-/// Longest client id that is kept, in bytes.
+/// Maximum length of a client id in bytes; a longer one is dropped.
 const CLIENT_ID_BYTES_MAX: usize = 256;
 
-/// The figures that one client has pushed.
+/// The metrics that one client has pushed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClientFigures {
-    /// The client's own number, the same over all its connections.
+    /// The client instance id, the same on all connections of a client.
     pub instance: Uuid,
-    /// The client's name for itself.
+    /// The client's `client.id`.
     pub client_id: Option<String>,
     /// Name and version of its library.
     pub software: Option<(String, String)>,
-    /// The address from which it told them.
+    /// The address that the push came from.
     pub remote: SocketAddr,
-    /// When, in microseconds of the telemetry's clock.
+    /// Time of the push, in microseconds of the telemetry's clock.
     pub received_us: u64,
-    /// Whether it said that these are the last ones.
+    /// Whether this was the client's terminating push, its last one.
     pub is_last: bool,
-    /// The figures.
+    /// The values.
     pub figures: Vec<Figure>,
 }
 
-/// The newest figures of each client, and no more clients than a bound.
+/// The latest metrics of each client, for a bounded number of clients.
 #[derive(Debug, Default)]
 pub struct ClientMetrics {
     clients: Mutex<HashMap<Uuid, Arc<ClientFigures>>>,
 }
 
 impl ClientMetrics {
-    /// The figures of all clients, the newest first.
+    /// The metrics of all clients, the most recent push first.
     pub fn list(&self) -> Vec<Arc<ClientFigures>> {
         let mut list: Vec<_> = self.clients.lock().values().cloned().collect();
         list.sort_by_key(|client| std::cmp::Reverse(client.received_us));
         list
     }
 
-    /// When the client was heard of, and whether those were its last figures.
+    /// Time of the client's last push, in microseconds, and whether it was the terminating one.
     pub(super) fn last(&self, instance: Uuid) -> Option<(u64, bool)> {
         let clients = self.clients.lock();
         let client = clients.get(&instance)?;
         Some((client.received_us, client.is_last))
     }
 
-    /// Takes what a client tells. A push without figures, which clients send at their end, leaves
-    /// those that are known.
+    /// Stores a push of a client. An empty push, which clients send when they close, keeps the
+    /// values of the push before.
     pub(super) fn put(&self, mut client: ClientFigures) {
         client.client_id = client
             .client_id

@@ -1,4 +1,4 @@
-//! DescribeCluster, and what there is to say of a cluster of one.
+//! DescribeCluster, and the values that describe a cluster of one broker.
 
 use kafka_protocol::messages::describe_cluster_response::{
     DescribeClusterBroker, DescribeClusterResponse,
@@ -14,15 +14,15 @@ use super::Call;
 use super::advertised::Advertised;
 use super::names::{message, text};
 
-/// The operations that anybody may do with the cluster, as Kafka says it without an authorizer:
-/// bits of CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS and
+/// The authorized operations on the cluster, as Kafka reports them without an authorizer: the bits
+/// of CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS and
 /// IDEMPOTENT_WRITE.
 pub(super) const OPERATIONS: i32 = 0b1_1111_1010_0000;
 
 /// The operations in an answer to a request that did not ask for them.
 pub(super) const OPERATIONS_UNKNOWN: i32 = i32::MIN;
 
-/// The endpoint type of brokers; 2 are controllers, which are not reached by themselves here.
+/// The endpoint type of brokers. Type 2, controllers, has no endpoint here.
 const BROKERS: i8 = 1;
 
 /// The cluster's id, as Kafka writes UUIDs: base64 for URLs, without padding.

@@ -1,4 +1,5 @@
-//! DescribeConfigs: the settings of topics and of the broker, and where each comes from.
+//! DescribeConfigs: the settings of topics, of the broker and of groups, with the source of each
+//! value.
 
 use std::collections::HashSet;
 
@@ -30,7 +31,7 @@ pub(super) const BROKER_LOGGER: i8 = 8;
 pub(super) const CLIENT_METRICS: i8 = 16;
 pub(super) const GROUP: i8 = 32;
 
-/// Where a value comes from (`ConfigEntry.ConfigSource`).
+/// The source of a value (`ConfigEntry.ConfigSource`).
 pub(super) const SOURCE_TOPIC: i8 = 1;
 const SOURCE_BROKER: i8 = 2;
 const SOURCE_BROKERS: i8 = 3;
@@ -44,7 +45,7 @@ struct Entry {
     kind: Kind,
     value: String,
     source: i8,
-    /// Name, value and source, the one that counts first.
+    /// Name, value and source, in order of precedence.
     synonyms: Vec<(&'static str, String, i8)>,
     documentation: String,
     is_read_only: bool,
@@ -62,7 +63,7 @@ pub(super) fn describe(mut call: Call<'_>) -> Result<Answer, Malformed> {
     let reader = &mut call.body;
     let resources = reader.array(|reader| {
         let (kind, name) = (reader.i8()?, reader.string()?);
-        // No name means every name, as clients up to version 3 of Kafka's have it.
+        // An empty list means all settings, like null: clients up to Kafka 3 send it.
         let keys = reader.nullable_array(|reader| reader.string())?;
         reader.skip_tagged()?;
         Ok((kind, name, keys))
@@ -74,7 +75,7 @@ pub(super) fn describe(mut call: Call<'_>) -> Result<Answer, Malformed> {
     reader.skip_tagged()?;
 
     let context = call.context;
-    // Once each, as in Kafka: a short request must not ask for a huge answer.
+    // Each resource once, as in Kafka: a short request must not cause a huge answer.
     let mut seen = HashSet::new();
     let results = resources
         .into_iter()
@@ -135,7 +136,7 @@ fn entries(context: &KafkaContext, kind: i8, name: &str) -> Result<Vec<Entry>, R
         }
         BROKER => check_broker(context, name).map(|owner| match owner {
             Owner::Brokers => {
-                // Only the values that were set for all brokers at once.
+                // Only the dynamic cluster-wide defaults.
                 let mut entries = broker_entries(context);
                 let of_all = context.changed.of(&owner);
                 entries.retain(|entry| of_all.contains_key(entry.name));
@@ -167,7 +168,7 @@ fn entries(context: &KafkaContext, kind: i8, name: &str) -> Result<Vec<Entry>, R
     }
 }
 
-/// Checks the name of a broker; without one all are meant.
+/// Checks the name of a broker resource: the node id, or empty for the cluster-wide default.
 pub(super) fn check_broker(context: &KafkaContext, name: &str) -> Result<Owner, Refused> {
     let node_id = context.options.node_id;
     match name.parse::<i32>() {
@@ -241,7 +242,7 @@ fn group_entries(context: &KafkaContext, group: &str) -> Vec<Entry> {
     GROUP_SETTINGS.iter().map(entry).collect()
 }
 
-/// An entry whose value is the first of its levels.
+/// An entry whose value is its first synonym, which has precedence.
 fn of_levels(
     synonyms: Vec<(&'static str, String, i8)>,
     kind: Kind,
@@ -260,8 +261,8 @@ fn of_levels(
     }
 }
 
-/// The values of a setting of the broker, the one that counts first, and where each comes from:
-/// those that were changed through the protocol, and then the configuration's or the default.
+/// The values of a broker setting with their sources, in order of precedence: the dynamic values,
+/// then the configured value or the default.
 fn levels(
     context: &KafkaContext,
     name: &'static str,
@@ -282,7 +283,7 @@ fn levels(
     changed.chain([(name, value, source)]).collect()
 }
 
-/// Where the value of topics comes from about which nothing was said.
+/// The source of a topic setting's default.
 pub(super) fn standard_source(context: &KafkaContext, setting: &Setting) -> i8 {
     let name = setting.broker_name.unwrap_or(setting.name);
     levels(context, name, setting.standard)[0].2

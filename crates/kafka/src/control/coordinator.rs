@@ -1,4 +1,4 @@
-//! FindCoordinator: who looks after a group. There is one broker.
+//! FindCoordinator: the coordinator of every group is the only broker.
 
 use kafka_protocol::messages::find_coordinator_response::{Coordinator, FindCoordinatorResponse};
 
@@ -11,19 +11,19 @@ use super::advertised::Advertised;
 use super::names::text;
 use super::producer_ids::note_transactional;
 
-/// The key types: consumer groups, and what is not served.
+/// The key types. Only consumer groups are supported.
 const GROUP: i8 = 0;
 const TRANSACTION: i8 = 1;
 const SHARE_GROUP: i8 = 2;
 
-/// The first version with many keys.
+/// The first version with several keys (KIP-699).
 const BATCHED_FROM: i16 = 4;
 
-/// The reason to refuse a key: an error and why; `None`: there is none.
+/// The error code and message for a key; `None`: the key is accepted.
 type Refusal = Option<(ErrorCode, &'static str)>;
 
 fn refusal(key_type: i8) -> Refusal {
-    // Not an error that clients try again after: they would wait for ever.
+    // None of these errors is retriable: with a retriable one, clients would retry for ever.
     match key_type {
         GROUP => None,
         TRANSACTION => Some((

@@ -1,4 +1,4 @@
-//! CreatePartitions: more of them for a topic that exists.
+//! CreatePartitions: adds partitions to existing topics.
 
 use std::collections::HashMap;
 
@@ -15,12 +15,12 @@ use crate::wire::{Malformed, Reader};
 use super::names::{message, topic_name};
 use super::{Call, topics};
 
-/// A topic that is to have more partitions.
+/// A topic that gets more partitions.
 struct Wanted {
     name: String,
-    /// Of all partitions, those that it has included.
+    /// The new total number of partitions.
     count: i32,
-    /// The brokers of each new partition, where the client chooses them.
+    /// The replicas of each new partition, if the client assigns them.
     assignments: Option<Vec<Vec<i32>>>,
 }
 
@@ -56,9 +56,9 @@ pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
         for topic in &wanted {
             *times.entry(&topic.name).or_default() += 1;
         }
-        // Partitions that a request which only asks would have made so far.
+        // With `validate_only`: the partitions that the request would have added so far.
         let mut asked = 0;
-        // One answer for all mentions of a name, in the order of the first ones.
+        // A name that occurs several times gets one answer, in the place of its first occurrence.
         let results = wanted.iter().filter_map(|wanted| {
             let name = wanted.name.as_str();
             let added = match times.remove(name)? {

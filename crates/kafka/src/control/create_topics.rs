@@ -19,14 +19,14 @@ use super::names::{message, text, topic_name, topic_name_fault};
 use super::replicas::note_replicas;
 use super::{Call, configs, settings};
 
-/// One topic to be made.
+/// A topic to be created.
 struct Wanted {
     name: String,
-    /// -1: the default, or what the assignments say.
+    /// Number of partitions; -1: the default, or the number of `assignments`.
     partitions: i32,
-    /// -1: the default.
+    /// Replication factor; -1: the default.
     replicas: i16,
-    /// Partition and its brokers, where the client chooses them.
+    /// Each partition and its replicas, if the client assigns them.
     assignments: Vec<(i32, Vec<i32>)>,
     configs: Vec<(String, Option<String>)>,
 }
@@ -72,13 +72,13 @@ pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
         for topic in &wanted {
             *times.entry(topic.name.clone()).or_default() += 1;
         }
-        // One answer for all mentions of a name, and nothing is made of it, as Kafka has it.
+        // A name that occurs several times gets one answer, an error, as in Kafka.
         let mut is_first = {
             let mut seen = std::collections::HashSet::new();
             move |name: &str| seen.insert(name.to_owned())
         };
         wanted.retain(|topic| is_first(&topic.name));
-        // Partitions that a request which only asks would have made so far.
+        // With `validate_only`: the partitions that the request would have created so far.
         let mut asked = 0;
         let results = wanted.iter().map(|wanted| {
             let made = match times.get(&wanted.name) {
@@ -95,7 +95,7 @@ pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
     }))
 }
 
-/// The topic that was made: its options, and the topic itself unless the request only asks.
+/// A created topic: its options, and the topic itself; `None` with `validate_only`.
 struct Made {
     options: TopicOptions,
     topic: Option<Arc<Topic>>,
@@ -122,7 +122,7 @@ fn create(
             let reason = format!("topic '{name}': not allowed");
             return Err((ErrorCode::TopicAuthorizationFailed, reason));
         }
-        // A hidden one counts too: its name is taken.
+        // A hidden topic counts, too: its name is in use.
         Ok(_) => return Err(exists()),
     }
     let partitions = partitions(context, wanted)?;
@@ -152,7 +152,7 @@ fn create(
             topic: Some(topic),
         })
     } else {
-        // Somebody else was faster.
+        // Another request has created the topic meanwhile.
 
         Err(exists())
     }
@@ -198,8 +198,8 @@ fn partitions(context: &KafkaContext, wanted: &Wanted) -> Result<u32, Refused> {
     }
 }
 
-/// There is one replica, whatever a request asks for; but an invalid number of replicas in Kafka is
-/// invalid here too.
+/// Checks the replication factor as Kafka does. Whatever valid one is asked for, there is one
+/// replica.
 fn check_replicas(wanted: &Wanted) -> Result<(), Refused> {
     if wanted.assignments.is_empty() {
         return match wanted.replicas {

@@ -1,4 +1,4 @@
-//! DeleteRecords: everything before an offset goes.
+//! DeleteRecords: deletes all records before an offset.
 
 use cloverleaf_access::Operation;
 use kafka_protocol::messages::DeleteRecordsResponse;
@@ -14,10 +14,10 @@ use crate::wire::{Malformed, Reader};
 use super::names::topic_name;
 use super::{Call, settings, topics};
 
-/// All that is there now.
+/// Stands for the high watermark: all records are deleted.
 const END: i64 = -1;
 
-/// A topic, its partitions, and before which offset each is to be emptied.
+/// A topic, its partitions, and for each the offset before which records are deleted.
 type Wanted = (String, Vec<(i32, i64)>);
 
 fn read(reader: &mut Reader<'_>) -> Result<Vec<Wanted>, Malformed> {
@@ -61,7 +61,7 @@ pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
     }))
 }
 
-/// The offset at which the partition starts afterwards.
+/// Deletes records; returns the new log start offset.
 fn delete(context: &KafkaContext, name: &str, index: i32, before: i64) -> Result<i64, ErrorCode> {
     let (topic, log) = topics::partition(context, Operation::Declare, name, index)?;
     if !settings::deletes(&topic.options()) {

@@ -52,7 +52,7 @@ pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
         for topic in &wanted {
             *times.entry(topic).or_default() += 1;
         }
-        // One answer for all mentions of a topic, in the order of the first ones.
+        // A topic that is named several times gets one answer, in the place of the first.
         let mut results: Vec<DeletableTopicResult> = Vec::new();
         results.extend(wanted.iter().filter_map(|wanted| {
             Some(match times.remove(wanted)? {
@@ -69,7 +69,8 @@ pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
     }))
 }
 
-/// A deleted topic does not come back, whatever happens: one sync for all of a request.
+/// Syncs the deletions before they are answered, so that no crash brings a deleted topic back. One
+/// sync for the whole request.
 fn sync(context: &KafkaContext, results: &mut [DeletableTopicResult]) {
     let mut deleted = results.iter_mut().filter(|result| result.error_code == 0);
     let Some(first) = deleted.next() else {
@@ -117,7 +118,7 @@ fn delete(context: &KafkaContext, wanted: &Wanted) -> DeletableTopicResult {
     let result = DeletableTopicResult::default()
         .with_name(Some(topic_name(topic.name())))
         .with_topic_id(topic.id());
-    // This one, not one that was made since by the same name.
+    // Only this topic, not a new one of the same name that was created since the lookup.
     match context.realm.delete_topic_if(&topic, || true) {
         Ok(true) => result,
         Ok(false) => refused(

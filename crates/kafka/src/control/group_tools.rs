@@ -21,14 +21,14 @@ use crate::wire::{Malformed, Reader};
 use super::Call;
 use super::names::text;
 
-/// The operations that anybody may do with a group, as Kafka says it without an authorizer: bits of
+/// The authorized operations on a group, as Kafka reports them without an authorizer: the bits of
 /// READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS.
 const OPERATIONS: i32 = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11;
 
-/// The only type of groups that there is (KIP-848 has another one).
+/// The only group type that is supported (KIP-848 adds another one).
 const CLASSIC: &str = "classic";
 
-/// The names in a request, each once: an answer is not to be larger than what it is about.
+/// The names in a request, each once: a short request must not cause a huge answer.
 fn names(reader: &mut Reader<'_>) -> Result<Vec<String>, Malformed> {
     let mut seen = BTreeSet::new();
     let mut names = reader.array(|name| name.string())?;
@@ -67,7 +67,7 @@ pub(super) fn describe(mut call: Call<'_>) -> Result<Answer, Malformed> {
             }
             None => {
                 one.group_state = text("Dead");
-                // Older versions know no such error (KIP-1043).
+                // Older versions have the state Dead and no error (KIP-1043).
                 if version >= 6 {
                     one.error_code = ErrorCode::GroupIdNotFound.code();
                     one.error_message = Some(text(&format!("Group {name} not found.")));
@@ -92,7 +92,7 @@ fn member(member: DescribedMember, version: i16) -> DescribedGroupMember {
     one
 }
 
-/// A filter; nothing in it: everything passes.
+/// Whether a value passes a filter. An empty filter lets everything pass.
 fn passes(filter: &[String], value: &str) -> bool {
     filter.is_empty()
         || filter

@@ -22,12 +22,12 @@ fn owned(text: Option<&str>) -> Option<String> {
     text.map(str::to_owned)
 }
 
-/// A timeout; nonsense is as short as can be.
+/// A timeout in milliseconds; a negative one counts as 0.
 fn millis(timeout_ms: i32) -> u64 {
     u64::try_from(timeout_ms).unwrap_or(0)
 }
 
-/// An instance name, which some versions have.
+/// Reads the `group.instance.id`, if the version has one.
 fn instance(reader: &mut Reader<'_>, has_one: bool) -> Result<Option<String>, Malformed> {
     Ok(if has_one {
         owned(reader.nullable_string()?)
@@ -81,7 +81,7 @@ fn read_join<'a>(call: &mut Call<'a>) -> Result<(&'a str, Join), Malformed> {
         member_id,
         instance,
         client_id: call.client_id.unwrap_or_default().to_owned(),
-        // As Kafka's tools show it.
+        // With a slash, as Kafka stores and shows it.
         client_host: format!("/{}", call.peer.remote.ip().to_canonical()),
         session_timeout_ms,
         rebalance_timeout_ms,
@@ -105,7 +105,7 @@ fn check_join(group: &str, join: &Join, options: &KafkaOptions) -> Result<(), Er
     }
 }
 
-/// Asks whether the client may be a member of that group, whose name it has said.
+/// Checks that the group has a name, and the client's right to be a member of it.
 fn check_member(context: &KafkaContext, group: &str) -> Result<(), ErrorCode> {
     match group {
         "" => Err(ErrorCode::InvalidGroupId),
@@ -242,7 +242,7 @@ pub(super) fn leave(mut call: Call<'_>) -> Result<Answer, Malformed> {
     let mut response = LeaveGroupResponse::default();
     match outcome {
         Err(error) => response.error_code = error.code(),
-        // The one member's error is the request's.
+        // Before version 3 the request has one member; its error is the top-level error.
         Ok(errors) if !is_batched => {
             response.error_code = errors.first().map_or(0, |error| error.code());
         }

@@ -1,4 +1,4 @@
-//! OffsetForLeaderEpoch: where the messages of an epoch end. There is one epoch.
+//! OffsetForLeaderEpoch: the end offset of a leader epoch. There is one epoch.
 
 use cloverleaf_access::Operation;
 use kafka_protocol::messages::OffsetForLeaderEpochResponse;
@@ -43,7 +43,7 @@ pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
     Ok(Answer::Ready(body(&response, version)))
 }
 
-/// Where the epoch ends; `None`: there never was such an epoch.
+/// The end offset of the epoch; `None`: there never was such an epoch.
 fn end(
     context: &KafkaContext,
     name: &str,
@@ -53,8 +53,9 @@ fn end(
 ) -> Result<Option<i64>, ErrorCode> {
     let (_, log) = topics::partition(context, Operation::Describe, name, index)?;
     check_epoch(current)?;
-    // Not where readers find the end: who stands above it has read what a power loss took, and
-    // waits there for the next message. No other message will ever have had these offsets.
+    // The offset of the next message, not the high watermark. A consumer whose position is above
+    // the high watermark has read messages that a power loss destroyed; it must not truncate, but
+    // waits for the next message. The lost offsets are never assigned again.
     let end = i64::try_from(log.next_offset()).unwrap_or(i64::MAX);
     Ok((epoch == LEADER_EPOCH).then_some(end))
 }

@@ -1,4 +1,4 @@
-//! ListConfigResources: what has settings that can be described (KIP-714, KIP-1142).
+//! ListConfigResources: the resources whose settings can be described (KIP-714, KIP-1142).
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use super::{Call, topics};
 pub(super) fn list(mut call: Call<'_>) -> Result<Answer, Malformed> {
     let version = call.version;
     let mut kinds: BTreeSet<i8> = match version {
-        // It was called ListClientMetricsResources.
+        // Version 0 was named ListClientMetricsResources.
         0 => BTreeSet::from([CLIENT_METRICS]),
         _ => call.body.array(Reader::i8)?.into_iter().collect(),
     };
@@ -44,7 +44,7 @@ pub(super) fn list(mut call: Call<'_>) -> Result<Answer, Malformed> {
                 groups.retain(|name| context.check_group(Operation::Describe, name).is_ok());
                 groups
             }
-            // Nothing can be set for the metrics of clients.
+            // Subscriptions to client metrics cannot be configured.
             _ => Vec::new(),
         };
         let resource = |name: String| {

@@ -1,4 +1,4 @@
-//! ListOffsets: where a partition begins and ends, and which message came at a time.
+//! ListOffsets: the offsets at which a partition begins and ends, and offsets by timestamp.
 
 use std::collections::HashSet;
 
@@ -18,26 +18,28 @@ use crate::wire::{Malformed, Reader};
 use super::names::topic_name;
 use super::{Call, LEADER_EPOCH, check_epoch, topics};
 
-/// The newest version whose form the library knows.
+/// The newest version that the library `kafka-protocol` knows.
 const LIBRARY_VERSION_MAX: i16 = 10;
 
-/// The question about one partition.
+/// The offset that a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Query {
-    /// The offset that the next message gets.
+    /// The high watermark.
     Latest,
-    /// The first message that is there. Without tiers, what is local is all that is there.
+    /// The log start offset. Without tiered storage it is also the earliest local offset.
     Earliest,
     /// The message with the largest timestamp.
     MaxTimestamp,
-    /// The last message in a remote tier, or the first that is still to go there: there is none.
+    /// The last message in tiered storage, or the first one that is not uploaded yet. There is no
+    /// tiered storage, so there is no such message.
     Tiered,
-    /// The first message that is not older, milliseconds since 1970.
+    /// The first message with this timestamp or a later one, in milliseconds since 1970.
     Since(i64),
 }
 
 impl Query {
-    /// Reads what the protocol writes as a timestamp. `None`: not in this version.
+    /// Decodes the field `timestamp`, whose negative values are other queries. `None`: not valid in
+    /// this version.
     fn of(timestamp: i64, version: i16) -> Option<Self> {
         match timestamp {
             0.. => Some(Self::Since(timestamp)),
@@ -51,13 +53,13 @@ impl Query {
         }
     }
 
-    /// Whether the answer may have to come from the disk.
+    /// Whether the query may have to read the disk.
     fn blocks(self) -> bool {
         matches!(self, Self::Since(_) | Self::MaxTimestamp)
     }
 }
 
-/// A partition that is asked for.
+/// The query for one partition.
 struct Wanted {
     index: i32,
     epoch: i32,
@@ -69,7 +71,7 @@ type Topics = Vec<(String, Vec<Wanted>)>;
 fn read(reader: &mut Reader<'_>, version: i16) -> Result<Topics, Malformed> {
     let _replica_id = reader.i32()?;
     if version >= 2 {
-        // The isolation level: without transactions all that is readable is committed.
+        // The isolation level: without transactions, all readable records are committed.
         reader.i8()?;
     }
     let wanted = reader.array(|reader| {
@@ -92,7 +94,7 @@ fn read(reader: &mut Reader<'_>, version: i16) -> Result<Topics, Malformed> {
         Ok((name, partitions))
     })?;
     if version >= 10 {
-        // How long a remote tier may take.
+        // The timeout for tiered storage.
         reader.i32()?;
     }
     reader.skip_tagged()?;
@@ -148,11 +150,11 @@ fn answer(context: &KafkaContext, wanted: Topics, version: i16) -> Body {
     };
     let topics = wanted.iter().map(topic).collect();
     let response = ListOffsetsResponse::default().with_topics(topics);
-    // Later versions are other questions in the same form, which the library does not know.
+    // Versions that the library does not know have new queries, but the same schema.
     body(&response, version.min(LIBRARY_VERSION_MAX))
 }
 
-/// Offset and timestamp; `None`: no message is like that.
+/// Offset and timestamp; `None`: no message matches.
 fn find(
     context: &KafkaContext,
     name: &str,
@@ -173,7 +175,7 @@ fn find(
 }
 
 fn look_up(log: &Partition, query: Query) -> Result<Option<(u64, i64)>, ReadError> {
-    /// Of an offset that is none of a message.
+    /// The timestamp of an answer that is not about a message.
     const NO_TIMESTAMP: i64 = -1;
     match query {
         Query::Latest => Ok(Some((log.written_end(), NO_TIMESTAMP))),

@@ -1,4 +1,4 @@
-//! DescribeLogDirs: how large each partition is on the disk.
+//! DescribeLogDirs: the size of each partition on the disk.
 //!
 //! ```text
 //! answer    throttle time i32, [3+: error i16], array of { error i16, folder,
@@ -22,8 +22,8 @@ use crate::wire_out::Writer;
 
 use super::{Call, topics};
 
-/// The first versions in the flexible encoding, with an error of the whole answer, with how full
-/// the file system is (KIP-827; unknown is -1), and with folders that take nothing new (KIP-1066).
+/// The first versions with the flexible encoding, with a top-level error, with total and usable
+/// bytes of the file system (KIP-827; -1: unknown), and with cordoned folders (KIP-1066).
 const FLEXIBLE_FROM: i16 = 2;
 const ERROR_FROM: i16 = 3;
 const SPACE_FROM: i16 = 4;
@@ -33,7 +33,7 @@ fn bytes(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// Which partitions of each topic are asked for.
+/// The requested partitions of each topic.
 type Topics = BTreeMap<String, BTreeSet<i32>>;
 
 fn read(reader: &mut Reader<'_>) -> Result<Option<Topics>, Malformed> {
@@ -87,13 +87,13 @@ fn answer(context: &KafkaContext, wanted: Option<&Topics>, version: i16) -> Body
     if version >= CORDON_FROM {
         writer.bool(false);
     }
-    // The end of the folder, and of the answer.
+    // The tagged fields of the folder and of the answer.
     writer.no_tags();
     writer.no_tags();
     out
 }
 
-/// The topics that are asked for. Those that do not exist are left out, as in Kafka.
+/// The requested topics. Topics that do not exist are left out, as in Kafka.
 fn find(context: &KafkaContext, wanted: Option<&Topics>) -> Vec<Arc<Topic>> {
     match wanted {
         None => topics::all(context),
@@ -104,7 +104,7 @@ fn find(context: &KafkaContext, wanted: Option<&Topics>) -> Vec<Arc<Topic>> {
     }
 }
 
-/// `only`: these partitions of it.
+/// Writes a topic with its partitions; `only`: those that were requested, `None`: all.
 fn write_topic(writer: &mut Writer<'_>, topic: &Topic, only: Option<&BTreeSet<i32>>) {
     let all = topic.partitions();
     let partitions = (0i32..).zip(all.iter());
@@ -116,7 +116,7 @@ fn write_topic(writer: &mut Writer<'_>, topic: &Topic, only: Option<&BTreeSet<i3
     for (index, log) in partitions {
         writer.i32(index);
         writer.i64(bytes(log.stored_bytes()));
-        // Nothing lags behind, and nothing is on its way into another folder.
+        // Offset lag, and whether it is a future replica: replicas never move between folders.
         writer.i64(0);
         writer.bool(false);
         writer.no_tags();

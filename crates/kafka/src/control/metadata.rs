@@ -1,4 +1,4 @@
-//! Metadata: which topics there are, with their partitions and where those are.
+//! Metadata: the topics with their partitions, and the address of the broker.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::advertised::Advertised;
 use super::names::{text, topic_name};
 use super::{Call, LEADER_EPOCH, cluster, topics};
 
-/// The operations that a topic's owner may do, as Kafka says it without an authorizer: bits of
+/// The authorized operations on a topic, as Kafka reports them without an authorizer: the bits of
 /// READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS.
 pub(super) const TOPIC_OPERATIONS: i32 = 0b1101_1111_1000;
 
@@ -34,7 +34,7 @@ enum Wanted {
 }
 
 struct Request {
-    /// `None`: all.
+    /// `None`: all topics.
     topics: Option<Vec<Wanted>>,
     auto_create: bool,
     cluster_operations: bool,
@@ -54,7 +54,7 @@ impl Request {
             };
             reader.skip_tagged()?;
             Ok(match name {
-                // Before version 12 an id is not to be used; Kafka refuses it.
+                // Ids are refused before version 12, as in Kafka.
                 _ if version >= 12 && !id.is_nil() => Wanted::Id(id),
                 Some(name) if id.is_nil() => Wanted::Name(name.into()),
                 _ => Wanted::Nothing,
@@ -71,7 +71,7 @@ impl Request {
         Ok(request)
     }
 
-    /// Whether topics are made, which blocks.
+    /// Whether the request creates topics, which may block on the disk.
     fn makes_topics(&self, context: &KafkaContext) -> bool {
         let is_made = |wanted: &Wanted| match wanted {
             Wanted::Name(name) => topics::find(context, Operation::Describe, name).is_err(),
@@ -118,7 +118,7 @@ fn answer(
             .map(|topic| describe(context, topic, operations))
             .collect(),
         Some(wanted) => {
-            // Once each, as in Kafka: a short request must not ask for a huge answer.
+            // Each topic once, as in Kafka: a short request must not cause a huge answer.
             let mut seen = HashSet::new();
             wanted
                 .iter()

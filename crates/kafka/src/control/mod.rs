@@ -1,7 +1,6 @@
 //! The control plane: everything but Produce, Fetch and ApiVersions.
 //!
-//! Each file holds the requests about one thing: how they are read, what they do, how they are
-//! answered.
+//! Each file has the requests about one subject: their decoding, their execution and their answers.
 
 mod absent;
 pub(crate) mod advertised;
@@ -55,7 +54,8 @@ pub use producer_ids::ProducerIds;
 pub use settings::Refused as SettingRefused;
 pub use topic_settings::{change_topic_settings, topic_defaults, topic_settings};
 
-/// The epoch of every partition's leader: there is one broker, it leads, and that never changes.
+/// The leader epoch of every partition. It never changes, because the only broker is always the
+/// leader.
 pub(crate) const LEADER_EPOCH: i32 = 0;
 
 /// The connection that a request came on.
@@ -65,9 +65,9 @@ pub struct Peer {
     pub remote: SocketAddr,
     /// The address that the client has connected to.
     pub local: SocketAddr,
-    /// Whether it came over TLS.
+    /// Whether the connection is over TLS.
     pub tls: bool,
-    /// The client's software, as ApiVersions said (KIP-511).
+    /// Name and version of the client's software, from ApiVersions (KIP-511).
     pub software: Option<(String, String)>,
 }
 
@@ -75,7 +75,7 @@ pub struct Peer {
 pub(crate) struct Call<'a> {
     pub(crate) context: &'a Arc<KafkaContext>,
     pub(crate) peer: &'a Peer,
-    /// The connection's telemetry, and its number, of which there is no other in this process.
+    /// The connection's telemetry, whose id is unique in the process.
     pub(crate) probe: &'a Probe,
     pub(crate) version: i16,
     pub(crate) client_id: Option<&'a str>,
@@ -83,10 +83,11 @@ pub(crate) struct Call<'a> {
     pub(crate) now: Now,
 }
 
-/// Does what the request asks.
+/// Executes a request.
 ///
 /// # Errors
-/// The body is none of this version: the connection is to be closed, as Kafka does.
+/// The body does not follow the schema of its version: the connection has to be closed, as in
+/// Kafka.
 pub(crate) fn handle(api: Api, call: Call<'_>) -> Result<Answer, Malformed> {
     match api {
         Api::ListOffsets => list_offsets::handle(call),
@@ -131,15 +132,15 @@ pub(crate) fn handle(api: Api, call: Call<'_>) -> Result<Answer, Malformed> {
     }
 }
 
-/// `docs/kafka-settings.md`: what becomes of each topic setting of Kafka.
+/// The text of `docs/kafka-settings.md`: how each topic setting of Kafka is handled.
 pub fn settings_markdown() -> String {
     settings::markdown()
 }
 
-/// Checks the leader epoch that a client believes in; -1: it does not say.
+/// Checks the current leader epoch that a client sends; -1: it sends none.
 ///
 /// # Errors
-/// Ours is newer or older, as Kafka has it.
+/// As in Kafka: the client's epoch is newer (UNKNOWN_LEADER_EPOCH) or older (FENCED_LEADER_EPOCH).
 pub(crate) fn check_epoch(epoch: i32) -> Result<(), ErrorCode> {
     match epoch {
         -1 | LEADER_EPOCH => Ok(()),

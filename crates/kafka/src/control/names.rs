@@ -1,12 +1,13 @@
-//! Names that Kafka can spell, and text on its way out.
+//! Kafka's rules for topic names, and conversion of text for answers.
 
 use kafka_protocol::messages::TopicName;
 use kafka_protocol::protocol::StrBytes;
 
-/// Longest topic name in bytes: Kafka makes folders of them, and clients check it.
+/// Maximum length of a topic name in bytes. In Kafka it comes from the folder names; clients check
+/// it.
 const TOPIC_NAME_BYTES_MAX: usize = 249;
 
-/// Why a name is none for a topic in Kafka; `None`: it is one.
+/// The reason why a topic name is invalid in Kafka; `None`: it is valid.
 pub(crate) fn topic_name_fault(name: &str) -> Option<String> {
     let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     match name {
@@ -29,11 +30,11 @@ pub(crate) fn text(text: &str) -> StrBytes {
     StrBytes::from_string(text.to_owned())
 }
 
-/// Longest message of an error in bytes. It may quote the request, and strings of older versions
-/// have 15 bits of length.
+/// Maximum length of an error message in bytes. A message may quote the request, and strings have
+/// an i16 length before flexible versions.
 const MESSAGE_BYTES_MAX: usize = 1_000;
 
-/// An error's message for an answer.
+/// An error message for an answer.
 pub(crate) fn message(reason: &str) -> Option<StrBytes> {
     Some(text(
         &reason[..reason.floor_char_boundary(MESSAGE_BYTES_MAX)],

@@ -58,8 +58,8 @@ fn read_commit<'a>(reader: &mut Reader<'a>, version: i16) -> Result<Commit<'a>, 
         _ => None,
     };
     if version <= 4 {
-        // How long the client wants the offsets kept: the broker's option decides, as from
-        // version 5 on.
+        // The retention time that the client asks for. It is ignored: the broker's option decides,
+        // as in versions from 5 on.
         reader.i64()?;
     }
     let topics = reader.array(|reader| {
@@ -90,7 +90,7 @@ fn read_commit<'a>(reader: &mut Reader<'a>, version: i16) -> Result<Commit<'a>, 
     })
 }
 
-/// Most partitions of a commit that the timeline is told of.
+/// Maximum number of partitions of a commit that are reported to the timeline.
 const TOLD_MAX: usize = 8;
 
 pub(super) fn commit(mut call: Call<'_>) -> Result<Answer, Malformed> {
@@ -149,7 +149,7 @@ pub(super) fn commit(mut call: Call<'_>) -> Result<Answer, Malformed> {
         Ok(reply) => reply,
         Err(error) => {
             let error = match error {
-                // Before version 9 clients do not expect the other.
+                // Clients before version 9 do not expect GROUP_ID_NOT_FOUND.
                 ErrorCode::GroupIdNotFound if version < 9 => ErrorCode::IllegalGeneration,
                 error => error,
             };
@@ -163,7 +163,7 @@ pub(super) fn commit(mut call: Call<'_>) -> Result<Answer, Malformed> {
     Ok(Answer::Later(Box::pin(async move {
         let outcome = match reply.await.0 {
             Ok(None) => Ok(()),
-            // As in Kafka when its storage fails: look for the coordinator, and try again.
+            // As in Kafka when its storage fails: the client looks up the coordinator and retries.
             Ok(Some(synced)) => synced.await.map_err(|_| ErrorCode::NotCoordinator),
             Err(error) => Err(error),
         };
@@ -174,8 +174,9 @@ pub(super) fn commit(mut call: Call<'_>) -> Result<Answer, Malformed> {
     })))
 }
 
-/// Where it is and the offset; `None`: the group's offset is to be forgotten. Kafka stores negative
-/// ones, and then answers as if there were none: kafkajs resets offsets so.
+/// Validates one partition of a commit; returns its topic, its number and the offset. An offset of
+/// `None` deletes the committed offset: the client has sent a negative one, as kafkajs does to
+/// reset offsets. Kafka stores it, and from then on answers as if there were none.
 fn check_partition<'a>(
     context: &KafkaContext,
     topic: Result<&'a Topic, ErrorCode>,
@@ -192,7 +193,8 @@ fn check_partition<'a>(
     Ok((topic, index, u64::try_from(partition.offset).ok()))
 }
 
-/// All that would have been committed is not.
+/// Sets `error` for all partitions of a commit, except those whose topic is unknown or not
+/// permitted.
 fn refuse(answers: &mut [(String, Vec<(i32, ErrorCode)>)], error: ErrorCode) {
     for (_, partitions) in answers {
         for (_, outcome) in partitions {
@@ -221,10 +223,10 @@ fn write_commit(answers: Vec<(String, Vec<(i32, ErrorCode)>)>, version: i16) -> 
     body(&response, version)
 }
 
-/// The partitions that a group asks for; `None`: all for which it has committed an offset.
+/// The requested partitions of a group; `None`: all that have a committed offset.
 type Wanted = Option<Vec<(String, Vec<i32>)>>;
 
-/// The first version in which several groups may ask.
+/// The first version with several groups in one request.
 const BATCHED_FROM: i16 = 8;
 
 fn read_wanted(reader: &mut Reader<'_>) -> Result<Wanted, Malformed> {
@@ -250,7 +252,7 @@ fn read_fetch(reader: &mut Reader<'_>, version: i16) -> Result<Vec<(String, Want
         reader.array(|reader| {
             let group = reader.string()?.to_owned();
             if version >= 9 {
-                // Member id and epoch of the new group protocol, which is not served.
+                // Member id and epoch of the group protocol of KIP-848, which is not supported.
                 reader.nullable_string()?;
                 reader.i32()?;
             }
@@ -260,11 +262,12 @@ fn read_fetch(reader: &mut Reader<'_>, version: i16) -> Result<Vec<(String, Want
         })?
     };
     if version >= 7 {
-        // Whether offsets of open transactions are waited for: there are none.
+        // Whether to wait for offsets of open transactions: there are none.
         reader.bool()?;
     }
     reader.skip_tagged()?;
-    // Everything of a group is told once: an answer is not to be larger than what it is about.
+    // All offsets of a group are returned at most once: a short request must not cause a huge
+    // answer.
     let mut seen = BTreeSet::new();
     groups.retain(|(group, wanted)| wanted.is_some() || seen.insert(group.clone()));
     Ok(groups)
@@ -276,7 +279,7 @@ pub(super) fn fetch(mut call: Call<'_>) -> Result<Answer, Malformed> {
     if call.context.groups.is_written() {
         return Ok(Answer::Ready(answer_fetch(call.context, asked, version)));
     }
-    // The client's own commit may be among what is not written yet.
+    // A commit of this client may still be queued, and the answer has to include it.
     let (promise, reply) = promise();
     let context = Arc::clone(call.context);
     call.context
@@ -285,7 +288,7 @@ pub(super) fn fetch(mut call: Call<'_>) -> Result<Answer, Malformed> {
     Ok(Answer::Later(Box::pin(reply)))
 }
 
-/// A topic's partitions, each with what is committed.
+/// Topics with their partitions, and the committed offset of each.
 type Fetched = Vec<(String, Vec<(i32, Option<Committed>)>)>;
 
 fn answer_fetch(context: &KafkaContext, asked: Vec<(String, Wanted)>, version: i16) -> Vec<u8> {
@@ -294,7 +297,7 @@ fn answer_fetch(context: &KafkaContext, asked: Vec<(String, Wanted)>, version: i
         let may = context.check_group(Operation::Describe, &group);
         let error = may.err().unwrap_or(ErrorCode::None).code();
         let fetched = match wanted {
-            // Before version 2 each partition says it.
+            // Before version 2 there is no top-level error: each partition has it.
             Some(wanted) if may.is_err() && version < 2 => {
                 let none = |partitions: Vec<i32>| partitions.into_iter().map(|it| (it, None));
                 let none = |(name, partitions)| (name, none(partitions).collect());
@@ -365,8 +368,9 @@ fn fetch_all(context: &KafkaContext, group: &str) -> Fetched {
         .collect()
 }
 
-/// The committed offset, as a place whose distance to the end is the group's lag: a group may have
-/// read what a power loss took, and the next message lies far above the last one then.
+/// Moves a committed offset out of a gap in the offsets, so that a tool that subtracts it from the
+/// end offset gets the right lag. After a power loss, a group may have read messages that were
+/// lost, and the next message has a far higher offset.
 fn placed(topic: Option<&Topic>, mut committed: Committed) -> Committed {
     if let Some(log) = topic.and_then(|topic| topic.partition(committed.partition)) {
         committed.offset = log.same_place(committed.offset);
@@ -374,7 +378,7 @@ fn placed(topic: Option<&Topic>, mut committed: Committed) -> Committed {
     committed
 }
 
-/// Offset, leader epoch and note, for an answer.
+/// Offset, leader epoch and metadata, for an answer.
 fn parts(committed: Option<Committed>) -> (i64, i32, String) {
     match committed {
         Some(committed) => (

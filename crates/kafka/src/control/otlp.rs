@@ -1,5 +1,5 @@
-//! Reading the metrics that clients push: the few of OpenTelemetry's protobuf messages that name a
-//! number.
+//! Decoding of pushed client metrics: the few protobuf messages of OpenTelemetry that have named
+//! numbers.
 //!
 //! ```text
 //! MetricsData      1: ResourceMetrics*
@@ -11,33 +11,33 @@
 //! KeyValue         1: key   2: AnyValue { 1: string   3: int64 }
 //! ```
 //!
-//! Everything else is stepped over. It allocates for what is kept and nothing more; nesting is as
-//! deep as the table above.
+//! All other fields are skipped. Only values that are returned allocate memory; the nesting depth
+//! is that of the table above.
 //!
 //! Source: `opentelemetry/proto/metrics/v1/metrics.proto`; KIP-714 for the names.
 
-/// A number that a client tells of itself.
+/// A value of a client's metrics.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Figure {
     /// Its name in KIP-714 without `org.apache.kafka.`, for example `producer.request.latency.avg`.
     /// Times are in milliseconds.
     pub name: String,
-    /// The broker it is about, where the client tells them apart.
+    /// The broker that the value is about, if the client has a value for each broker.
     pub node: Option<String>,
     /// The value.
     pub value: f64,
 }
 
-/// The beginning of every name.
+/// The prefix of every metric name.
 pub(super) const PREFIX: &str = "org.apache.kafka.";
 
-/// Most figures that are kept of one push.
+/// Maximum number of values that are taken from one push.
 const FIGURES_MAX: usize = 256;
 
-/// Longest name and longest node that is kept, in bytes.
+/// Maximum length of a name or a node in bytes; a longer one is ignored.
 const TEXT_BYTES_MAX: usize = 128;
 
-/// Bytes that are no protobuf.
+/// The bytes are not valid protobuf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the metrics are no OTLP")]
 pub(super) struct NotOtlp;
@@ -107,7 +107,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Shows each field of a message to `field`.
+/// Passes each field of a message to `field`.
 fn each<'a>(
     message: &'a [u8],
     mut field: impl FnMut(u64, Value<'a>) -> Result<(), NotOtlp>,
@@ -119,7 +119,7 @@ fn each<'a>(
     Ok(())
 }
 
-/// The figures in a push whose names `wants`.
+/// The values in a push whose names pass `wants`.
 pub(super) fn figures(
     message: &[u8],
     wants: impl Fn(&str) -> bool,
@@ -143,7 +143,7 @@ fn read_metric(
     wants: &impl Fn(&str) -> bool,
     figures: &mut Vec<Figure>,
 ) -> Result<(), NotOtlp> {
-    // Fields may come in any order: the name first.
+    // The fields may be in any order, so the name is searched first.
     let mut name = None;
     each(metric, |number, value| {
         if let (1, Value::Bytes(text)) = (number, value) {
@@ -188,7 +188,7 @@ fn read_point(point: &[u8], name: &str, figures: &mut Vec<Figure>) -> Result<(),
     Ok(())
 }
 
-/// The node that a point is about: librdkafka writes a number, the Java client text.
+/// The broker that a data point is about: a number from librdkafka, a string from the Java client.
 fn read_node(attribute: &[u8]) -> Result<Option<String>, NotOtlp> {
     let (mut is_node, mut node) = (false, None);
     each(attribute, |number, field| {

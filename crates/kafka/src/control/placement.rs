@@ -1,6 +1,6 @@
-//! Where partitions lie and who leads them, which never changes: there is one broker, with one
-//! folder. ElectLeaders, AlterPartitionReassignments and AlterReplicaLogDirs are answered as Kafka
-//! answers on one node.
+//! ElectLeaders, AlterPartitionReassignments and AlterReplicaLogDirs. Leaders and replicas never
+//! change here, because there is one broker with one folder. The answers are those of Kafka on one
+//! node.
 
 use cloverleaf_access::Operation;
 use kafka_protocol::messages::alter_partition_reassignments_response::{
@@ -21,12 +21,13 @@ use crate::wire::{Malformed, Reader};
 use super::names::{message, topic_name};
 use super::{Call, topics};
 
-/// A topic's name, and what is said of each of its partitions.
+/// A topic's name, and a value for each of its partitions.
 type Named<'a, T> = (&'a str, Vec<T>);
 
 type Refused = (ErrorCode, String);
 
-/// Reads topics with something of each partition; `None`: all of them.
+/// Reads an array of topics with a value for each partition; `None`: a null array, which means all
+/// topics.
 fn read_topics<'a, T>(
     reader: &mut Reader<'a>,
     mut partition: impl FnMut(&mut Reader<'a>) -> Result<T, Malformed>,
@@ -38,11 +39,11 @@ fn read_topics<'a, T>(
     })
 }
 
-/// ElectLeaders: each partition has the leader that it should have.
+/// ElectLeaders: no election is needed, because each partition has its preferred leader.
 pub(super) fn elect_leaders(mut call: Call<'_>) -> Result<Answer, Malformed> {
     let (version, context) = (call.version, call.context);
     let reader = &mut call.body;
-    // Before version 1 there was one type: the preferred leader.
+    // Before version 1 there was one election type: the preferred leader.
     let election = if version >= 1 { reader.i8()? } else { 0 };
     let wanted = read_topics(reader, Reader::i32)?;
     let _timeout_ms = reader.i32()?;
@@ -69,7 +70,7 @@ pub(super) fn elect_leaders(mut call: Call<'_>) -> Result<Answer, Malformed> {
     let results = match &wanted {
         Some(wanted) => wanted.iter().map(result).collect(),
         None if fault.is_some() => Vec::new(),
-        // Partitions that need no election are left out where all are meant.
+        // A request for all topics leaves out the partitions that need no election.
         None => topics::all(context)
             .iter()
             .map(|topic| ReplicaElectionResult::default().with_topic(topic_name(topic.name())))
@@ -96,12 +97,13 @@ fn no_partition(name: &str, index: i32) -> String {
     format!("there is no partition {index} of '{}'", name.escape_debug())
 }
 
-/// AlterPartitionReassignments: where it is, a partition may stay.
+/// AlterPartitionReassignments: the only valid replica is this broker, where the partition is
+/// already.
 pub(super) fn alter_reassignments(mut call: Call<'_>) -> Result<Answer, Malformed> {
     let (version, context) = (call.version, call.context);
     let reader = &mut call.body;
     let _timeout_ms = reader.i32()?;
-    // With one broker there is one number of replicas, whether or not it may change.
+    // Only repeated in the answer: with one broker the replication factor cannot change.
     let may_change_count = version < 1 || reader.bool()?;
     let wanted = read_topics(reader, |reader| {
         let index = reader.i32()?;
@@ -132,7 +134,7 @@ pub(super) fn alter_reassignments(mut call: Call<'_>) -> Result<Answer, Malforme
     Ok(Answer::Ready(body(&response, version)))
 }
 
-/// Moves a partition to these brokers; `None`: ends a move.
+/// Reassigns a partition to `replicas`; `None`: cancels a reassignment.
 fn reassign(
     context: &KafkaContext,
     name: &str,
@@ -157,7 +159,7 @@ fn reassign(
     Err((ErrorCode::InvalidReplicaAssignment, reason))
 }
 
-/// AlterReplicaLogDirs: there is one folder, in which everything lies.
+/// AlterReplicaLogDirs: the only valid folder is the one in which all partitions are already.
 pub(super) fn alter_log_dirs(mut call: Call<'_>) -> Result<Answer, Malformed> {
     let (version, context) = (call.version, call.context);
     let reader = &mut call.body;

@@ -1,4 +1,4 @@
-//! InitProducerId: numbers for idempotent producers.
+//! InitProducerId: ids for idempotent producers.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -10,21 +10,22 @@ use crate::wire::Malformed;
 
 use super::Call;
 
-/// Bits of a producer id that count within one start of the broker.
+/// The low bits of a producer id, which count the ids of one run of the broker. The high bits are
+/// the number of the broker's start.
 const COUNTER_BITS: u32 = 32;
 
-/// Neither id nor epoch.
+/// The producer id in a request without one.
 const NONE: i64 = -1;
 
-/// Gives every producer a number that no other ever had: the number of the broker's start, which is
-/// kept on the disk, and a counter.
+/// Assigns producer ids that are never reused: the number of the broker's start, which is stored on
+/// the disk, and a counter.
 #[derive(Debug, Default)]
 pub struct ProducerIds {
     given: AtomicU64,
 }
 
 impl ProducerIds {
-    /// The next id of the broker's start number `starts`. `None`: all of this start are used up.
+    /// The next id in the run with start number `starts`. `None`: the ids of this run are used up.
     pub fn next(&self, starts: u64) -> Option<i64> {
         let count = self.given.fetch_add(1, Ordering::Relaxed);
         let is_free = count < 1 << COUNTER_BITS && starts < 1 << (63 - COUNTER_BITS);
@@ -50,7 +51,7 @@ pub(super) fn init(mut call: Call<'_>) -> Result<Answer, Malformed> {
             Err(ErrorCode::TransactionalIdAuthorizationFailed)
         }
         None if (id == NONE) != (epoch == -1) => Err(ErrorCode::InvalidRequest),
-        // One that asks for a new epoch gets a new id, as in Kafka.
+        // A producer that asks for a new epoch gets a new id, as in Kafka.
         None => context
             .producer_ids
             .next(context.realm.starts())
@@ -65,8 +66,10 @@ pub(super) fn init(mut call: Call<'_>) -> Result<Answer, Malformed> {
     Ok(Answer::Ready(body(&response, version)))
 }
 
-/// Transactions come later. Of all codes this one ends the attempt at once in librdkafka as in the
-/// Java client; others are tried again until a timeout. Its name misleads, so the log says more.
+/// Logs once per process that a producer asks for transactions, which are not supported yet. Such
+/// requests are refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED: it is fatal at once in
+/// librdkafka and in the Java client, which retry other codes until a timeout. The name of the code
+/// misleads, so the log explains it.
 pub(super) fn note_transactional(call: &Call<'_>) {
     static NOTED: AtomicBool = AtomicBool::new(false);
     if !NOTED.swap(true, Ordering::Relaxed) {

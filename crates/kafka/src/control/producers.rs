@@ -15,12 +15,12 @@ use crate::wire::{Malformed, Reader};
 use super::names::topic_name;
 use super::{Call, topics};
 
-/// No transaction.
+/// The coordinator epoch of a producer without transactions.
 const NONE: i32 = -1;
 
 pub(super) fn describe(mut call: Call<'_>) -> Result<Answer, Malformed> {
     let reader = &mut call.body;
-    // Once each: a short request must not ask for a huge answer.
+    // Each partition once: a short request must not cause a huge answer.
     let mut wanted: BTreeMap<&str, BTreeSet<i32>> = BTreeMap::new();
     reader.array(|reader| {
         let name = reader.string()?;

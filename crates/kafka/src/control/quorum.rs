@@ -1,4 +1,5 @@
-//! DescribeQuorum: who keeps the definitions. One node does, alone, in its state journal.
+//! DescribeQuorum: the metadata quorum. It has one voter, this node, which stores the definitions
+//! in its state journal.
 
 use kafka_protocol::messages::DescribeQuorumResponse;
 use kafka_protocol::messages::describe_quorum_response::{
@@ -13,12 +14,12 @@ use super::Call;
 use super::advertised::Advertised;
 use super::names::{text, topic_name};
 
-/// The log of definitions, as Kafka calls it.
+/// Kafka's name of the metadata log.
 const TOPIC: &str = "__cluster_metadata";
 const PARTITION: i32 = 0;
 
-/// The first version with the time up to which a replica is (KIP-836), and the first with nodes and
-/// folders (KIP-853).
+/// The first version with the last caught-up time of a replica (KIP-836), and the first with nodes
+/// and directory ids (KIP-853).
 const TIMES_FROM: i16 = 1;
 const NODES_FROM: i16 = 2;
 
@@ -35,7 +36,7 @@ pub(super) fn describe(mut call: Call<'_>) -> Result<Answer, Malformed> {
         Ok((name, partitions))
     })?;
     reader.skip_tagged()?;
-    // As in Kafka: this one partition, or no answer for any.
+    // As in Kafka: a request for anything but this one partition gets an error for each partition.
     let is_ours = wanted.len() == 1 && wanted[0].0 == TOPIC && wanted[0].1 == [PARTITION];
     let partition = |index: i32| {
         if is_ours {
@@ -69,8 +70,8 @@ pub(super) fn describe(mut call: Call<'_>) -> Result<Answer, Malformed> {
     Ok(Answer::Ready(body(&response, call.version)))
 }
 
-/// The one voter, which leads and lacks nothing. Its log is as long as definitions were changed
-/// since the start.
+/// The only voter, which is the leader and always caught up. Its log end offset counts the changes
+/// of definitions since the start.
 fn leader(call: &Call<'_>) -> PartitionData {
     let context = call.context;
     let node_id = context.options.node_id.into();

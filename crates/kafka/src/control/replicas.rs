@@ -1,10 +1,12 @@
-//! More replicas than the one there is: many programs ask for three, because Kafka's guides say so.
+//! Requests for more than one replica: many programs ask for three, because Kafka's guides
+//! recommend it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::settings::{Change, Handling};
 
-/// Notes once per process that somebody asked for replicas, in `count` or by a setting.
+/// Logs once per process that a client asks for several replicas, by the replication factor `count`
+/// or by a setting.
 pub(super) fn note_replicas(count: i16, changes: &[Change]) {
     static NOTED: AtomicBool = AtomicBool::new(false);
     let is_many = |change: &Change| {

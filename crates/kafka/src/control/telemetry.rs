@@ -1,5 +1,5 @@
-//! GetTelemetrySubscriptions and PushTelemetry (KIP-714): clients tell what only they can see, such
-//! as how long their messages wait before they are sent.
+//! GetTelemetrySubscriptions and PushTelemetry (KIP-714): clients push metrics that only they can
+//! measure, such as how long messages wait before they are sent.
 
 use std::io::Read;
 
@@ -16,8 +16,8 @@ use super::names::text;
 use super::otlp::{self, Figure, PREFIX};
 use super::{Call, Peer};
 
-/// The metrics that clients are asked for: the beginnings of names, without [`PREFIX`]. The
-/// standard ones of KIP-714 and those that librdkafka and the Java client send beside them.
+/// Prefixes of the names of the requested metrics, without [`PREFIX`]: the standard metrics of
+/// KIP-714, and others that librdkafka and the Java client send.
 const WANTED: &[&str] = &[
     "producer.batch.size.avg",
     "producer.connection.creation.",
@@ -35,18 +35,20 @@ const WANTED: &[&str] = &[
     "consumer.poll.idle.ratio.",
 ];
 
-/// The number of what is asked for: to be changed with [`WANTED`].
+/// The subscription id. It has to change whenever [`WANTED`] does, so that clients fetch the
+/// subscription again.
 const SUBSCRIPTION_ID: i32 = 1;
 
-/// Most bytes of a push once it is inflated.
+/// Maximum size of a push after decompression, in bytes.
 const INFLATED_BYTES_MAX: usize = 1 << 20;
 
-/// Codecs of the protocol. Every client may send uncompressed; the others would cost a library
-/// for some kilobytes a minute.
+/// The accepted compression types. Every client may send uncompressed data. Other codecs are not
+/// worth a library, for some kilobytes a minute.
 const UNCOMPRESSED: i8 = 0;
 const GZIP: i8 = 1;
 
-/// The interval told to clients that are asked for nothing, in milliseconds (Kafka's default).
+/// The push interval of clients from which no metrics are requested, in milliseconds (Kafka's
+/// default).
 const IDLE_INTERVAL_MS: i32 = 300_000;
 
 pub(super) fn get_subscriptions(mut call: Call<'_>) -> Result<Answer, Malformed> {
@@ -74,13 +76,14 @@ pub(super) fn get_subscriptions(mut call: Call<'_>) -> Result<Answer, Malformed>
     Ok(Answer::Ready(body(&response, call.version)))
 }
 
-/// librdkafka logs each change of its number, which begins as nil, so that every program prints a
-/// line that it does not print with a Kafka without telemetry. It is content without a number: then
-/// the connection's stands for it. Others, as the Java client, fail without one.
+/// Whether the client is librdkafka, which gets no client instance id. It logs each change of its
+/// id, which is nil at first, so every program would print a line that it does not print with a
+/// Kafka without telemetry. Without an id it works, and the connection's id stands for it. Other
+/// clients, such as the Java client, fail without one.
 fn logs_its_instance(peer: &Peer) -> bool {
     let software = peer.software.as_ref();
     software.is_some_and(|(name, version)| {
-        // Its bindings give their own name, and most add its version to theirs.
+        // Bindings of librdkafka report their own name; most add librdkafka's version to theirs.
         name.contains("rdkafka")
             || version.contains("rdkafka")
             || name.starts_with("confluent-kafka-")
@@ -134,7 +137,7 @@ pub(super) fn push(mut call: Call<'_>) -> Result<Answer, Malformed> {
         figures: Vec::new(),
     };
     let (context, metrics) = (call.context.clone(), push.metrics.to_vec());
-    // To inflate them takes longer than others of the core should wait.
+    // Decompression takes too long for a thread that serves connections.
     Ok(later(call.context, move || {
         match read(push.codec, &metrics) {
             Ok(figures) => {
@@ -147,7 +150,7 @@ pub(super) fn push(mut call: Call<'_>) -> Result<Answer, Malformed> {
     }))
 }
 
-/// Checks as Kafka's `ClientMetricsManager` does.
+/// Validates a push by the rules of Kafka's `ClientMetricsManager`.
 fn check(call: &Call<'_>, push: &Push<'_>) -> Result<(), ErrorCode> {
     let known = &call.context.client_metrics;
     if push.instance.is_nil() {
@@ -160,7 +163,8 @@ fn check(call: &Call<'_>, push: &Push<'_>) -> Result<(), ErrorCode> {
         if was_last {
             return Err(ErrorCode::InvalidRequest);
         }
-        // Clients may be early by half an interval, as their first push is.
+        // A push may come half an interval early: clients add a jitter to the delay before their
+        // first one.
         let interval_us = u64::from(call.context.options.client_metrics_interval_ms) * 1_000;
         if !push.is_last && call.now.us < received_us.saturating_add(interval_us / 2) {
             return Err(ErrorCode::ThrottlingQuotaExceeded);
@@ -177,7 +181,7 @@ fn read(codec: i8, metrics: &[u8]) -> Result<Vec<Figure>, ErrorCode> {
     let read = |plain: &[u8]| otlp::figures(plain, wants).map_err(|_| ErrorCode::InvalidRecord);
     match codec {
         UNCOMPRESSED => read(metrics),
-        // A last push may be empty, whatever its codec.
+        // A terminating push may be empty, whatever its codec.
         GZIP if metrics.is_empty() => Ok(Vec::new()),
         GZIP => {
             let mut plain = Vec::new();

@@ -1,7 +1,7 @@
 //! DescribeTopicPartitions (KIP-966): topics with their partitions, in pages.
 //!
-//! Topics come in the order of their names. A page ends with a cursor, which names the partition
-//! that comes next; the next request brings it along.
+//! Topics are in the order of their names. A page ends with a cursor, the first partition of the
+//! next page, which the client sends with its next request.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ use super::metadata::TOPIC_OPERATIONS;
 use super::names::topic_name;
 use super::{Call, LEADER_EPOCH, topics};
 
-/// Partitions of one answer at most, whatever the client asks for
-/// (`max.request.partition.size.limit`, which has this value in Kafka).
+/// Maximum number of partitions in one answer, whatever the client asks for (Kafka's default of
+/// `max.request.partition.size.limit`).
 const PARTITIONS_MAX: i32 = 2_000;
 
 struct Request<'a> {
-    /// None: all.
+    /// Empty: all topics.
     topics: BTreeSet<&'a str>,
     partitions_max: i32,
     /// Where the page begins: a topic's name and a partition of it.
@@ -42,13 +42,13 @@ fn read<'a>(reader: &mut Reader<'a>) -> Result<Request<'a>, Malformed> {
     })?;
     let partitions_max = reader.i32()?;
     let cursor = match reader.i8()? {
-        // A structure that may be missing.
+        // A nullable structure: negative means null.
         ..0 => None,
         _ => {
             let cursor = (reader.string()?, reader.i32()?);
             reader.skip_tagged()?;
             if cursor.1 < 0 {
-                // Kafka has no field for the error either, and closes the connection.
+                // The answer has no field for this error; Kafka closes the connection, too.
                 return Err(Malformed {
                     what: "a cursor with a negative partition",
                 });

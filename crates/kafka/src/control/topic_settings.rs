@@ -1,5 +1,5 @@
-//! The settings of a topic for others than Kafka clients: the admin interface makes and changes
-//! topics as Kafka does, with the same names.
+//! Topic settings for the admin interface, which creates and changes topics with the same settings
+//! as Kafka clients.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub fn topic_defaults(context: &KafkaContext, partitions: u32) -> TopicOptions {
     settings::defaults(context, partitions)
 }
 
-/// The settings that somebody has set for a topic, by Kafka's names.
+/// The settings that were set for a topic, by Kafka's names.
 pub fn topic_settings(options: &TopicOptions) -> BTreeMap<String, String> {
     let known = |name: &String| settings::find(name).is_some();
     let own = options.settings.iter().filter(|(name, _)| known(name));
@@ -23,11 +23,11 @@ pub fn topic_settings(options: &TopicOptions) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Gives settings of a topic a value, or (`None`) their default.
+/// Sets settings of a topic to a value, or (`None`) to their default.
 ///
 /// # Errors
-/// A name is no setting of Kafka's, or a value is not valid for its setting; `options` may be
-/// changed in part then.
+/// A name is not a topic setting of Kafka, or a value is not valid for its setting. Then `options`
+/// may be changed in part.
 pub fn change_topic_settings(
     context: &KafkaContext,
     options: &mut TopicOptions,

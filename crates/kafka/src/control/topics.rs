@@ -1,4 +1,4 @@
-//! Which topics a Kafka client sees, and how they come to be.
+//! Lookup of topics for Kafka clients, and automatic creation.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::error_code::{ErrorCode, of_catalog};
 use super::names::topic_name_fault;
 use super::settings;
 
-/// Whether Kafka clients see this topic: those of the broker itself are hidden, and a name that
-/// Kafka cannot spell would break its clients.
+/// Whether Kafka clients see this topic. Internal topics of the broker are hidden. So are topics
+/// whose names are invalid in Kafka, because they would break its clients.
 pub(crate) fn is_visible(topic: &Topic) -> bool {
     !topic.options().hidden && topic_name_fault(topic.name()).is_none()
 }
@@ -34,10 +34,10 @@ pub(crate) fn visible(topic: Arc<Topic>) -> Result<Arc<Topic>, NoTopic> {
     }
 }
 
-/// The topic of that name, to do this with it.
+/// The topic of that name, if the principal may do `operation`.
 ///
 /// # Errors
-/// Kafka clients see none, or this one may not.
+/// There is no such topic, it is hidden from Kafka clients, or the principal lacks the right.
 pub(crate) fn find(
     context: &KafkaContext,
     operation: Operation,
@@ -51,10 +51,10 @@ pub(crate) fn find(
     })
 }
 
-/// The same, with the reason as people read it.
+/// The same, with an error message.
 ///
 /// # Errors
-/// As [`find`].
+/// Those of [`find`].
 pub(crate) fn find_or_say(
     context: &KafkaContext,
     operation: Operation,
@@ -70,10 +70,10 @@ pub(crate) fn find_or_say(
     })
 }
 
-/// The topic with that id, to do this with it.
+/// The topic with that id, if the principal may do `operation`.
 ///
 /// # Errors
-/// Kafka clients see none, or this one may not.
+/// There is no such topic, it is hidden from Kafka clients, or the principal lacks the right.
 pub(crate) fn find_by_id(
     context: &KafkaContext,
     operation: Operation,
@@ -86,11 +86,11 @@ pub(crate) fn find_by_id(
     })
 }
 
-/// The topic of that name, made with the default settings if there is none and the configuration
-/// makes topics by themselves.
+/// The topic of that name. It is created with the default settings if it does not exist and
+/// automatic creation is enabled.
 ///
 /// # Errors
-/// There is none and none is made; a name that Kafka does not take; a catalog that cannot be
+/// The topic does not exist and is not created, its name is invalid, or the catalog cannot be
 /// written.
 pub(crate) fn find_or_create(context: &KafkaContext, name: &str) -> Result<Arc<Topic>, ErrorCode> {
     if topic_name_fault(name).is_some() {
@@ -107,21 +107,22 @@ pub(crate) fn find_or_create(context: &KafkaContext, name: &str) -> Result<Arc<T
     if is_visible(&made) {
         Ok(made)
     } else {
-        // A hidden topic of that name: it is not theirs.
+        // The name belongs to a hidden topic.
 
         Err(ErrorCode::InvalidTopicException)
     }
 }
 
-/// How a topic is kept about which nothing was said.
+/// The options of a topic that is created automatically.
 fn default_options(context: &KafkaContext) -> TopicOptions {
     settings::defaults(context, context.options.partitions_default)
 }
 
-/// The same for a request about its partitions, to which no name is invalid.
+/// The same as [`find`] for requests about partitions, which report an invalid name as an unknown
+/// topic.
 ///
 /// # Errors
-/// Kafka clients see none, or this one may not.
+/// There is no such topic, it is hidden from Kafka clients, or the principal lacks the right.
 pub(crate) fn find_partitioned(
     context: &KafkaContext,
     operation: Operation,
@@ -133,10 +134,11 @@ pub(crate) fn find_partitioned(
     })
 }
 
-/// A partition of a topic, to do this with it.
+/// A partition of a topic, if the principal may do `operation`.
 ///
 /// # Errors
-/// Kafka clients see none, or this one may not.
+/// There is no such topic or partition, it is hidden from Kafka clients, or the principal lacks the
+/// right.
 pub(crate) fn partition(
     context: &KafkaContext,
     operation: Operation,

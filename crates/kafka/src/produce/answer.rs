@@ -1,9 +1,9 @@
-//! The answer to a Produce: it waits until all its batches are as durable as was asked.
+//! The answer to a Produce: it waits until each batch of the request is as durable as `acks` asks.
 //!
 //! ```text
 //! array of { name | 13+: id, array of { partition i32, error i16, base offset i64,
 //!   append time i64, [5+: log start offset i64],
-//!   [8+: array of { record i32, why string, [9+: tags] }, error message], [9+: tags] },
+//!   [8+: array of { record i32, error string, [9+: tags] }, error message], [9+: tags] },
 //!   [9+: tags] }, throttle time i32, [9+: tags]
 //! ```
 
@@ -18,7 +18,8 @@ use crate::error_code::ErrorCode;
 use crate::topic_ref::TopicRef;
 use crate::wire_out::Writer;
 
-/// An answer with more partitions than this is not kept for its allocations.
+/// An answer with more capacity than this, in partitions, is freed; a smaller one keeps its
+/// allocations.
 const KEPT_PARTITIONS_MAX: usize = 64;
 
 /// The answer to one request.
@@ -27,7 +28,7 @@ pub(crate) struct Produced {
     version: i16,
     topics: Vec<TopicAnswer>,
     partitions: Vec<PartitionAnswer>,
-    /// Partitions before this one are decided.
+    /// Index in `partitions`: the outcome of all partitions before it is final.
     decided: usize,
 }
 
@@ -42,7 +43,7 @@ pub(crate) struct PartitionAnswer {
     pub(crate) outcome: Result<Stored, Refusal>,
 }
 
-/// A batch that the log has taken.
+/// A batch that the log has accepted. `published` resolves when it is durable.
 pub(crate) struct Stored {
     pub(crate) log: Partition,
     pub(crate) published: Published,
@@ -72,7 +73,7 @@ impl Produced {
             && self.topics.capacity() <= KEPT_PARTITIONS_MAX
     }
 
-    /// The bytes that it takes while it waits.
+    /// Approximate memory of the queued answer, in bytes.
     pub(crate) fn weight(&self) -> usize {
         let refusals = self
             .partitions
@@ -84,7 +85,7 @@ impl Produced {
             + named * size_of::<u32>()
     }
 
-    /// The first error that is known already.
+    /// The first partition whose error is known already, with its topic.
     pub(crate) fn first_error(&self) -> Option<(&TopicRef, &Refusal)> {
         let mut partitions = self.partitions.iter();
         self.topics.iter().find_map(|topic| {
@@ -94,7 +95,8 @@ impl Produced {
         })
     }
 
-    /// Ready when every batch is as durable as was asked, or has failed. Returns how many failed.
+    /// Ready when each batch is as durable as `acks` asks, or has failed. Returns the number of
+    /// failed ones.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<u64> {
         while let Some(partition) = self.partitions.get_mut(self.decided) {
             if let Ok(stored) = &mut partition.outcome
@@ -152,7 +154,7 @@ impl PartitionAnswer {
             let records = refusal.map_or(&[][..], |refusal| &refusal.records);
             writer.len(records.len());
             for record in records {
-                // Parsed batches count their records in an i32.
+                // Fits in i32: an index below the record count of a batch, which is an i32.
                 writer.i32(record.cast_signed());
                 writer.nullable_string(None);
                 writer.no_tags();

@@ -1,4 +1,5 @@
-//! The records that a producer may send for one partition: one batch of message format 2, exactly.
+//! Validation of the records that a producer sends for one partition: exactly one record batch of
+//! message format 2.
 
 use bytes::Bytes;
 use cloverleaf_broker::Topic;
@@ -8,20 +9,20 @@ use super::Refusal;
 use crate::context::KafkaContext;
 use crate::error_code::{ErrorCode, of_batch};
 
-/// Requests before this version come from clients that do not know zstd (KIP-110).
+/// The first version that may carry zstd batches (KIP-110).
 const ZSTD_FROM: i16 = 7;
 
 fn invalid(text: &'static str) -> Refusal {
     Refusal::new(ErrorCode::InvalidRecord, Some(text.into()))
 }
 
-/// The records that one partition is sent.
+/// The records of one partition in a request.
 pub(crate) enum Records<'a> {
-    /// Nothing, where a batch should be.
+    /// The field is null.
     None,
-    /// Bytes within a buffer that others need too.
+    /// Bytes within the read buffer that the connections of a core share.
     Lent(&'a [u8]),
-    /// Bytes that nobody else has.
+    /// Bytes whose buffer was taken over from the connection.
     Own(Bytes),
 }
 
@@ -47,7 +48,8 @@ impl Records<'_> {
     }
 }
 
-/// Checks the one batch of a partition, and copies it unless it is ours alone.
+/// Validates the batch of a partition. Copies it out of the read buffer unless it is
+/// [`Records::Own`].
 pub(crate) fn check(
     context: &KafkaContext,
     version: i16,
@@ -57,14 +59,15 @@ pub(crate) fn check(
     if records.is_empty() {
         return Err(invalid("a partition without a record batch"));
     }
-    // A topic's own limit is checked where the batch is published; a higher one counts here.
+    // The limit of a topic that has its own is checked when the batch is published. It may be
+    // higher than the default, so such a topic is skipped here.
     let bytes_max = context.options.batch_bytes_max;
     if records.len() as u64 > bytes_max && topic.options().batch_bytes_max.is_none() {
         let bytes = records.len();
         let text = format!("{bytes} bytes are more than the limit of {bytes_max}");
         return Err(Refusal::new(ErrorCode::MessageTooLarge, Some(text.into())));
     }
-    // Byte 16 is the format in all of them.
+    // Byte 16 is the magic byte in every message format.
     if records.get(16).is_some_and(|magic| *magic != 2) {
         return Err(invalid("only record batches of message format 2 are taken"));
     }

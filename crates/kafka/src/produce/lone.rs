@@ -1,5 +1,6 @@
-//! A request with a single batch, as most are: the first pass over it tells what is to be done, so
-//! that the batch may stay in the buffer that the request came in, if nobody else needs it.
+//! Requests with a single batch, as most are. They are parsed first and stored in a second step, so
+//! that the session can take over the read buffer, instead of copying the batch, if nothing else is
+//! in it.
 
 use std::ops::Range;
 
@@ -11,24 +12,24 @@ use super::{Carried, Head, Piece, Producing, Sent};
 use crate::context::KafkaContext;
 use crate::topic_ref::{TopicKey, TopicRef};
 
-/// All that such a request says, but for the batch.
+/// A parsed request with one topic and one partition, whose batch is not stored yet.
 pub(crate) struct Lone {
     pub(super) version: i16,
     pub(super) head: Head,
     pub(super) topic: TopicRef,
     pub(super) index: i32,
-    /// Where the batch lies in the request; `None`: there is none.
+    /// The byte range of the batch in the request; `None`: the records are null.
     pub(super) range: Option<Range<usize>>,
 }
 
 impl Lone {
-    /// Where the batch lies in the request, if there is one.
+    /// The byte range of the batch in the request; `None`: the records are null.
     pub(crate) fn range(&self) -> Option<Range<usize>> {
         self.range.clone()
     }
 }
 
-/// Counts topics and partitions of a request, to see whether it has exactly one of each.
+/// Collects the topics and partitions of a request, to find out whether it has exactly one of each.
 #[derive(Default)]
 pub(super) struct Pieces<'a> {
     count: usize,
@@ -45,7 +46,7 @@ impl<'a> Pieces<'a> {
         }
     }
 
-    /// The only topic, and its only partition.
+    /// The topic, the partition and its records, if the request has exactly one of each.
     pub(super) fn lone(self) -> Option<(TopicKey<'a>, i32, Option<&'a [u8]>)> {
         let (topic, (index, records)) = (self.topic?, self.partition?);
         (self.count == 2).then_some((topic, index, records))
@@ -53,7 +54,7 @@ impl<'a> Pieces<'a> {
 }
 
 impl Producing {
-    /// Carries such a request out. `records` are its batch.
+    /// Executes a request with a single batch, which is `records`.
     pub(crate) fn execute_lone(
         &mut self,
         context: &KafkaContext,

@@ -1,17 +1,17 @@
-//! Produce: batches from the read buffer into their topics.
+//! Produce: appends record batches from the read buffer to their partitions.
 //!
 //! ```text
 //! request   transactional id (nullable), acks i16, timeout i32,
 //!           array of { name | 13+: id, array of { partition i32, records (nullable bytes) } }
 //! ```
 //!
-//! The request is walked twice where it lies: once to see that it is whole, because what is
-//! malformed must store nothing, then to store. Each batch is copied once, out of the buffer that
-//! the connections of a core share; a large one that came alone has a buffer of its own and stays
-//! there ([`Lone`]).
+//! The request is parsed twice, in place: first to validate it, because a malformed request must
+//! store nothing; then to store its batches. Each batch is copied once, out of the read buffer that
+//! the connections of a core share. A large request is read into a buffer of its own; if it has a
+//! single batch, the batch stays in that buffer ([`Lone`]).
 //!
-//! Source: <https://kafka.apache.org/protocol#The_Messages_Produce>; what is refused and how:
-//! `ProduceRequest.validateRecords`, `UnifiedLog.analyzeAndValidateRecords` of Kafka.
+//! Source: <https://kafka.apache.org/protocol#The_Messages_Produce>. Batches are refused by the
+//! rules of Kafka's `ProduceRequest.validateRecords` and `UnifiedLog.analyzeAndValidateRecords`.
 
 mod answer;
 mod batch;
@@ -39,28 +39,30 @@ use crate::wire::{Malformed, Reader};
 use answer::{PartitionAnswer, Stored};
 use lone::Pieces;
 
-/// Cap on the time span that is counted for a batch: no library lingers longer, but a client may
-/// write any timestamps.
+/// Cap on the time span for which a batch counts in the telemetry, in milliseconds: no library
+/// lingers longer, but a client may write any timestamps.
 const SPAN_MS_MAX: u64 = 3_600_000;
 
-/// The figures of the batches of one read, for the telemetry.
+/// Statistics of the batches of one socket read, for the telemetry.
 #[derive(Clone, Copy, Debug, Default)]
 struct Batches {
     count: u64,
-    /// From the time of each batch's first record to that of its last, all together.
+    /// Sum over the batches of the time between the timestamps of the first and the last record, in
+    /// milliseconds.
     spans_ms: u64,
-    /// The time that the first record of the first batch bears.
+    /// Timestamp of the first record of the first batch, in milliseconds since 1970.
     first_record_ms: Option<i64>,
 }
 
-/// The answer that the producer wants, and when.
+/// The `acks` of a request: whether and when it is answered. The broker's durability mode may
+/// change what an answer promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Acks {
-    /// No answer.
+    /// `acks=0`: no answer.
     None,
-    /// An answer when the batches are with the kernel.
+    /// `acks=1`: an answer once the batches are written to the kernel.
     Leader,
-    /// An answer when they are on the disk.
+    /// `acks=all`: an answer once the batches are synced to the disk.
     All,
 }
 
@@ -83,25 +85,25 @@ impl Acks {
     }
 }
 
-/// The producing half of a connection.
+/// The state of a connection for Produce requests.
 #[derive(Default)]
 pub(crate) struct Producing {
-    /// The last topic, so that a stream of requests looks nothing up.
+    /// The topic of the last request, so that consecutive requests to one topic need no lookup.
     last: Cached<Option<Arc<Topic>>>,
     /// An answer that was sent, kept to reuse its allocations.
     spare: Produced,
     batches: Batches,
 }
 
-/// A request that is whole.
+/// A request that was parsed to its end.
 pub(crate) enum Checked {
-    /// It has one batch, which is still to be stored.
+    /// It has a single batch, which is still to be stored.
     Lone(Lone),
-    /// It has no batch, or several: they are stored or refused.
+    /// It has no batch or several, which were stored or refused.
     Carried(Carried),
 }
 
-/// A request that was carried out.
+/// A request that was executed.
 pub(crate) struct Carried {
     pub(crate) acks: Acks,
     pub(crate) answer: Produced,
@@ -123,15 +125,17 @@ impl Carried {
     }
 }
 
-/// The pieces of a request, as they come.
+/// An element of a request: a topic with the number of its partitions, or a partition with its
+/// records.
 enum Piece<'a> {
     Topic(TopicKey<'a>, usize),
     Partition(i32, Option<&'a [u8]>),
 }
 
 impl Producing {
-    /// Carries a request out; one with one batch is left to [`Producing::execute_lone`]. `body` is
-    /// the rest of `request` behind the header.
+    /// Executes a request. If it has a single batch it is only parsed, and
+    /// [`Producing::execute_lone`] stores the batch. `body` is the part of `request` after the
+    /// header.
     ///
     /// # Errors
     /// The body is malformed for this version; nothing was stored.
@@ -190,7 +194,8 @@ impl Producing {
         }
     }
 
-    /// Tells the telemetry of the batches of a read, once it knows of the requests.
+    /// Reports the batches of a socket read to the telemetry, after the read's requests were
+    /// reported.
     pub(crate) fn tell(&mut self, probe: &Probe, now: Now) {
         let batches = std::mem::take(&mut self.batches);
         probe.batches(batches.count, batches.spans_ms * 1000);
@@ -218,7 +223,7 @@ impl Producing {
     }
 }
 
-/// Reads a request from its first to its last byte.
+/// Parses a request to its end. Calls `each` for its topics and partitions, in order.
 fn walk<'a>(
     mut body: Reader<'a>,
     version: i16,
@@ -253,7 +258,7 @@ fn count(body: &mut Reader<'_>) -> Result<usize, Malformed> {
     })
 }
 
-/// What a request says of one partition's batch.
+/// The place of a batch in its request.
 struct Sent<'a> {
     context: &'a KafkaContext,
     version: i16,
@@ -261,13 +266,13 @@ struct Sent<'a> {
     index: i32,
 }
 
-/// Why a batch was not stored.
+/// The reason why a batch was not stored.
 pub(crate) struct Refusal {
     pub(crate) error: ErrorCode,
-    /// Words for the client's log.
+    /// The error message, which the client logs.
     pub(crate) text: Option<Cow<'static, str>>,
-    /// The records at fault, counted from 0, if it is not the batch as a whole: a client may send
-    /// the others again (KIP-467).
+    /// Indexes of the invalid records in the batch; empty if the batch as a whole is refused. A
+    /// client may send the other records again (KIP-467).
     pub(crate) records: Vec<u32>,
 }
 

@@ -1,8 +1,9 @@
-//! How well what a producer sends compresses: a small piece of a request, now and then.
+//! Samples of produced data: a small piece of a request is compressed now and then, to estimate how
+//! well a producer's data compresses.
 //!
-//! Only requests that came in several reads are looked at: where a request is there at once, its
-//! bytes cost nobody any time. To compress a piece of 8 KB takes some 20 µs, once a second of a
-//! connection.
+//! Only requests that arrived in several socket reads are sampled: the size of a request that
+//! arrives in one read costs no transfer time. Compressing a piece of 8 KB takes some 20 µs, at
+//! most once a second for each connection.
 
 use cloverleaf_log::{BATCH_HEADER_BYTES, lz4_len};
 
@@ -10,33 +11,34 @@ use super::{Piece, walk};
 use crate::apis::{self, Api};
 use crate::frame::{self, SIZE_BYTES};
 
-/// Between two looks.
+/// Minimum time between two samples of a connection, in microseconds.
 const PAUSE_US: u64 = 1_000_000;
 
-/// Bytes that are compressed, at most; and at least, for it to say anything.
+/// Maximum and minimum size of a piece in bytes. The ratio of a smaller piece says nothing.
 const PIECE_BYTES_MAX: usize = 8 << 10;
 const PIECE_BYTES_MIN: usize = 1 << 10;
 
-/// Where a batch says how its records are compressed; 0: not at all.
+/// Offset in a batch of the byte with the compression codec, and the codec's bits in it; 0:
+/// uncompressed.
 const CODEC_AT: usize = 22;
 const CODEC_BITS: u8 = 0x07;
 
-/// Says when it is time for the next look.
+/// Decides when a connection is sampled.
 #[derive(Debug, Default)]
 pub(crate) struct Sampler {
     due_us: u64,
 }
 
-/// A piece of a request.
+/// The size of a sampled piece before and after compression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sample {
     pub(crate) bytes: u64,
-    /// The bytes that it takes compressed. A batch that is compressed already counts as it is.
+    /// Size after compression. A piece of a compressed batch counts with its own size.
     pub(crate) compressed: u64,
 }
 
 impl Sampler {
-    /// Looks at the request that `input` begins with, if it publishes and it is time.
+    /// Samples the request at the beginning of `input`, if it is a Produce and a sample is due.
     #[inline(never)]
     pub(crate) fn look(&mut self, input: &[u8], now_us: u64) -> Option<Sample> {
         if now_us < self.due_us {
@@ -49,7 +51,8 @@ impl Sampler {
 }
 
 impl Sample {
-    /// Somewhere in a batch: the beginning may be of another kind than the rest.
+    /// Compresses a piece from anywhere in the batch: its beginning may differ from the rest.
+    /// `seed` chooses the place.
     fn of(batch: &[u8], seed: u64) -> Option<Sample> {
         let codec = batch.get(CODEC_AT)? & CODEC_BITS;
         let records = batch.get(BATCH_HEADER_BYTES..)?;
@@ -71,7 +74,7 @@ impl Sample {
     }
 }
 
-/// The first batch of a Produce.
+/// The first batch of the request at the beginning of `input`, if it is a Produce.
 fn first_batch(input: &[u8]) -> Option<&[u8]> {
     let size = frame::peek_size(input, usize::MAX).ok()??;
     let request = input.get(SIZE_BYTES..)?.get(..size)?;

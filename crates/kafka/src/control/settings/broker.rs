@@ -1,5 +1,5 @@
-//! The broker's own settings, as far as Kafka's tools read and change them, beside the defaults of
-//! topics ([`super::SETTINGS`]), which can be changed through the protocol.
+//! The broker's own settings that Kafka's tools read or change. The defaults of topics, which can
+//! be changed by AlterConfigs, are in [`super::SETTINGS`].
 
 use cloverleaf_broker::BrokerOptions;
 use cloverleaf_log::Durability;
@@ -37,7 +37,7 @@ fn advertised(kafka: &KafkaOptions, _: &BrokerOptions) -> String {
     listeners.join(",")
 }
 
-/// `log.retention.ms` in another unit. Rounded up: 0 would say that nothing is kept.
+/// `log.retention.ms` in another unit. Rounded up, because 0 would mean that nothing is kept.
 fn retention_in(kafka: &KafkaOptions, unit_ms: u64) -> String {
     or_minus_one(kafka.retention_ms.map(|ms| ms.div_ceil(unit_ms)))
 }
@@ -54,7 +54,7 @@ macro_rules! settings {
 }
 
 settings! {
-/// Those that are changed in the configuration of the broker alone, by name.
+/// Read-only settings, which are changed only in the broker's configuration. Sorted by name.
 BROKER_SETTINGS {
     "advertised.listeners", Kind::Text, Standard::Of(advertised),
         "Addresses that clients are told; empty: the one that each has connected to.";
@@ -121,8 +121,8 @@ BROKER_SETTINGS {
         "Largest set of metrics that a client may push.";
 }
 
-/// Those that Kafka lets one change while it runs, and that are about what there is not here: they
-/// are kept and shown. By name.
+/// Settings that Kafka can change at run time, but that have no effect here: they are only stored
+/// and shown. Sorted by name.
 IDLE_SETTINGS {
     "background.threads", THREADS, Standard::Is("10"),
         "Threads for background work. Each kind of work has one here: it changes nothing.";

@@ -1,4 +1,4 @@
-//! How settings change a topic's options, and how they are read back from them.
+//! Applies settings to a topic's options, and reads settings from them.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,18 @@ use crate::context::KafkaContext;
 use super::Refused;
 use super::table::{Field, Handling, SETTINGS, Setting, find};
 
-/// Everything is synced this often anyway, in milliseconds (`LogOptions::sync_interval_ms`).
+/// The interval at which the log is synced in any case, in milliseconds
+/// (`LogOptions::sync_interval_ms`).
 const SYNC_INTERVAL_MS: i64 = 1_000;
 
-/// One setting that gets a value, or (`None`) its default.
+/// The change of one setting to a value, or (`None`) to its default.
 #[derive(Debug, Clone)]
 pub(crate) struct Change {
     pub(crate) setting: &'static Setting,
     pub(crate) value: Option<String>,
 }
 
-/// The cleanup policy: what becomes of old messages.
+/// The value of `cleanup.policy`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Policy {
     delete: bool,
@@ -43,7 +44,7 @@ impl Policy {
         }
     }
 
-    /// The policy of a topic at present.
+    /// The current policy of a topic. If the setting is not set, it follows from the options.
     fn current(options: &TopicOptions) -> Self {
         if let Some(text) = options.settings.get("cleanup.policy") {
             return Self::of(text);
@@ -62,7 +63,7 @@ impl Policy {
     }
 }
 
-/// How a topic made by Kafka is kept about which nothing was said.
+/// The options of a topic that is created through Kafka without settings.
 pub(crate) fn defaults(context: &KafkaContext, partitions: u32) -> TopicOptions {
     let options = &context.options;
     let mut topic = TopicOptions {
@@ -99,7 +100,7 @@ pub(crate) fn defaults(context: &KafkaContext, partitions: u32) -> TopicOptions 
     topic
 }
 
-/// Reads what a client wants to set: `None` stands for the default.
+/// Validates a setting that a client sends; `None` stands for the default.
 pub(crate) fn check(name: &str, value: Option<&str>) -> Result<Change, Refused> {
     let Some(setting) = find(name) else {
         let name = name.escape_debug();
@@ -111,7 +112,8 @@ pub(crate) fn check(name: &str, value: Option<&str>) -> Result<Change, Refused> 
     Ok(Change { setting, value })
 }
 
-/// Changes a topic's options. Those that were set through other protocols and are not named stay.
+/// Applies changes to a topic's options. Options that are not named stay, also those that another
+/// protocol has set.
 pub(crate) fn change(
     context: &KafkaContext,
     options: &mut TopicOptions,
@@ -156,14 +158,15 @@ pub(crate) fn change(
     Ok(())
 }
 
-/// Whether a message had to be compacted before it may be, in milliseconds.
+/// The error if the minimum compaction lag is larger than the maximum: a message would have to be
+/// compacted before it may be.
 pub(crate) fn lags_fault([min_ms, max_ms]: [i64; 2]) -> Option<String> {
     (min_ms > max_ms).then(|| {
         format!("min.compaction.lag.ms ({min_ms}) is larger than max.compaction.lag.ms ({max_ms})")
     })
 }
 
-/// Time and size limits hold only where the policy says so.
+/// Sets the retention limits, which apply only with the policy `delete`.
 fn set_retention(
     context: &KafkaContext,
     options: &mut TopicOptions,
@@ -185,7 +188,7 @@ fn set_retention(
     };
     let Retention { ms, bytes, .. } = options.retention;
     let (ms, bytes) = (limit("retention.ms", ms), limit("retention.bytes", bytes));
-    // A client that asks Kafka for a retention wants messages kept so long, consumed or not.
+    // A client that sets a retention expects messages to stay that long, consumed or not.
     let is_asked = ["retention.ms", "retention.bytes"].iter().any(|name| {
         changes
             .get(name)
@@ -224,14 +227,14 @@ fn own_or_standard(context: &KafkaContext, options: &TopicOptions, name: &str) -
         .unwrap_or_default()
 }
 
-/// The value of a setting with a number, which was checked when it was set.
+/// The value of a numeric setting, which was validated when it was set.
 fn number(context: &KafkaContext, options: &TopicOptions, name: &str) -> i64 {
     own_or_standard(context, options, name)
         .parse()
         .unwrap_or(-1)
 }
 
-/// The largest number means that there is no limit.
+/// `i64::MAX` means no limit.
 fn limited(value: i64) -> Option<u64> {
     match value {
         i64::MAX => None,
@@ -239,7 +242,8 @@ fn limited(value: i64) -> Option<u64> {
     }
 }
 
-/// Sets one field; those that belong together (retention, compaction, syncs) are set elsewhere.
+/// Sets one field. Fields of retention, compaction and syncs depend on each other, and [`change`]
+/// sets them.
 fn set(options: &mut TopicOptions, field: Field, value: &str, is_own: bool) {
     let number: i64 = value.parse().unwrap_or(-1);
     let own = || is_own.then(|| u64::try_from(number).ok()).flatten();
@@ -262,8 +266,8 @@ fn set(options: &mut TopicOptions, field: Field, value: &str, is_own: bool) {
     }
 }
 
-/// The value of a field in a topic's options; `None`: it has no meaning for the topic now, or the
-/// default holds.
+/// The value of a field in a topic's options; `None`: it does not apply to the topic, or the topic
+/// uses the default.
 pub(super) fn read(field: Field, options: &TopicOptions) -> Option<String> {
     let policy = Policy::current(options);
     let limit = |limit: Option<u64>| match limit {
@@ -301,7 +305,7 @@ pub(super) fn read(field: Field, options: &TopicOptions) -> Option<String> {
     }
 }
 
-/// Whether two values of a field mean the same.
+/// Whether two values of a field are equivalent.
 pub(super) fn is_same(field: Field, a: &str, b: &str) -> bool {
     match field {
         Field::CleanupPolicy => Policy::of(a) == Policy::of(b),
@@ -309,7 +313,7 @@ pub(super) fn is_same(field: Field, a: &str, b: &str) -> bool {
     }
 }
 
-/// Whether messages may go before their time because of the policy `delete`.
+/// Whether the cleanup policy includes `delete`.
 pub(crate) fn deletes(options: &TopicOptions) -> bool {
     Policy::current(options).delete
 }

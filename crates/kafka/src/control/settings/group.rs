@@ -1,5 +1,6 @@
-//! The settings of a group, as far as Kafka's tools change them. They are about groups whose
-//! assignments the broker makes (KIP-848), which there are not: they are kept and shown.
+//! The group settings that Kafka's tools can change. They apply to groups whose assignments the
+//! broker makes (KIP-848). Such groups are not supported, so the settings are only stored and
+//! shown.
 
 use super::broker::BrokerSetting;
 use super::kind::Kind;

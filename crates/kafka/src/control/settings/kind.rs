@@ -1,4 +1,4 @@
-//! The values that a setting takes, as Kafka's `ConfigDef` has it.
+//! The types of settings and their valid values, as in Kafka's `ConfigDef`.
 
 /// The type of a setting and its bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -7,13 +7,13 @@ pub(crate) enum Kind {
     Bool,
     /// A 32-bit number within bounds.
     Int(i32, i32),
-    /// A 64-bit number, at least this.
+    /// A 64-bit number, at least this one.
     Long(i64),
     /// A number from 0 to 1.
     Ratio,
     /// One of these words.
     Word(&'static [&'static str]),
-    /// Some of these words, with commas between them.
+    /// A comma-separated list of some of these words.
     Words(&'static [&'static str]),
     /// `*`, `none`, or pairs of partition and broker.
     Replicas,
@@ -34,12 +34,12 @@ impl Kind {
         }
     }
 
-    /// Whether words can be added to it and taken from it.
+    /// Whether it is a list, which IncrementalAlterConfigs can append to and subtract from.
     pub(crate) fn is_list(self) -> bool {
         matches!(self, Self::Words(_) | Self::Replicas)
     }
 
-    /// Checks a value. Gives it back as it is kept, or says what is wrong with it.
+    /// Validates a value. Returns it in the form in which it is stored, or an error message.
     pub(crate) fn check(self, value: &str) -> Result<String, String> {
         let value = value.trim();
         let kept = match self {
@@ -86,7 +86,8 @@ impl Kind {
     }
 }
 
-/// `[partition]:[broker],...`, as Kafka's `ThrottledReplicaListValidator` has it.
+/// Whether a value has the form `[partition]:[broker],...`, as in Kafka's
+/// `ThrottledReplicaListValidator`.
 fn is_replicas(value: &str) -> bool {
     let is_number = |text: &str| text.trim().parse::<u32>().is_ok();
     let is_pair = |pair: &str| {

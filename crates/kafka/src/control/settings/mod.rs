@@ -1,4 +1,4 @@
-//! Topic settings: from the names and texts that Kafka's clients know to [`TopicOptions`] and back.
+//! Topic settings: converts between Kafka's names and values and [`TopicOptions`].
 
 mod broker;
 mod change;
@@ -18,14 +18,14 @@ pub(crate) use group::GROUP_SETTINGS;
 pub(crate) use kind::Kind;
 pub(crate) use table::{Field, Handling, SETTINGS, Setting, Standard, find};
 
-/// Why a setting is refused, in a sentence for the user.
+/// The reason why a setting is refused, in a sentence for the user.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct Refused {
     pub(crate) reason: String,
 }
 
-/// Checks a value by its kind; gives it as it is kept.
+/// Validates a value by its type; returns it in the form in which it is stored.
 pub(crate) fn check_kind(name: &str, kind: Kind, value: &str) -> Result<String, Refused> {
     kind.check(value).map_err(|fault| Refused {
         reason: format!(
@@ -35,13 +35,13 @@ pub(crate) fn check_kind(name: &str, kind: Kind, value: &str) -> Result<String, 
     })
 }
 
-/// Whether a topic says of itself that it is compressed with zstd.
+/// Whether the topic's own `compression.type` is zstd.
 pub(crate) fn says_zstd(options: &TopicOptions) -> bool {
     let kind = options.settings.get("compression.type");
     kind.is_some_and(|kind| kind == "zstd")
 }
 
-/// A setting's value, and whether somebody has set it for this topic.
+/// A setting's value, and whether it was set for this topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Shown {
     pub(crate) value: String,
@@ -49,25 +49,25 @@ pub(crate) struct Shown {
 }
 
 impl Setting {
-    /// The value of topics about which nothing was said.
+    /// The default: the value for topics on which the setting is not set.
     pub(crate) fn standard_text(&self, context: &KafkaContext) -> String {
         self.changed_text(context)
             .unwrap_or_else(|| self.configured_text(context))
     }
 
-    /// That value, if it was changed through the protocol.
+    /// The default that AlterConfigs has set, if there is one.
     pub(crate) fn changed_text(&self, context: &KafkaContext) -> Option<String> {
         let mut changed = context.changed.of_broker(self.broker_name?).into_iter();
         changed.next().map(|(_, value)| value)
     }
 
-    /// That value as the configuration has it.
+    /// The default from the configuration.
     fn configured_text(&self, context: &KafkaContext) -> String {
         self.standard
             .text(&context.options, context.realm.options())
     }
 
-    /// Checks a value for this setting; gives it as it is kept.
+    /// Validates a value for this setting; returns it in the form in which it is stored.
     pub(crate) fn check(&self, value: &str) -> Result<String, Refused> {
         let name = self.name;
         let kept = check_kind(name, self.kind, value)?;
@@ -88,7 +88,8 @@ impl Setting {
                 let value = change::read(field, options)
                     .or_else(|| own.cloned())
                     .unwrap_or_else(|| match field {
-                        // A value that was changed would stand in the topic.
+                        // The topic has no value, so it uses the configured default: a default that
+                        // AlterConfigs has set is copied into the topic.
                         Field::SegmentBytes | Field::BatchBytesMax => self.configured_text(context),
                         _ => standard.clone(),
                     });
@@ -104,7 +105,7 @@ impl Setting {
         }
     }
 
-    /// The text about it that DescribeConfigs shows.
+    /// The documentation in DescribeConfigs.
     pub(crate) fn documentation(&self) -> String {
         match self.handling {
             Handling::Honoured(_) => self.doc.to_owned(),

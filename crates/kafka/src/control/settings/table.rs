@@ -1,6 +1,7 @@
-//! The table of topic settings: what Kafka 4 knows, and what becomes of each here.
+//! The table of Kafka 4's topic settings, and how each is handled here.
 //!
-//! Behaviour, the documentation in DescribeConfigs and `docs/kafka-settings.md` come from it.
+//! The behaviour, the documentation in DescribeConfigs and `docs/kafka-settings.md` are derived
+//! from it.
 //!
 //! Source: `LogConfig`, `TopicConfig` and `ServerTopicConfigSynonyms` of Apache Kafka.
 
@@ -15,9 +16,9 @@ use super::kind::Kind;
 pub(crate) struct Setting {
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
-    /// The value of a topic about which nothing was said.
+    /// The default: the value for topics on which the setting is not set.
     pub(crate) standard: Standard,
-    /// The broker setting with that value.
+    /// The broker setting that has the default.
     pub(crate) broker_name: Option<&'static str>,
     pub(crate) handling: Handling,
     /// Its meaning, in a sentence or two.
@@ -46,11 +47,11 @@ impl Standard {
 pub(crate) enum Handling {
     /// It does what it does in Kafka.
     Honoured(Field),
-    /// It is taken and shown as it was given; the sentence says why nothing else is to be done.
+    /// It is accepted and shown as given, without an effect; the sentence says why.
     Accepted(&'static str),
-    /// It is about replicas, of which there is one: taken, shown as it was given, and noted once.
+    /// It is about replicas, of which there is one: accepted, shown as given, and logged once.
     OneReplica(&'static str),
-    /// Only this value is taken; the sentence says why.
+    /// Only this value is accepted; the sentence says why.
     Only(&'static str, &'static str),
 }
 
@@ -91,7 +92,7 @@ pub(super) fn or_minus_one(value: Option<u64>) -> String {
     value.map_or_else(|| "-1".to_owned(), |value| value.to_string())
 }
 
-/// All settings, by name.
+/// All settings, sorted by name.
 pub(crate) static SETTINGS: &[Setting] = &[
     Setting {
         name: "cleanup.policy",
