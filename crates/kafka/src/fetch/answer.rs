@@ -18,7 +18,7 @@ use crate::error_code::ErrorCode;
 use crate::topic_ref::IDS_FROM;
 use crate::wire_out::Writer;
 
-/// A list of batches that is longer than this is not kept for its allocation.
+/// A list of batches with more capacity than this is freed; a smaller one keeps its allocation.
 const KEPT_MAX: usize = 4096;
 
 impl Fetching {
@@ -91,7 +91,7 @@ impl Fetching {
     }
 }
 
-/// Asks early for what follows on what came from the disk.
+/// Starts a read-ahead for each partition whose data was read from the disk.
 fn ahead(cold: &mut Cold, parts: &[Part], named: &[u32], records: &[Records], env: &Env<'_>) {
     let options = &env.context.options;
     for part in named.iter().filter_map(|place| parts.get(*place as usize)) {
@@ -105,7 +105,7 @@ fn ahead(cold: &mut Cold, parts: &[Part], named: &[u32], records: &[Records], en
     }
 }
 
-/// Tells the telemetry what is given, a piece for neighbours of one topic.
+/// Reports the answer to the telemetry: one exchange for consecutive partitions of one topic.
 fn tell(parts: &[Part], named: &[u32], records: &[Records], messages: u64, env: &Env<'_>) {
     if !env.probe.may_tell_fetch(messages, env.now.us) {
         return;
@@ -144,7 +144,8 @@ impl Body<'_> {
         Writer::new(&mut self.out.bytes, self.version >= 12)
     }
 
-    /// Writes the fields before the partitions. Returns where the session's id stands.
+    /// Writes the fields before the partitions. Returns the position of the session id in the
+    /// output, which may be changed later.
     fn begin(&mut self, error: ErrorCode, session_id: i32) -> Option<usize> {
         let version = self.version;
         let mut writer = self.writer();
@@ -158,7 +159,7 @@ impl Body<'_> {
         Some(at)
     }
 
-    /// The named partitions; neighbours of one topic share its entry.
+    /// Writes the partitions with these indexes. Consecutive ones of one topic share its entry.
     fn parts(&mut self, parts: &mut [Part], named: &[u32]) {
         let version = self.version;
         let by_id = version >= IDS_FROM;

@@ -1,5 +1,5 @@
-//! Reads that the log's reader thread makes: those that the current answer waits for, and those
-//! that the next request will probably ask for.
+//! Reads by the log's reader thread: those that the current answer waits for, and read-ahead for
+//! the next request.
 
 use std::task::{Context, Poll};
 
@@ -8,13 +8,14 @@ use cloverleaf_log::{Batch, ColdRead, Offset, Read, ReadError};
 
 use crate::answer::{Reply, promise};
 
-/// Most reads ahead that a connection keeps; each is at most one chunk of the log, 1 MiB.
+/// Maximum number of read-aheads that a connection keeps. Each has at most one chunk of the log, 1
+/// MiB.
 const AHEAD_MAX: usize = 4;
 
 /// The result of a read; `None`: the log was closed before it ran.
 pub(super) type Outcome = Option<Result<Vec<Batch>, ReadError>>;
 
-/// A read that was made or is being made.
+/// A read that is in progress or done.
 pub(super) enum Reading {
     Running(Reply<Outcome>),
     Done(Outcome),
@@ -29,9 +30,9 @@ pub(super) struct Cold {
 
 /// A read that the current answer waits for.
 struct Pending {
-    /// The partition's place in the request.
+    /// Index of the partition in the request or session.
     place: u32,
-    /// Where the log ended before the read; 0: unknown.
+    /// The written end of the log before the read; 0: unknown.
     end: Offset,
     reading: Reading,
 }
@@ -68,7 +69,7 @@ impl Reading {
 }
 
 impl Cold {
-    /// Makes a read for the partition at `place` of the current request.
+    /// Starts a read for the partition with the index `place`.
     pub(super) fn run(&mut self, place: u32, end: Offset, read: ColdRead) {
         let reading = Reading::start(read);
         self.pending.push(Pending {
@@ -78,7 +79,7 @@ impl Cold {
         });
     }
 
-    /// Waits for a read that is under way.
+    /// Makes the current answer wait for a read that was started as a read-ahead.
     pub(super) fn push(&mut self, place: u32, reading: Reading) {
         let end = 0;
         self.pending.push(Pending {
@@ -88,7 +89,7 @@ impl Cold {
         });
     }
 
-    /// Ready when all reads of the current answer are made.
+    /// Ready when all reads of the current answer are done.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         for pending in &mut self.pending {
             if pending.reading.poll(cx).is_pending() {
@@ -110,20 +111,20 @@ impl Cold {
         })
     }
 
-    /// Gives up the reads of the current answer.
+    /// Drops the reads of the current answer.
     pub(super) fn forget_pending(&mut self) {
         self.pending.clear();
     }
 
-    /// A read from this offset on, if one was asked for early. Others of the partition are of no
-    /// use any more.
+    /// Takes the read-ahead of the partition, if it begins at `from`. One that begins elsewhere is
+    /// dropped, because nobody will need it.
     pub(super) fn take_ahead(&mut self, log: &Partition, from: Offset) -> Option<Reading> {
         let at = self.ahead.iter().position(|it| it.log == *log)?;
         let ahead = self.ahead.swap_remove(at);
         (ahead.from == from).then_some(ahead.reading)
     }
 
-    /// Asks early for what follows.
+    /// Starts a read-ahead at `from`, unless memory has that offset.
     pub(super) fn read_ahead(&mut self, log: &Partition, from: Offset, bytes_max: usize) {
         if self.ahead.len() >= AHEAD_MAX || log.is_in_memory(from) {
             return;

@@ -1,4 +1,4 @@
-//! One look at all partitions of a Fetch: what is there, within the limits.
+//! One pass over all partitions of a Fetch: collects the available data within the limits.
 
 use cloverleaf_broker::Partition;
 use cloverleaf_log::{Batch, Read};
@@ -9,22 +9,23 @@ use super::records::Records;
 use super::{Env, Fetching, Kind, Look};
 use crate::error_code::ErrorCode;
 
-/// A partition that has something already is not read on from its files for less than this.
+/// A partition that has some data in the answer is read further from its files only if the budget
+/// allows at least as many bytes.
 const FILE_READ_BYTES_MIN: usize = 256 << 10;
 
-/// Most ranges of files in one answer.
+/// Maximum number of file ranges in one answer.
 const RANGES_MAX: usize = 16;
 
-/// The budget of an answer: what may still be read.
+/// The rest of an answer's budget.
 struct Budget {
     bytes: usize,
-    /// Of these, what may be read from files into memory.
+    /// The part of `bytes` that may be read from files into memory.
     file_bytes: usize,
-    /// How many ranges may be sent from files: each keeps a file open until it is written.
+    /// Number of file ranges that may be sent. Each keeps its file open until it is written.
     ranges: usize,
 }
 
-/// The state that a look at a partition works with beside it.
+/// The state of a pass, beside the partitions.
 struct Looking<'a> {
     version: i16,
     budget: Budget,
@@ -34,7 +35,7 @@ struct Looking<'a> {
 }
 
 impl Fetching {
-    /// Reads what is there, unless that is known to be too little.
+    /// Collects the available data, unless it is known to be less than `min_bytes`.
     pub(super) fn look(&mut self, env: &Env<'_>, is_due: bool) -> Look {
         if !is_due && self.counted_bytes > 0 && !self.is_enough_now() {
             return Look::default();
@@ -59,7 +60,7 @@ impl Fetching {
             look: Look::default(),
         };
         let parts = self.parts_mut();
-        // There is nothing to wait for.
+        // Without partitions there is nothing to wait for.
         looking.look.ends_wait = parts.is_empty();
         let (first, last) = parts.split_at_mut(next.min(parts.len()));
         let places = (next as u32..).zip(last).chain((0..).zip(first));
@@ -72,7 +73,7 @@ impl Fetching {
         look
     }
 
-    /// The place of the partition that comes first.
+    /// Index of the partition that is read first.
     fn next(&self) -> usize {
         match &self.kind {
             Kind::Incremental(lease) => lease.session().map_or(0, |session| session.next),
@@ -80,14 +81,14 @@ impl Fetching {
         }
     }
 
-    /// Counts what came since the last look, without taking it: what a client waits for should not
-    /// stay in memory for its sake.
+    /// Counts the data that arrived since the last pass, without collecting it: a waiting client
+    /// should not keep batches in memory.
     fn is_enough_now(&mut self) -> bool {
         let min_bytes = self.request.min_bytes;
         let mut counted = self.counted_bytes;
         for part in self.parts_mut() {
             if part.is_deleted() {
-                // Which is to be told at once.
+                // A deletion is reported at once.
                 counted = min_bytes;
                 break;
             }
@@ -112,7 +113,8 @@ impl Fetching {
         counted >= min_bytes
     }
 
-    /// Takes what the reader thread has brought. Whether there is anything to tell now.
+    /// Collects the results of the reader thread. Returns whether there is data or an error to
+    /// answer with.
     pub(super) fn take_cold(&mut self) -> bool {
         let mut cold = std::mem::take(&mut self.cold);
         let mut has_error = false;
@@ -140,7 +142,8 @@ impl Fetching {
                     is_cold: true,
                     ..found
                 };
-                // Offsets may lead over a hole to the end: then there is nothing before `end`.
+                // If nothing was read, the offsets up to `end` are a gap: the wait is for data
+                // after it.
                 part.counted = part.counted.max(end);
             }
         }
@@ -193,7 +196,7 @@ impl Looking<'_> {
                 None
             };
             let is_sent = stored.is_some();
-            // Looking takes time: once in vain is enough.
+            // A failed attempt takes time, so it is not repeated.
             may_be_sent = is_sent;
             let mut bytes_max = left;
             if let Some(stored) = stored {
@@ -226,7 +229,8 @@ impl Looking<'_> {
                 }
             }
             let bytes = bytes_of(&self.records[taken..]);
-            // The first batch of an answer is given whatever its size; others have to fit.
+            // The first batch of an answer is sent whatever its size, as in Kafka; others have to
+            // fit.
             if bytes > bytes_max && self.look.bytes > 0 {
                 self.records.truncate(taken);
                 break;
@@ -243,14 +247,14 @@ impl Looking<'_> {
                 break;
             }
         }
-        // Batches that are there and were not taken will not be taken by the next look either:
-        // waiting for more would be in vain.
+        // Available batches that did not fit will not fit in the next pass either, so waiting for
+        // more data is useless.
         self.look.ends_wait |= part.counted < end;
         part.found = found(self.records, first);
     }
 }
 
-/// The result for a partition: the records from `first` on.
+/// The result for a partition, whose records are those from the index `first` on.
 fn found(records: &[Records], first: usize) -> Found {
     Found {
         error: None,

@@ -1,21 +1,21 @@
-//! Fetch: stored batches to the client, as they are.
+//! Fetch: sends stored batches to the client, unchanged.
 //!
-//! A Fetch begins when it is the oldest request that is owed an answer. It reads what is there; if
-//! that is less than `min_bytes` it waits (a long poll) for arrivals in any of its partitions, or
-//! until `max_wait_ms` is over. If a request other than a Fetch stands behind it, it does not wait:
-//! answers leave in order, and the wait would be head-of-line blocking. Batches that lie in files
-//! and not in memory are fetched by the log's reader thread.
+//! A Fetch is executed when it is the oldest request without an answer. It reads the available
+//! data. If that is less than `min_bytes`, it waits (long poll) for new data in any of its
+//! partitions, at most for `max_wait_ms`. It does not wait if a request other than a Fetch follows
+//! it: answers leave in order, so the wait would be head-of-line blocking. Batches that are only on
+//! the disk are read by the log's reader thread.
 //!
 //! ```text
-//!             enough, an error, no time left, another request behind it
+//!             enough, an error, time is up, another request follows it
 //!   begun ──▶ looking ─────────────────────────────────▶ answered
 //!               │ ▲  │                                      ▲
 //!  too little   ▼ │  ▼  only on the disk                    │
 //!             waiting   cold ───────────────────────────────┘
 //! ```
 //!
-//! A message is visible once it is handed to the kernel: high watermark and last stable offset are
-//! the end of what is written.
+//! A message is visible once it is written to the kernel: high watermark and last stable offset are
+//! the end of the written log.
 
 mod answer;
 mod cold;
@@ -46,30 +46,30 @@ use records::Records;
 use request::{FINAL_EPOCH, INITIAL_EPOCH};
 use sessions::Lease;
 
-/// Clients that send an older version may not know zstd (KIP-110). Stored batches are sent as they
-/// are, but a topic whose `compression.type` is zstd is refused.
+/// Clients that send an older version may not know zstd (KIP-110). They are refused only topics
+/// whose `compression.type` is zstd; other batches are sent to them unchanged.
 const ZSTD_FROM: i16 = 10;
 
-/// The environment that a fetch works in.
+/// The environment of a Fetch.
 pub(crate) struct Env<'a> {
     pub(crate) context: &'a Arc<KafkaContext>,
     pub(crate) now: Now,
-    /// The connection's number.
+    /// The connection's telemetry id.
     pub(crate) connection: u64,
-    /// The connection ends: nothing is waited for.
+    /// The connection is ending: no Fetch waits any more.
     pub(crate) is_ending: bool,
     /// The telemetry of the connection.
     pub(crate) probe: &'a Probe,
 }
 
-/// The counts of an answer, for the telemetry.
+/// Numbers of messages and errors in an answer, for the telemetry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(crate) messages: u64,
     pub(crate) errors: u64,
 }
 
-/// The fetching half of a connection: at most one Fetch is under way.
+/// The state of a connection for Fetch requests: at most one Fetch is in progress.
 #[derive(Default)]
 pub(crate) struct Fetching {
     stage: Stage,
@@ -82,11 +82,11 @@ pub(crate) struct Fetching {
     /// Bytes counted toward `min_bytes` so far.
     counted_bytes: usize,
     records: Vec<Records>,
-    /// The reads from files: for this request, and ahead for what the next one will probably want.
+    /// Reads from files: for this request, and read-ahead for the next one.
     cold: Cold,
-    /// Which partitions the answer names.
+    /// Indexes of the partitions that the answer includes.
     named: Vec<u32>,
-    /// The entry about this connection's reading in [`crate::Readers`].
+    /// This connection's entry in [`crate::Readers`].
     reader: Option<Reader>,
 }
 
@@ -99,33 +99,33 @@ enum Stage {
     Cold,
 }
 
-/// Whose partitions are read.
+/// How a request uses fetch sessions (KIP-227), and thereby which partitions are read.
 #[derive(Default)]
 enum Kind {
-    /// The request's.
+    /// A full fetch without a session: the partitions of the request.
     #[default]
     Sessionless,
-    /// The request's, and a session is made of them.
+    /// A full fetch that opens a session: the partitions of the request.
     NewSession,
-    /// The session's.
+    /// An incremental fetch: the partitions of the session.
     Incremental(Lease),
-    /// No partitions: the session is not what the client thinks.
+    /// The session id or epoch is wrong: no partitions.
     Refused(ErrorCode),
 }
 
-/// The result of one look.
+/// The result of one pass over the partitions.
 #[derive(Clone, Copy, Default)]
 struct Look {
     bytes: usize,
-    /// There is an error to be told, or there is more than may be taken.
+    /// Waiting would not add data: a partition has an error, or more data than the limits allow.
     ends_wait: bool,
     is_cold: bool,
 }
 
-/// These functions are never inlined where answers are polled: that would slow down the answers to
-/// a Produce, too.
+/// Functions that the polling of answers calls are never inlined: that would slow down the answers
+/// to Produce, too.
 impl Fetching {
-    /// Begins a request. The one before it was answered, or given up with its connection.
+    /// Begins a request. The previous one has been answered.
     #[inline(never)]
     pub(crate) fn begin(&mut self, request: Request, env: &Env<'_>) {
         env.probe.fetch_begun(env.now.us);
@@ -167,7 +167,7 @@ impl Fetching {
         }
     }
 
-    /// When the wait is over; `u64::MAX`: nothing waits.
+    /// When the long poll ends, in microseconds of `Now::us`; `u64::MAX`: none is waiting.
     pub(crate) fn due_us(&self) -> u64 {
         match self.stage {
             Stage::Waiting => self.due_us,
@@ -175,16 +175,15 @@ impl Fetching {
         }
     }
 
-    /// The request that was answered, for its allocations.
+    /// Takes the answered request, whose allocations are reused.
     pub(crate) fn take_request(&mut self) -> Request {
         let mut request = std::mem::take(&mut self.request);
         request.clear();
         request
     }
 
-    /// Goes on; ready when the body of the answer may be appended with [`Fetching::answer`].
-    /// `is_awaited`: a request other than a Fetch stands behind it, so it does not wait for more
-    /// data.
+    /// Continues the Fetch. Ready when [`Fetching::answer`] can append the body of the answer.
+    /// `is_awaited`: a request other than a Fetch follows, so this one does not wait for more data.
     #[inline(never)]
     pub(crate) fn poll(
         &mut self,
@@ -226,7 +225,7 @@ impl Fetching {
         }
     }
 
-    /// Waits for arrivals, unless one came since the look.
+    /// Starts to wait for new data, unless some has arrived since the last pass.
     fn watch(&mut self) {
         let watcher = self.watcher().clone();
         let parts = self.parts_mut();
@@ -236,8 +235,8 @@ impl Fetching {
         }
     }
 
-    /// The watcher that is told of arrivals. A session has its own, because it remembers what is
-    /// watched.
+    /// The watcher that fires on new data. A session has its own, because its partitions stay
+    /// registered with it from request to request.
     fn watcher(&mut self) -> &Arc<Watcher> {
         let own = &mut self.watcher;
         match &mut self.kind {

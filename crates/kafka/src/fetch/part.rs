@@ -1,4 +1,5 @@
-//! One partition of a Fetch: what is wanted of it, what was found, what its session was told.
+//! One partition of a Fetch: the position that the client asks for, the data that was found, and
+//! the offsets that were last sent to the client.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::control::settings;
 use crate::error_code::ErrorCode;
 use crate::topic_ref::{TopicKey, TopicRef};
 
-/// The value of an offset that the session's client was never told.
+/// Stands for an offset that was never sent to the session's client.
 const UNTOLD: i64 = -1;
 
 /// A partition of a request, or of a fetch session.
@@ -21,21 +22,21 @@ pub(crate) struct Part {
     pub(crate) log: Option<Partition>,
     pub(crate) wanted: Wanted,
     pub(crate) found: Found,
-    /// End of the data that was already counted toward `min_bytes`.
+    /// The offset up to which data was counted toward `min_bytes`.
     pub(crate) counted: u64,
     watch: Option<Watch>,
     told: Told,
 }
 
-/// The current answer's data about the partition. Its records lie in the answer's list.
+/// The partition's result in the current answer. Its records are in the answer's list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) error: Option<ErrorCode>,
-    /// The place of the first of its parts in the answer's list of records, and how many.
+    /// Index of its first element in the answer's list of records, of which it has `count`.
     pub(crate) first: u32,
     pub(crate) count: u32,
     pub(crate) bytes: usize,
-    /// It came from the disk.
+    /// The reader thread has read it from the disk.
     pub(crate) is_cold: bool,
 }
 
@@ -47,14 +48,14 @@ impl Found {
         }
     }
 
-    /// Its records in the answer's list.
+    /// The range of its elements in the answer's list of records.
     pub(crate) fn range(&self) -> std::ops::Range<usize> {
         let first = self.first as usize;
         first..first + self.count as usize
     }
 }
 
-/// The values that the session's client knows.
+/// The offsets that were last sent to the session's client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Told {
     high_watermark: i64,
@@ -97,8 +98,8 @@ impl Part {
         self.watch = None;
     }
 
-    /// After definitions or rights have changed: looks the topic up again if it was missing, was
-    /// deleted or is no longer permitted.
+    /// To be called after definitions or rights have changed. Looks the topic up again if it was
+    /// missing, was deleted or is no longer permitted.
     pub(crate) fn find_again(&mut self, realm: &Realm, by_id: bool) {
         let stands = self.topic.topic().is_some_and(|topic| {
             !topic.is_deleted() && realm.may(Operation::Consume, Kind::Topic, "", topic.name())
@@ -112,12 +113,12 @@ impl Part {
         }
     }
 
-    /// Whether it is this partition.
+    /// Whether this is the partition `index` of the topic with this key.
     pub(crate) fn is(&self, key: TopicKey<'_>, index: i32) -> bool {
         self.index == index && self.topic.key(matches!(key, TopicKey::Id(_))) == key
     }
 
-    /// Why nothing can be read at the wanted offset, if so.
+    /// The error code if nothing can be read at the requested offset.
     pub(crate) fn refusal(&self, version: i16) -> Option<ErrorCode> {
         let topic = self.topic.topic().filter(|topic| !topic.is_deleted());
         let (Some(topic), Some(log)) = (topic, &self.log) else {
@@ -129,7 +130,7 @@ impl Part {
         if version < ZSTD_FROM && settings::says_zstd(&topic.options()) {
             return Some(ErrorCode::UnsupportedCompressionType);
         }
-        // There is one leader, and its epoch is 0 for ever.
+        // The leader epoch is always 0.
         match self.wanted.leader_epoch {
             -1 | 0 => {}
             1.. => return Some(ErrorCode::UnknownLeaderEpoch),
@@ -150,19 +151,19 @@ impl Part {
         is_outside.then_some(ErrorCode::OffsetOutOfRange)
     }
 
-    /// Whether its topic was there and is no more.
+    /// Whether the topic was found and has been deleted since.
     pub(crate) fn is_deleted(&self) -> bool {
         self.topic.topic().is_some_and(|topic| topic.is_deleted())
     }
 
-    /// Whether there may be data at or behind `from` that nobody has counted.
+    /// Whether the log goes beyond the offset `from`.
     pub(crate) fn has_data_from(&self, from: u64) -> bool {
         self.log
             .as_ref()
             .is_some_and(|log| log.written_end() > from)
     }
 
-    /// Lets the watcher fire with the next write.
+    /// Registers the watcher, so that it fires on the next write.
     pub(crate) fn watch(&mut self, watcher: &Arc<Watcher>) {
         if self.watch.as_ref().is_some_and(Watch::is_registered) {
             return;
@@ -172,18 +173,19 @@ impl Part {
         }
     }
 
-    /// Another watcher will be told.
+    /// Drops the registration: another watcher will be used.
     pub(crate) fn forget_watch(&mut self) {
         self.watch = None;
     }
 
-    /// The high watermark that this reader is told. After a power loss its offset may lie above the
-    /// last message; no message will be stored below that, so the reader counts as at the end.
+    /// The high watermark for this client. After a power loss, its offset may be above the end of
+    /// the log. No message will be stored below that offset, so it counts as the high watermark:
+    /// the client has no lag.
     fn high_watermark(&self, log: &Partition) -> i64 {
         (log.written_end() as i64).max(self.wanted.offset)
     }
 
-    /// The offsets that are told of the partition beside its data.
+    /// High watermark and log start offset for the answer; -1 if the partition has an error.
     pub(crate) fn ends(&self) -> Ends {
         match (&self.log, self.found.error) {
             (Some(log), None) => Ends {
@@ -197,8 +199,9 @@ impl Part {
         }
     }
 
-    /// Whether an incremental answer has to name the partition (KIP-227). A log start offset that
-    /// has moved is told with the next data only, because reading it takes the partition's lock.
+    /// Whether an incremental answer has to include the partition (KIP-227). A change of the log
+    /// start offset alone does not count, because reading it takes the partition's lock; it is sent
+    /// with the next data.
     pub(crate) fn is_news(&self) -> bool {
         self.found.error.is_some()
             || self.found.count > 0
@@ -209,8 +212,8 @@ impl Part {
                 .is_some_and(|log| self.high_watermark(log) != self.told.high_watermark)
     }
 
-    /// Remembers what the session's client is told. Errors are not remembered, so that each answer
-    /// repeats them.
+    /// Remembers the offsets that are sent to the session's client. Errors are not remembered, so
+    /// each answer repeats them.
     pub(crate) fn tell(&mut self, ends: Ends) {
         self.told = Told {
             high_watermark: ends.high_watermark,
@@ -218,7 +221,7 @@ impl Part {
         };
     }
 
-    /// The memory that remembering it costs, in bytes.
+    /// Approximate memory of the partition in a session, in bytes.
     pub(crate) fn weight(&self) -> usize {
         let name = match &self.topic {
             TopicRef::Name(name, _) => name.len(),

@@ -1,8 +1,9 @@
-//! The partitions that each connection reads at present: to tell which one a lag belongs to. A
-//! client joins its group on one connection and fetches on another, and says on neither which one
-//! the other is.
+//! The partitions that each connection currently fetches, so that a consumer lag can be attributed
+//! to a connection. A client joins its group on one connection and fetches on another, and the
+//! protocol does not link the two.
 //!
-//! A connection says it once a second at most, so that a fetch costs no more for it.
+//! A connection updates its entry at most once a second, so that the cost for a Fetch is
+//! negligible.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,10 +13,10 @@ use uuid::Uuid;
 
 use super::part::Part;
 
-/// How often a connection says it.
+/// Minimum time between two updates of a connection's entry, in microseconds.
 const INTERVAL_US: u64 = 1_000_000;
 
-/// Partitions of a connection that are told.
+/// Maximum number of partitions in a connection's entry.
 const PARTITIONS_MAX: usize = 1024;
 
 /// A partition that a connection reads.
@@ -23,20 +24,20 @@ const PARTITIONS_MAX: usize = 1024;
 pub struct Reading {
     /// The topic's id.
     pub topic: Uuid,
-    /// The partition.
+    /// The partition's number.
     pub partition: u32,
-    /// The offset that it has asked for last.
+    /// The offset in its last Fetch.
     pub offset: u64,
 }
 
-/// The partitions that all connections read.
+/// The partitions that each connection currently fetches.
 #[derive(Debug, Default)]
 pub struct Readers {
     table: Mutex<HashMap<u64, Arc<[Reading]>>>,
 }
 
 impl Readers {
-    /// The connections, by the numbers that telemetry gave them, with what each reads.
+    /// The telemetry ids of the connections, with the partitions that each fetches.
     pub fn list(&self) -> Vec<(u64, Arc<[Reading]>)> {
         let table = self.table.lock();
         table.iter().map(|(id, all)| (*id, all.clone())).collect()
@@ -52,7 +53,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// A connection that has said nothing yet.
+    /// A connection without an entry yet.
     pub(super) fn new(readers: &Arc<Readers>, connection: u64) -> Reader {
         Reader {
             readers: readers.clone(),
@@ -61,13 +62,13 @@ impl Reader {
         }
     }
 
-    /// Whether it is to say it again.
+    /// Whether the entry is to be updated.
     #[inline]
     pub(super) fn is_due(&self, now_us: u64) -> bool {
         now_us >= self.due_us
     }
 
-    /// It reads these now.
+    /// Replaces the entry by these partitions.
     pub(super) fn tell(&mut self, parts: &[Part], now_us: u64) {
         self.due_us = now_us.saturating_add(INTERVAL_US);
         let reading = |part: &Part| {

@@ -1,19 +1,18 @@
-//! The records that an answer gives of a partition: batches from memory, or where they lie in a
-//! file.
+//! The records of a partition in an answer: batches in memory, or ranges of files.
 
 use cloverleaf_log::{Batch, Offset, StoredBatches};
 use cloverleaf_session::{FileRange, Output};
 
-/// A batch that is smaller than this is copied beside its neighbours: one more part of a vectored
-/// write costs more than that.
+/// A batch smaller than this, in bytes, is copied into the output: another element of a vectored
+/// write costs more.
 const COPY_BYTES_MAX: usize = 1024;
 
-/// A part of an answer's records.
+/// A piece of an answer's records.
 #[derive(Debug)]
 pub(super) enum Records {
     /// One batch.
     Batch(Batch),
-    /// Several, which are sent from their file.
+    /// Several batches, which are sent from their file.
     Stored(StoredBatches),
 }
 
@@ -25,7 +24,7 @@ impl Records {
         }
     }
 
-    /// The offset behind the last of them.
+    /// The offset after the last record.
     pub(super) fn end_offset(&self) -> Offset {
         match self {
             Self::Batch(batch) => batch.end_offset(),
@@ -33,7 +32,7 @@ impl Records {
         }
     }
 
-    /// How many records they are.
+    /// Number of records.
     pub(super) fn count(&self) -> u64 {
         match self {
             Self::Batch(batch) => batch.count().into(),
@@ -41,7 +40,7 @@ impl Records {
         }
     }
 
-    /// Appends them to an answer.
+    /// Appends the records to an answer.
     pub(super) fn write(&self, out: &mut Output) {
         match self {
             Self::Batch(batch) if batch.bytes().len() < COPY_BYTES_MAX => {

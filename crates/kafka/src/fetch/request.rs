@@ -22,7 +22,8 @@ pub(crate) const FINAL_EPOCH: i32 = -1;
 /// The session epoch of a request that wants a new session.
 pub(crate) const INITIAL_EPOCH: i32 = 0;
 
-/// A request with more partitions than this is not kept for its allocations.
+/// A request with more capacity than this, in partitions, is freed; a smaller one keeps its
+/// allocations.
 const KEPT_MAX: usize = 256;
 
 /// A request, with its topics looked up.
@@ -41,7 +42,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Reads a request into this one, whose allocations are used again.
+    /// Decodes a request into this one, and reuses its allocations.
     pub(crate) fn read(
         &mut self,
         mut body: Reader<'_>,
@@ -96,13 +97,13 @@ impl Request {
         body.skip_tagged()
     }
 
-    /// Forgets its partitions.
+    /// Empties the lists of partitions.
     pub(crate) fn clear(&mut self) {
         self.parts.clear();
         self.forgotten.clear();
     }
 
-    /// The memory that keeping it costs, in bytes.
+    /// Approximate memory of the queued request, in bytes.
     pub(crate) fn weight(&self) -> usize {
         (self.parts.len() + self.forgotten.len()) * size_of::<Part>()
     }
@@ -129,7 +130,7 @@ impl Request {
     }
 }
 
-/// The read of one partition that a client asks for.
+/// Where a client wants to read a partition, and how much.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) offset: i64,

@@ -1,9 +1,9 @@
-//! Fetch sessions (KIP-227): the broker remembers which partitions a client reads, so that its
-//! requests and our answers name only what has changed.
+//! Fetch sessions (KIP-227): the broker remembers the partitions that a client reads, so that
+//! requests and answers include only those that have changed.
 //!
-//! A session that a request works with is taken out of the cache and put back with the answer. So
-//! nobody waits for a lock while it is read from; a second request for it meanwhile has the wrong
-//! epoch in any case. A connection that ends within a request takes its session with it.
+//! A request takes its session out of the cache, and its answer puts the session back. No lock is
+//! held in between. A second request for the session in the meantime has the wrong epoch in any
+//! case. If the connection ends before the answer, its session ends, too.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -18,36 +18,36 @@ use super::request::Request;
 use crate::error_code::ErrorCode;
 use crate::topic_ref::{IDS_FROM, TopicKey, TopicRef};
 
-/// A session that was not used for so long is evicted when another needs its memory; Kafka's
-/// `min.incremental.fetch.session.eviction.ms`.
+/// A session that was idle for longer, in microseconds, may be evicted to admit a new one (Kafka's
+/// `min.incremental.fetch.session.eviction.ms`).
 const IDLE_US: u64 = 120_000_000;
 
-/// Most bytes that all sessions may take, about: a million partitions.
+/// Approximate limit of the memory of all sessions in bytes: enough for a million partitions.
 const BYTES_MAX: usize = 128 << 20;
 
-/// The partitions of one client's session.
+/// A fetch session of one client.
 pub(crate) struct Session {
     pub(crate) id: i32,
     /// The epoch that the next request must have.
     epoch: i32,
     by_id: bool,
-    /// The broker's generation when topics were looked up.
+    /// The realm's generation when the topics were looked up.
     generation: u64,
     pub(crate) parts: Vec<Part>,
-    /// Where each partition stands in `parts`, by the hash of its name and number.
+    /// Index of each partition in `parts`, by the hash of its topic and number.
     places: HashMap<u64, u32>,
-    /// The partition that comes first in the next answer, so that none starves.
+    /// Index of the partition that the next request reads first, so that none starves.
     pub(crate) next: usize,
-    /// The watcher that is told of arrivals in its partitions.
+    /// The watcher that fires on new data in the session's partitions.
     pub(crate) watcher: Arc<Watcher>,
     weight: usize,
 }
 
-/// The cache's entry for a session.
+/// A session's entry in the cache.
 struct Slot {
     used_us: u64,
     weight: usize,
-    /// `None`: a request works with it.
+    /// `None`: a request has taken it out.
     session: Option<Box<Session>>,
 }
 
@@ -55,18 +55,18 @@ struct Slot {
 struct Cache {
     slots: HashMap<i32, Slot>,
     weight: usize,
-    /// Ids that were drawn.
+    /// Number of ids that were drawn, the seed of the next one.
     drawn: u64,
 }
 
-/// All sessions of a realm.
+/// All fetch sessions of a namespace.
 pub(crate) struct FetchSessions {
     sessions_max: usize,
     hasher: RandomState,
     cache: Mutex<Cache>,
 }
 
-/// A session that a request works with.
+/// A session that a request has taken out of the cache. If the lease is dropped, the session ends.
 pub(crate) struct Lease {
     sessions: Arc<FetchSessions>,
     session: Option<Box<Session>>,
@@ -81,12 +81,12 @@ impl FetchSessions {
         })
     }
 
-    /// Ends a session, if it is there.
+    /// Ends a session, if it is in the cache.
     pub(crate) fn end(&self, id: i32) {
         self.cache.lock().remove(id);
     }
 
-    /// Takes the session that the request names, and brings it up to date.
+    /// Takes the request's session out of the cache, and applies the changes of the request to it.
     pub(crate) fn resume(
         self: &Arc<Self>,
         request: &mut Request,
@@ -110,7 +110,7 @@ impl FetchSessions {
                 .take()
                 .ok_or(ErrorCode::InvalidFetchSessionEpoch)?
         };
-        // KIP-227: epochs go on at 1.
+        // KIP-227: epochs wrap around to 1.
         session.epoch = session.epoch.checked_add(1).unwrap_or(1);
         let generation = realm.generation();
         if session.generation != generation {
@@ -127,7 +127,8 @@ impl FetchSessions {
         })
     }
 
-    /// Makes a session of a request's partitions. Returns its id; 0: there is no room for it.
+    /// Creates a session with a request's partitions. Returns its id; 0: the cache is full, and no
+    /// session may be evicted.
     pub(crate) fn create(
         &self,
         parts: &mut Vec<Part>,
@@ -141,8 +142,8 @@ impl FetchSessions {
             return 0;
         }
         let id = loop {
-            // Any unused number will do; Kafka draws lots, so that ids of a former life are not
-            // met.
+            // Random as in Kafka, so that a client with an id from before a restart does not meet
+            // another client's session.
             cache.drawn += 1;
             let id = (self.hasher.hash_one(cache.drawn) & 0x7fff_ffff) as i32;
             if id != 0 && !cache.slots.contains_key(&id) {
@@ -161,7 +162,7 @@ impl FetchSessions {
             weight,
         });
         session.index(&self.hasher);
-        // The connection's own watcher watched them until now.
+        // Until now they were registered with the connection's own watcher.
         session.parts.iter_mut().for_each(Part::forget_watch);
         cache.weight += weight;
         let slot = Slot {
@@ -173,8 +174,8 @@ impl FetchSessions {
         id
     }
 
-    /// Takes a session back; one that has grown beyond all bounds, or was ended meanwhile, is
-    /// forgotten.
+    /// Puts a session back. It is dropped if it was ended meanwhile, is empty, or makes the cache
+    /// exceed its limit.
     fn put_back(&self, session: Box<Session>) {
         let mut cache = self.cache.lock();
         let total = cache.weight;
@@ -231,7 +232,7 @@ impl Session {
             .then_some(place)
     }
 
-    /// Adds and changes partitions, and forgets others.
+    /// Adds or changes `parts`, and removes `forgotten`.
     fn update(
         &mut self,
         parts: &mut Vec<Part>,
@@ -278,7 +279,7 @@ impl Lease {
         self.session.as_deref_mut()
     }
 
-    /// Gives the session back: its answer is written.
+    /// Puts the session back into the cache, after its answer is written.
     pub(crate) fn give_back(mut self) {
         if let Some(session) = self.session.take() {
             self.sessions.put_back(session);

@@ -1,4 +1,4 @@
-//! Operations of tools on groups, and the expiry of offsets that nobody uses.
+//! Admin operations on groups, and the expiry of committed offsets.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::writer::of_write;
 use super::{Groups, Slot, key};
 use crate::error_code::ErrorCode;
 
-/// How many groups are looked at for expired offsets before others have a turn on the worker.
+/// Number of groups that are checked for expired offsets before the worker yields to other jobs.
 const RETENTION_GROUPS: usize = 256;
 
 /// A group as ListGroups shows it.
@@ -23,7 +23,7 @@ pub(crate) struct Listed {
     pub(crate) protocol_type: String,
 }
 
-/// A group for people: the admin interface shows it.
+/// A group as the admin interface shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupView {
     /// Its name.
@@ -34,21 +34,21 @@ pub struct GroupView {
     pub members: Vec<MemberView>,
 }
 
-/// A member for people.
+/// A member as the admin interface shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberView {
-    /// The id that it was given.
+    /// The member id.
     pub id: String,
-    /// Its own lasting name, of a static member (KIP-345).
+    /// The `group.instance.id` of a static member (KIP-345).
     pub instance: Option<String>,
-    /// The client's name for itself.
+    /// The client's `client.id`.
     pub client_id: String,
-    /// Where it comes from.
+    /// The client's address, after a slash.
     pub host: String,
 }
 
 impl Groups {
-    /// One group, for people.
+    /// One group, for the admin interface.
     pub fn view(&self, name: &str) -> Option<GroupView> {
         let group = self.describe(name)?;
         let member = |member: DescribedMember| MemberView {
@@ -64,7 +64,7 @@ impl Groups {
         })
     }
 
-    /// All groups, for people, by name.
+    /// All groups, for the admin interface, sorted by name.
     pub fn views(&self) -> Vec<GroupView> {
         let groups = self.list().into_iter();
         groups.filter_map(|group| self.view(&group.name)).collect()
@@ -75,7 +75,7 @@ impl Groups {
         self.find(name).map(|slot| slot.lock().group.describe())
     }
 
-    /// All groups, by name.
+    /// All groups, sorted by name.
     pub(crate) fn list(&self) -> Vec<Listed> {
         let listed = |(name, slot): (Arc<str>, Arc<Mutex<Slot>>)| {
             let slot = slot.lock();
@@ -90,7 +90,8 @@ impl Groups {
         all
     }
 
-    /// Deletes a group without members, with its offsets. Blocks: for the worker.
+    /// Deletes a group without members, with its offsets. May block on the disk: only for the
+    /// worker.
     pub(crate) fn delete(self: &Arc<Self>, name: &str) -> ErrorCode {
         let Some(slot) = self.find(name) else {
             return ErrorCode::GroupIdNotFound;
@@ -102,7 +103,7 @@ impl Groups {
         }
     }
 
-    /// The group is dead: nobody changes it any more.
+    /// Deletes a group that is dead, so no request changes it any more.
     fn delete_dead(self: &Arc<Self>, name: &str, slot: &Mutex<Slot>) -> ErrorCode {
         let is_stored = slot.lock().group.is_stored;
         let mut deleted = self.realm.delete_group(name).map(drop);
@@ -124,8 +125,8 @@ impl Groups {
         ErrorCode::None
     }
 
-    /// Deletes committed offsets of a group that are not in use; the outcome of each topic. Blocks:
-    /// for the worker.
+    /// Deletes committed offsets of a group that are not in use. Returns the outcome of each topic.
+    /// May block on the disk: only for the worker.
     pub(crate) fn delete_offsets(
         self: &Arc<Self>,
         name: &str,
@@ -154,7 +155,7 @@ impl Groups {
         }
     }
 
-    /// Has the worker look for offsets that nobody uses any more.
+    /// Lets the worker delete the offsets that have expired.
     pub(super) fn expire_offsets(self: &Arc<Self>) {
         let names = self.all().into_iter().map(|(name, _)| name).collect();
         self.expire_offsets_of(names);

@@ -1,20 +1,20 @@
-//! One group: who is in it, and where its rebalance stands.
+//! One group: its members and the state of its rebalance.
 //!
 //! ```text
 //!          first member joins                all have joined, or time is up
 //!   Empty ───────────────────► Preparing ─────────────────────────► Completing
 //!     ▲                        Rebalance                            Rebalance
-//!     │   nobody is left        │  ▲ ▲                                │   │
-//!     └─────────────────────────┘  │ └── somebody joins, leaves, dies ─┘   │ the leader's
+//!     │   no member is left     │  ▲ ▲                                │   │
+//!     └─────────────────────────┘  │ └── a member joins, leaves, dies ─┘   │ the leader's
 //!                                  └──────────────────────── Stable ◄──────┘ assignment is kept
-//!   Dead: deleted while empty. A request that still has it is refused, and its client asks for the
-//!   coordinator again.
+//!   Dead: deleted while empty. A request that has found it before is refused, and its client looks up
+//!   the coordinator again.
 //! ```
 //!
 //! The rules are those of Kafka's classic group coordinator (`ClassicGroup`,
-//! `GroupMetadataManager`). This file holds the membership; `join`, `rebalance` and `settled` hold
-//! what requests and time do to it. Pure: time is told, answers go through promises, and what is to
-//! be written down is left in `effects`.
+//! `GroupMetadataManager`). This file has the state and the membership; `join`, `rebalance` and
+//! `settled` have the effects of requests and timeouts. The state machine is pure: time is passed
+//! in, answers go through promises, and records for the journal are left in `effects`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,23 +26,24 @@ use super::subscription;
 use crate::answer::Promise;
 use crate::error_code::ErrorCode;
 
-/// The protocol type of consumers; the broker looks into their metadata for topics.
+/// The protocol type of consumers. The broker decodes the topics in their metadata.
 pub(crate) const CONSUMER_TYPE: &str = "consumer";
 
-/// The limits that groups must keep to.
+/// The limits of all groups.
 #[derive(Debug, Clone)]
 pub(crate) struct Limits {
-    /// Maximum of members of a group; and of ids that were given out (KIP-394) to clients that have
-    /// not joined with them yet.
+    /// Maximum number of members of a group. Also the maximum number of its pending member ids: ids
+    /// that were assigned (KIP-394) to clients that have not rejoined with them yet.
     pub(crate) members_max: usize,
-    /// How long the first members wait for more.
+    /// How long the first rebalance of an empty group waits for more members, in milliseconds.
     pub(crate) initial_delay_ms: u64,
-    /// Most bytes of one member: names, protocols and their data.
+    /// Maximum bytes of one member: ids, protocols and their metadata.
     pub(crate) member_bytes_max: usize,
-    /// Most bytes of a whole group: it must fit an entry of the journal.
+    /// Maximum bytes of a whole group, which must fit an entry of the journal.
     pub(crate) group_bytes_max: usize,
-    /// How long a JoinGroup of a member that does not know its id may wait: it cannot send
-    /// heartbeats, and its connection may be gone (Kafka: `NewMemberJoinTimeoutMs`).
+    /// How long the JoinGroup of a new member may wait, in milliseconds. The member does not know
+    /// its id, so it cannot send heartbeats, and its connection may be gone (Kafka:
+    /// `NewMemberJoinTimeoutMs`).
     pub(crate) new_member_timeout_ms: u64,
 }
 
@@ -51,11 +52,11 @@ pub(crate) struct Limits {
 pub(crate) struct At {
     /// Monotonic, in milliseconds: for timeouts.
     pub(crate) ms: u64,
-    /// Since 1970, in milliseconds: for what outlives the process.
+    /// Milliseconds since 1970, for times that are stored.
     pub(crate) unix_ms: u64,
 }
 
-/// Where a group stands.
+/// The state of a group, as in Kafka.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     Empty,
@@ -66,7 +67,7 @@ pub(crate) enum State {
 }
 
 impl State {
-    /// As users see it.
+    /// The name that tools show.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Empty => "Empty",
@@ -88,12 +89,12 @@ impl State {
     }
 }
 
-/// When the join phase ends at the latest.
+/// The timer that ends the join phase at the latest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct JoinTimer {
     pub(super) due_ms: u64,
-    /// The first rebalance of an empty group: how long this wait is, and how long it may be
-    /// extended while members keep coming.
+    /// In the first rebalance of an empty group: the length of the current delay, and the time by
+    /// which further delays may extend it while members keep joining, both in milliseconds.
     pub(super) initial: Option<(u64, u64)>,
 }
 
@@ -109,26 +110,27 @@ pub(crate) struct Group {
     pub(super) generation: i32,
     pub(super) leader: Option<String>,
     pub(super) members: BTreeMap<String, Member>,
-    /// Member ids of static members, by instance.
+    /// Member ids of static members, by `group.instance.id`.
     pub(super) statics: BTreeMap<String, String>,
-    /// Ids that were given out and have not come back, and when they are forgotten.
+    /// Pending member ids, which were assigned (KIP-394) to clients that have not rejoined yet, and
+    /// the time in milliseconds at which each expires.
     pub(super) pending: BTreeMap<String, u64>,
     /// Members of this generation that have not sent their SyncGroup.
     pub(super) unsynced: BTreeSet<String>,
-    /// How many members know a protocol.
+    /// Number of members that support each protocol.
     supported: BTreeMap<String, usize>,
-    /// How many members wait in a JoinGroup.
+    /// Number of members that wait in a JoinGroup.
     joining: usize,
     /// Topics that the members of this generation subscribe to; `None`: not known.
     pub(super) topics: Option<BTreeSet<String>>,
     pub(super) new_member_added: bool,
     pub(super) join_timer: Option<JoinTimer>,
     pub(super) sync_due_ms: Option<u64>,
-    /// The records that are still to be written to the journal, in this order.
+    /// Records to be written to the journal, in this order.
     pub(super) effects: Vec<Effect>,
-    /// Something of it is in the journal.
+    /// The journal has a record of the group.
     pub(super) is_stored: bool,
-    /// A lower bound of the next time at which something is due.
+    /// A lower bound of the next timeout, in milliseconds; `u64::MAX`: none.
     pub(super) due_hint_ms: u64,
     bytes: usize,
 }
@@ -162,17 +164,17 @@ impl Group {
         }
     }
 
-    /// Where it stands.
+    /// The current state.
     pub(crate) fn state(&self) -> State {
         self.state
     }
 
-    /// The kind of its members, `consumer` mostly; empty when it never had any.
+    /// The protocol type of its members, mostly `consumer`; empty if it never had members.
     pub(crate) fn protocol_type(&self) -> &str {
         self.protocol_type.as_deref().unwrap_or_default()
     }
 
-    /// The memory that it occupies, in bytes, roughly.
+    /// Approximate memory in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -184,12 +186,12 @@ impl Group {
         self.since_unix_ms = at.unix_ms;
     }
 
-    /// Something is due then.
+    /// Notes that a timeout is due at `due_ms`.
     pub(super) fn wake_by(&mut self, due_ms: u64) {
         self.due_hint_ms = self.due_hint_ms.min(due_ms);
     }
 
-    /// The member has shown that it lives.
+    /// Restarts the member's session timeout.
     pub(super) fn renew_session(&mut self, id: &str, at: At) {
         let Some(member) = self.members.get_mut(id) else {
             return;
@@ -199,7 +201,7 @@ impl Group {
         self.wake_by(due_ms);
     }
 
-    /// Takes a member in, with the JoinGroup that it waits in.
+    /// Adds a member, and the JoinGroup in which it waits.
     pub(super) fn add(&mut self, mut member: Member, promise: Option<Promise<Joined>>) {
         if let Some(instance) = &member.instance {
             self.statics.insert(instance.clone(), member.id.clone());
@@ -215,7 +217,7 @@ impl Group {
         self.members.insert(member.id.clone(), member);
     }
 
-    /// Takes a member or a pending id out. All its requests that wait are answered.
+    /// Removes a member or a pending id. Its waiting requests are answered with UNKNOWN_MEMBER_ID.
     pub(super) fn remove(&mut self, id: &str) {
         self.answer_join(id, |_| Joined::refused("", ErrorCode::UnknownMemberId));
         if let Some(mut member) = self.members.remove(id) {
@@ -233,7 +235,7 @@ impl Group {
         self.forget_pending(id);
     }
 
-    /// Takes a member out as it is, to put another one in its place.
+    /// Removes a member without answering its requests, to replace it by another one.
     pub(super) fn take_out(&mut self, id: &str) -> Option<Member> {
         let member = self.members.remove(id)?;
         debug_assert!(member.joining.is_none());
@@ -242,7 +244,7 @@ impl Group {
         Some(member)
     }
 
-    /// Changes a member, and keeps the counts.
+    /// Changes a member and updates the counts.
     pub(super) fn change(&mut self, id: &str, change: impl FnOnce(&mut Member)) {
         let Some(mut member) = self.members.remove(id) else {
             return;
@@ -269,7 +271,8 @@ impl Group {
         }
     }
 
-    /// The member waits in this JoinGroup; an earlier one of the same member is answered.
+    /// Makes the member wait in this JoinGroup. An earlier one of the same member is answered with
+    /// REBALANCE_IN_PROGRESS.
     pub(super) fn wait_in_join(&mut self, id: &str, promise: Promise<Joined>) {
         self.answer_join(id, |id| Joined::refused(id, ErrorCode::RebalanceInProgress));
         if let Some(member) = self.members.get_mut(id) {
@@ -278,7 +281,7 @@ impl Group {
         }
     }
 
-    /// Answers the JoinGroup that the member waits in, if it does.
+    /// Answers the JoinGroup in which the member waits. Returns whether there was one.
     pub(super) fn answer_join(&mut self, id: &str, joined: impl FnOnce(&str) -> Joined) -> bool {
         let Some(promise) = self.members.get_mut(id).and_then(|m| m.joining.take()) else {
             return false;
@@ -288,7 +291,8 @@ impl Group {
         true
     }
 
-    /// Answers all requests that wait for other members of the group: they shall come back later.
+    /// Answers all requests that wait for other members with COORDINATOR_NOT_AVAILABLE, so that the
+    /// clients retry.
     pub(super) fn end_waits(&mut self) {
         let ids: Vec<_> = self.members.keys().cloned().collect();
         for id in ids {
@@ -330,13 +334,13 @@ impl Group {
         self.leader.as_deref() == Some(id)
     }
 
-    /// How long a rebalance waits: the longest rebalance timeout of all members.
+    /// How long a rebalance waits, in milliseconds: the longest rebalance timeout of all members.
     pub(super) fn rebalance_timeout_ms(&self) -> u64 {
         let timeouts = self.members.values().map(|m| m.rebalance_timeout_ms);
         timeouts.max().unwrap_or(0)
     }
 
-    /// Whether a member with these could be in the group.
+    /// Whether a member with this protocol type and these protocols could be in the group.
     pub(super) fn supports<'a>(
         &self,
         protocol_type: &str,
@@ -350,7 +354,7 @@ impl Group {
             && protocols.any(|name| known(name) == self.members.len())
     }
 
-    /// The protocol that all members know and most prefer.
+    /// The protocol that all members support and most of them prefer.
     pub(super) fn select_protocol(&self) -> Option<String> {
         let is_candidate = |name: &str| self.supported.get(name) == Some(&self.members.len());
         let mut votes: BTreeMap<&str, usize> = BTreeMap::new();
@@ -364,7 +368,7 @@ impl Group {
         most.map(|(name, _)| name.to_owned())
     }
 
-    /// Whether this is a member, and the one that its instance name stands for.
+    /// Checks that `id` is a member, and the current one of its `group.instance.id`, if it has one.
     pub(super) fn check_member(&self, id: &str, instance: Option<&str>) -> Result<(), ErrorCode> {
         if let Some(instance) = instance {
             match self.statics.get(instance) {
@@ -380,7 +384,7 @@ impl Group {
         }
     }
 
-    /// The answer that tells a member about the present generation.
+    /// The answer to a JoinGroup, with the current generation.
     pub(super) fn joined(&self, id: &str) -> Joined {
         Joined {
             error: ErrorCode::None,
@@ -410,7 +414,7 @@ impl Group {
             .collect()
     }
 
-    /// Looks into the members' metadata for the topics that they subscribe to.
+    /// Decodes the topics that the members subscribe to from their metadata.
     pub(super) fn find_topics(&self) -> Option<BTreeSet<String>> {
         if self.protocol_type.as_deref() != Some(CONSUMER_TYPE) {
             return None;
@@ -426,8 +430,8 @@ impl Group {
     }
 }
 
-/// The bytes that a group costs beside its name and members.
+/// Bytes of a group, apart from its name and members.
 const GROUP_BYTES: usize = 512;
 
-/// The bytes that an id costs that was given out.
+/// Bytes of a pending id, apart from its text.
 const PENDING_BYTES: usize = 64;

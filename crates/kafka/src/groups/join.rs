@@ -1,4 +1,4 @@
-//! JoinGroup: how members come in and come back.
+//! JoinGroup: members join and rejoin.
 
 use uuid::Uuid;
 
@@ -10,7 +10,7 @@ use crate::answer::Promise;
 use crate::error_code::ErrorCode;
 
 impl Group {
-    /// A member wants to be in the next generation.
+    /// Handles a JoinGroup.
     pub(crate) fn join(&mut self, join: Join, promise: Promise<Joined>, limits: &Limits, at: At) {
         if let Err((member_id, error)) = self.check_join(&join, limits) {
             promise.keep(Joined::refused(&member_id, error));
@@ -26,7 +26,7 @@ impl Group {
         }
     }
 
-    /// Refusals, with the member id that goes with them.
+    /// Checks a JoinGroup. An error has the member id for its answer.
     fn check_join(&mut self, join: &Join, limits: &Limits) -> Result<(), (String, ErrorCode)> {
         let id = &join.member_id;
         if !self.has_room(id, limits) {
@@ -47,7 +47,7 @@ impl Group {
             return Err((id.clone(), ErrorCode::InconsistentGroupProtocol));
         }
         if self.pending.contains_key(id) {
-            // Ids that are given out and awaited belong to members without an instance name.
+            // Only dynamic members get pending ids, so a static one cannot have this id.
             return match join.instance {
                 Some(_) => Err((id.clone(), ErrorCode::UnknownMemberId)),
                 None => Ok(()),
@@ -64,8 +64,8 @@ impl Group {
         let is_awaited = id.is_empty() && self.pending.len() >= limits.members_max;
         match self.state {
             State::Empty | State::Dead => !is_awaited,
-            // Those who wait already, and as many more as fit: so that a limit that was lowered
-            // throws out those who come last.
+            // Members that wait in a JoinGroup already, and others up to the limit. If the limit
+            // was lowered, the members that rejoin last are removed.
             State::PreparingRebalance => {
                 let waits = self.members.get(id).is_some_and(|m| m.joining.is_some());
                 waits || (!is_awaited && self.joining() < limits.members_max)
@@ -130,7 +130,7 @@ impl Group {
         self.rebalance(&reason, limits, at);
     }
 
-    /// A member that is known.
+    /// Handles the JoinGroup of a known member.
     fn join_again(&mut self, join: Join, promise: Promise<Joined>, limits: &Limits, at: At) {
         let id = join.member_id.clone();
         let Some(member) = self.members.get(&id) else {
@@ -139,15 +139,16 @@ impl Group {
         let is_unchanged = member.protocols == join.protocols;
         let reason = match self.state {
             State::PreparingRebalance => "member joins again",
-            // It may have missed the answer to its JoinGroup, or it is a follower that asks for
-            // what it knows already.
+            // The member may have missed the answer to its JoinGroup, or is a follower that rejoins
+            // without a change. It gets the current generation again.
             State::CompletingRebalance if is_unchanged => return promise.keep(self.joined(&id)),
             State::Stable if is_unchanged && !self.is_leader(&id) => {
                 let mut joined = self.joined(&id);
                 joined.members.clear();
                 return promise.keep(joined);
             }
-            // A leader that comes again knows of changes that its metadata does not show.
+            // A leader that rejoins may know of changes that its metadata does not show, such as
+            // new partitions.
             State::Stable if self.is_leader(&id) => "the leader joins again",
             State::CompletingRebalance | State::Stable => "a member's metadata changed",
             State::Empty | State::Dead => {
@@ -168,7 +169,7 @@ impl Group {
         self.wait_in_join(id, promise);
     }
 
-    /// A static member has restarted: it takes the place of its former self, assignment included.
+    /// A static member has restarted: it gets a new id, and keeps its place and its assignment.
     fn replace(
         &mut self,
         join: Join,
@@ -205,8 +206,7 @@ impl Group {
                 let reason = format!("a static member changes the protocol, its reason: {reason}");
                 self.rebalance(&reason, limits, at);
             }
-            // The leader may have been told the old id: what it assigns would not reach the new
-            // one.
+            // The leader may know the old id only, and its assignment would not reach the new one.
             State::CompletingRebalance => {
                 let reason = format!("a static member has restarted, its reason: {reason}");
                 self.prepare(&reason, limits, at);
@@ -217,8 +217,8 @@ impl Group {
         }
     }
 
-    /// Gives a static member a new id. All requests of the old one that wait are answered: it is
-    /// fenced. Gives back what is needed to undo that.
+    /// Gives a static member a new id. Waiting requests of the old id are answered with
+    /// FENCED_INSTANCE_ID. Returns the former values, which are needed to undo the change.
     pub(super) fn swap(&mut self, old_id: &str, new_id: &str) -> Option<Box<Former>> {
         self.answer_join(old_id, |id| {
             Joined::refused(id, ErrorCode::FencedInstanceId)

@@ -1,4 +1,4 @@
-//! Groups as the doctor looks at them: who reads which partitions.
+//! Groups as the doctor sees them: the partitions of each member.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::group::{CONSUMER_TYPE, State};
 use super::reply::Description;
 use super::{Groups, subscription};
 
-/// A group that reads, at rest between two rebalances.
+/// A stable consumer group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupLook {
     /// Its name.
@@ -15,22 +15,22 @@ pub struct GroupLook {
     pub members: Vec<MemberLook>,
 }
 
-/// A member of such a group.
+/// A member of a stable consumer group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberLook {
-    /// The client's name for itself.
+    /// The client's `client.id`.
     pub client_id: String,
-    /// Where it comes from: `/` and its address.
+    /// The client's address, after a slash.
     pub host: String,
-    /// The topics that it wants to read.
+    /// The topics that it subscribes to.
     pub topics: Vec<String>,
-    /// The partitions that it was given, by topic.
+    /// Its assigned partitions, by topic.
     pub partitions: Vec<(String, Vec<u32>)>,
 }
 
 impl Groups {
-    /// All groups of consumers that are stable, by name. Each is locked for as long as a list of
-    /// its members takes.
+    /// All stable consumer groups, sorted by name. Each group is locked only while its members are
+    /// listed.
     pub fn looks(&self) -> Vec<GroupLook> {
         let mut looks = Vec::new();
         for (name, slot) in self.all() {

@@ -1,11 +1,11 @@
-//! Consumer groups: who is in them, what they have read, and the times at which something is due.
+//! Consumer groups: the group coordinator, with members, committed offsets and timeouts.
 //!
-//! [`group::Group`] is one group as a pure state machine. [`Groups`] holds all of them, tells them
-//! the time and writes down what they want kept. Committed offsets are the broker's; whether a
-//! commit is accepted is the group's.
+//! [`group::Group`] is one group as a pure state machine. [`Groups`] has all groups, drives their
+//! timeouts and writes their records to the state journal. The broker stores committed offsets; the
+//! group decides whether a commit is accepted.
 //!
-//! Locks: the table of groups, then a group, then the agenda or the queue to the journal; never two
-//! groups. None is held while the journal is written.
+//! Lock order: the table of groups, then a group, then the agenda or the journal queue; never two
+//! groups at once. No lock is held while the journal is written.
 
 mod admin;
 mod group;
@@ -50,32 +50,33 @@ use store::Ticket;
 pub use store::is_stored_group;
 pub(crate) use writer::{Commits, Written};
 
-/// Most bytes of one member: its names, its protocols and their metadata. A consumer that
+/// Maximum bytes of one member: its ids, its protocols and their metadata. A consumer that
 /// subscribes to a thousand topics by name needs a twentieth of it.
 pub(crate) const MEMBER_BYTES_MAX: usize = 1 << 20;
 
-/// Most bytes of a group with all its members: it is one entry of the journal.
+/// Maximum bytes of a group with all its members, because it is one entry of the journal.
 pub(crate) const GROUP_BYTES_MAX: usize = 8 << 20;
 
-/// Most bytes of all groups together, offsets not counted. The broker keeps as many once more, for
-/// the journal's snapshots.
+/// Maximum bytes of all groups together, without offsets. The broker keeps a second copy of the
+/// groups, for the journal's snapshots.
 pub(crate) const GROUPS_BYTES_MAX: usize = 256 << 20;
 
-/// How long the JoinGroup of a member may wait that cannot send heartbeats, as in Kafka.
+/// How long the JoinGroup of a new member may wait, in milliseconds, as in Kafka: the member cannot
+/// send heartbeats yet.
 const NEW_MEMBER_TIMEOUT_MS: u64 = 5 * 60_000;
 
-/// How often offsets are looked at that may have expired. Kafka: 10 minutes
-/// (`offsets.retention.check.interval.ms`); looking costs less here.
+/// Interval between two checks for expired offsets, in milliseconds. Kafka checks every 10 minutes
+/// (`offsets.retention.check.interval.ms`); a check costs less here.
 const RETENTION_CHECK_MS: u64 = 60_000;
 
-/// Where groups are kept in the journal.
+/// Prefix of the keys of groups in the state journal. Stable: the keys are stored.
 const KEY_PREFIX: &str = "kafka-group/";
 
 fn key(name: &str) -> String {
     format!("{KEY_PREFIX}{name}")
 }
 
-/// All groups of a realm.
+/// All groups of a namespace.
 pub struct Groups {
     realm: Realm,
     worker: Arc<dyn Worker>,
@@ -85,28 +86,28 @@ pub struct Groups {
     table: RwLock<HashMap<Arc<str>, Arc<Mutex<Slot>>>>,
     agenda: Mutex<BTreeSet<(u64, Arc<str>)>>,
     queue: writer::Queue,
-    /// Bytes of all groups.
+    /// Bytes of all groups together, without offsets.
     bytes: AtomicUsize,
-    /// When the next tick is due: as the last one asked, or earlier because a group has asked
-    /// since.
+    /// When the next tick is due, in milliseconds: the time that the last one returned, or an
+    /// earlier one if a group has set an earlier timeout since.
     told_due_ms: AtomicU64,
-    /// The latest time that was told.
+    /// The latest monotonic time that was passed in, in milliseconds.
     now_ms: AtomicU64,
-    /// When offsets are looked at next that may have expired.
+    /// When the next check for expired offsets is due, in milliseconds.
     retention_due_ms: AtomicU64,
-    /// Members that were taken up from the journal have had their sessions begun.
+    /// The session timeouts of the members that were loaded from the journal have been started.
     is_armed: AtomicBool,
-    /// The broker ends: no request waits for other members any more.
+    /// The broker is shutting down: no request waits for other members any more.
     is_ending: AtomicBool,
     on_due: RwLock<Option<Box<dyn Fn() + Send + std::marker::Sync>>>,
 }
 
-/// A group, and what is known of it outside.
+/// A group, and its share of the totals and the agenda.
 struct Slot {
     group: Group,
-    /// Its bytes as they are counted in the sum.
+    /// The bytes for which it counts in `Groups::bytes`.
     counted_bytes: usize,
-    /// Its place in the agenda; `u64::MAX`: none.
+    /// The time of its entry in the agenda, in milliseconds; `u64::MAX`: it has none.
     agenda_ms: u64,
 }
 
@@ -119,7 +120,7 @@ impl std::fmt::Debug for Groups {
 }
 
 impl Groups {
-    /// Takes up the groups that the broker has kept.
+    /// Loads the groups from the state journal.
     pub fn new(realm: Realm, worker: Arc<dyn Worker>, options: &KafkaOptions) -> Arc<Self> {
         let groups = Self {
             worker,
@@ -155,7 +156,7 @@ impl Groups {
             let name: Arc<str> = key[KEY_PREFIX.len()..].into();
             match Group::decode(name.clone(), &value) {
                 Ok(group) => drop(table.insert(name, self.slot(group))),
-                // Its members rejoin: better than a broker that does not start.
+                // Its members will rejoin. That is better than a broker that does not start.
                 Err(error) => tracing::error!(group = %name, %error, "a group is left out"),
             }
         }
@@ -177,14 +178,14 @@ impl Groups {
         }))
     }
 
-    /// Calls `hook` when something becomes due earlier than the last [`Groups::tick`] has said. It
-    /// must not call back.
+    /// Calls `hook` when a timeout is set that is due earlier than the last [`Groups::tick`]
+    /// returned. The hook must not call `Groups`.
     pub fn on_due(&self, hook: Box<dyn Fn() + Send + std::marker::Sync>) {
         *self.on_due.write() = Some(hook);
     }
 
-    /// Does what is due by now, a monotonic time in milliseconds: the clock of
-    /// [`cloverleaf_session::Now`]. Gives the time at which it wants to be called again.
+    /// Handles all timeouts that are due at `now_ms`, a monotonic time in milliseconds (the clock
+    /// of [`cloverleaf_session::Now`]). Returns the time at which it has to be called again.
     pub fn tick(self: &Arc<Self>, now_ms: u64) -> u64 {
         let at = self.note_time(now_ms);
         if !self.is_armed.swap(true, Ordering::AcqRel) {
@@ -231,7 +232,7 @@ impl Groups {
         }
     }
 
-    /// The time of a request.
+    /// Both clocks at the time of a request.
     pub(crate) fn at(&self, now: Now) -> At {
         self.now_ms.fetch_max(now.us / 1000, Ordering::AcqRel);
         At {
@@ -262,8 +263,8 @@ impl Groups {
         Ok(slot)
     }
 
-    /// A group that was deleted after a commit was accepted, and before it was written, is there
-    /// again, as if the commit had come later.
+    /// Creates the group again if it was deleted between the acceptance and the write of a commit,
+    /// as if the commit had come after the deletion.
     fn keep_listed(&self, name: &str) {
         let ms = self.now_ms.load(Ordering::Acquire);
         let at = At {
@@ -285,7 +286,8 @@ impl Groups {
             .collect()
     }
 
-    /// Does something with a group, and then what follows from it.
+    /// Runs `act` on a group, then handles the consequences: records for the journal, byte counts,
+    /// timeouts.
     fn with<R>(self: &Arc<Self>, slot: &Mutex<Slot>, act: impl FnOnce(&mut Group) -> R) -> R {
         let mut slot = slot.lock();
         let result = act(&mut slot.group);
@@ -308,7 +310,7 @@ impl Groups {
             let mut agenda = self.agenda.lock();
             agenda.remove(&(before_ms, name.clone()));
             agenda.insert((due_ms, name));
-            // Under the lock under which the tick says when it wants to be called.
+            // Under the agenda's lock, under which `tick` also sets this time.
             is_news = due_ms < self.told_due_ms.fetch_min(due_ms, Ordering::AcqRel);
         }
         drop(slot);
@@ -321,9 +323,9 @@ impl Groups {
         result
     }
 
-    /// The broker ends: members that wait for others of a group, now and from now on, are told to
-    /// come back later, so that no connection is held up. The next start takes the groups up as
-    /// they are.
+    /// Shuts down: requests that wait for other members, now or later, are answered with
+    /// COORDINATOR_NOT_AVAILABLE, so that no connection is delayed. The groups stay as they are,
+    /// and the next start loads them.
     pub fn end_waits(&self) {
         self.is_ending.store(true, Ordering::SeqCst);
         for (_, slot) in self.all() {
@@ -331,14 +333,15 @@ impl Groups {
         }
     }
 
-    /// To be called under the group's lock, so that either this or [`Groups::end_waits`] sees it.
+    /// To be called under the group's lock after a request has begun to wait. Then either this call
+    /// or [`Groups::end_waits`] answers the request.
     fn end_waits_of(&self, group: &mut Group) {
         if self.is_ending.load(Ordering::SeqCst) {
             group.end_waits();
         }
     }
 
-    /// A member joins.
+    /// Handles a JoinGroup.
     pub(crate) fn join(self: &Arc<Self>, name: &str, join: Join, at: At) -> Reply<Joined> {
         let (promise, reply) = promise();
         let slot = if join.member_id.is_empty() {
@@ -360,7 +363,7 @@ impl Groups {
         reply
     }
 
-    /// A member asks for its assignment.
+    /// Handles a SyncGroup.
     pub(crate) fn sync(self: &Arc<Self>, name: &str, sync: Sync) -> Reply<Synced> {
         let (promise, reply) = promise();
         match self.find(name) {
@@ -376,7 +379,7 @@ impl Groups {
         reply
     }
 
-    /// A member lives.
+    /// Handles a Heartbeat.
     pub(crate) fn heartbeat(
         self: &Arc<Self>,
         name: &str,
@@ -390,7 +393,7 @@ impl Groups {
         }
     }
 
-    /// Members leave. The outcome of each; or of the request as a whole.
+    /// Handles a LeaveGroup. Returns the outcome of each member, or an error of the whole request.
     pub(crate) fn leave(
         self: &Arc<Self>,
         name: &str,
@@ -403,11 +406,11 @@ impl Groups {
         }
     }
 
-    /// Has offsets written down, if these may commit them. A consumer without a group makes one by
-    /// that.
+    /// Queues a commit of offsets, if the member may commit them. A commit without a generation
+    /// creates the group if it does not exist: a consumer that assigns its own partitions sends it.
     ///
     /// # Errors
-    /// They may not; nothing will be written.
+    /// The member may not commit. Nothing is written.
     pub(crate) fn commit(
         self: &Arc<Self>,
         name: &str,
@@ -421,8 +424,8 @@ impl Groups {
         } else {
             self.find(name).ok_or(ErrorCode::GroupIdNotFound)?
         };
-        // Queued under the lock under which it was accepted: else the members of a next generation
-        // could be told what was committed before, and then be overtaken by this.
+        // Queued under the group's lock, under which it was accepted. Otherwise members of the next
+        // generation could fetch the older offsets first, before this commit takes effect.
         let reply = self.with(&slot, |group| {
             group.check_commit(who, generation, at)?;
             Ok(self.queue.push_commits(name, commits))
@@ -431,7 +434,7 @@ impl Groups {
         Ok(reply)
     }
 
-    /// Takes up the outcome of a write to the journal.
+    /// Passes the outcome of a journal write to the group.
     fn stored(self: &Arc<Self>, name: &str, ticket: Ticket, outcome: Result<(), ErrorCode>) {
         let ms = self.now_ms.load(Ordering::Acquire);
         let at = At {

@@ -1,16 +1,16 @@
-//! The rebalance itself: how it begins, when its phases end, and what time does.
+//! The rebalance: its begin, the end of its phases, and the timeouts.
 
 use super::group::{At, Group, JoinTimer, Limits, State};
 use super::reply::Joined;
 use super::store::{Effect, Ticket};
 use crate::error_code::ErrorCode;
 
-/// The earliest time after which a join phase that no member has joined is looked at again. Members
-/// may ask for a rebalance timeout of nothing at all.
+/// Minimum time in milliseconds until a join phase that no member has joined is checked again.
+/// Needed because members may have a rebalance timeout of 0.
 const RETRY_MS_MIN: u64 = 100;
 
 impl Group {
-    /// Begins a rebalance, or goes on with the one that there is.
+    /// Begins a rebalance, or continues the current one.
     pub(super) fn rebalance(&mut self, reason: &str, limits: &Limits, at: At) {
         match self.state {
             State::Empty | State::CompletingRebalance | State::Stable => {
@@ -60,7 +60,8 @@ impl Group {
         }
     }
 
-    /// Ends the join phase once everybody is here; but the first members of a group are given time.
+    /// Ends the join phase once all members have joined. The first rebalance of an empty group is
+    /// excepted: it waits for its delay.
     pub(super) fn complete_join_if_all_joined(&mut self, at: At) {
         let is_preparing = self.state == State::PreparingRebalance;
         if is_preparing && self.previous != State::Empty && self.all_joined() {
@@ -68,7 +69,8 @@ impl Group {
         }
     }
 
-    /// Ends the join phase: members that have not come are out, the others are the next generation.
+    /// Ends the join phase: dynamic members that have not rejoined are removed; the others are the
+    /// next generation.
     fn complete_join(&mut self, at: At) {
         debug_assert_eq!(self.state, State::PreparingRebalance);
         self.join_timer = None;
@@ -76,7 +78,8 @@ impl Group {
         self.remove_absent();
         let has_leader = self.elect_leader();
         if !has_leader && !self.members.is_empty() {
-            // Only static members are left, and none has come: their sessions end this.
+            // Only static members are left, and none has rejoined. The phase goes on until one
+            // rejoins or their sessions expire.
             let after_ms = self.rebalance_timeout_ms().max(RETRY_MS_MIN);
             self.set_join_timer(after_ms, None, at);
             return;
@@ -123,7 +126,8 @@ impl Group {
         }
     }
 
-    /// Whether the leader has joined, or a member that has takes its place.
+    /// Elects a member that has joined if the leader has not. Returns whether there is a leader
+    /// that has joined.
     fn elect_leader(&mut self) -> bool {
         let is_here = |id: &String| self.members.get(id).is_some_and(|m| m.joining.is_some());
         match &self.leader {
@@ -140,7 +144,7 @@ impl Group {
         }
     }
 
-    /// All who wait for their assignment are told that there is none.
+    /// Answers all waiting SyncGroups with `error`, and drops all assignments.
     pub(super) fn fail_sync(&mut self, error: ErrorCode, at: At) {
         let ids: Vec<String> = self.members.keys().cloned().collect();
         for id in ids {
@@ -155,7 +159,7 @@ impl Group {
         }
     }
 
-    /// A member goes, on its own account or because it was silent.
+    /// Removes a member, and rebalances if the state requires it.
     pub(super) fn remove_and_rebalance(&mut self, id: &str, reason: &str, limits: &Limits, at: At) {
         self.remove(id);
         match self.state {
@@ -165,7 +169,8 @@ impl Group {
         }
     }
 
-    /// Does what is due. Gives the time of what is due next; `u64::MAX`: nothing.
+    /// Handles the timeouts that are due. Returns the time of the next one, in milliseconds;
+    /// `u64::MAX`: none.
     pub(crate) fn expire(&mut self, limits: &Limits, at: At) -> u64 {
         if self.state != State::Dead {
             self.expire_pending(at);
@@ -177,7 +182,7 @@ impl Group {
         self.due_hint_ms
     }
 
-    /// When something is due next; `u64::MAX`: never.
+    /// The time of the next timeout, in milliseconds; `u64::MAX`: none.
     pub(super) fn next_due_ms(&self) -> u64 {
         if self.state == State::Dead {
             return u64::MAX;
@@ -207,7 +212,7 @@ impl Group {
         let late = self.members.values().filter(|m| is_late(m.session_due_ms));
         let late: Vec<String> = late.map(|member| member.id.clone()).collect();
         for id in late {
-            // Changes to the others may have given this one more time.
+            // The removal of another member may have removed this one or restarted its timeout.
             let Some(member) = self.members.get_mut(&id) else {
                 continue;
             };
@@ -229,7 +234,7 @@ impl Group {
         };
         match timer.initial {
             Some((delay_ms, remaining_ms)) if self.new_member_added && remaining_ms != 0 => {
-                // Somebody came meanwhile: others may follow.
+                // A member has joined during the delay, and others may follow.
                 self.new_member_added = false;
                 let initial = (
                     delay_ms.min(remaining_ms),
@@ -260,7 +265,8 @@ impl Group {
         self.prepare("members have not sent their SyncGroup", limits, at);
     }
 
-    /// Tells every member that waits to look for the coordinator again: the group is being deleted.
+    /// Makes the group dead, because it is being deleted. Every waiting member is told to look up
+    /// the coordinator again.
     pub(super) fn bury(&mut self, at: At) {
         self.transition(State::Dead, at);
         let ids: Vec<String> = self.members.keys().cloned().collect();

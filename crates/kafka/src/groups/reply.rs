@@ -1,4 +1,4 @@
-//! The requests of a group's members, and the answers to them.
+//! The decoded requests of group members, and the answers to them.
 
 use bytes::Bytes;
 
@@ -17,16 +17,16 @@ pub(crate) struct Join {
     pub(crate) rebalance_timeout_ms: u64,
     pub(crate) protocol_type: String,
     pub(crate) protocols: Vec<Protocol>,
-    /// Why, in the client's words.
+    /// The client's reason for joining (KIP-800).
     pub(crate) reason: Option<String>,
-    /// A member without an id is given one and asked to come again with it (from version 4).
+    /// A member without an id is assigned one and has to rejoin with it (KIP-394, from version 4).
     pub(crate) needs_member_id: bool,
-    /// The leader may be told not to assign anew (from version 9).
+    /// The leader can be told to skip the assignment (KIP-814, from version 9).
     pub(crate) skips_assignment: bool,
 }
 
 impl Join {
-    /// The bytes that the member will occupy.
+    /// Approximate bytes of the member once it has joined.
     pub(super) fn bytes(&self) -> usize {
         let instance = self.instance.as_ref().map_or(0, |name| name.len() * 2);
         let strings = self.member_id.len() + self.client_id.len() * 2 + self.client_host.len();
@@ -48,7 +48,7 @@ pub(crate) struct Joined {
     pub(crate) leader: String,
     pub(crate) skip_assignment: bool,
     pub(crate) member_id: String,
-    /// Everybody, for the leader; nobody, for the others.
+    /// All members in the answer to the leader; none in the answers to the others.
     pub(crate) members: Vec<JoinedMember>,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct JoinedMember {
 }
 
 impl Joined {
-    /// No.
+    /// An answer with an error.
     pub(crate) fn refused(member_id: &str, error: ErrorCode) -> Self {
         Self {
             error,
@@ -77,7 +77,7 @@ impl Joined {
 }
 
 impl Default for Joined {
-    /// The answer when the group went away with the request.
+    /// The answer if the promise is dropped without one.
     fn default() -> Self {
         Self::refused("", ErrorCode::CoordinatorNotAvailable)
     }
@@ -91,7 +91,7 @@ pub(crate) struct Sync {
     pub(crate) generation: i32,
     pub(crate) protocol_type: Option<String>,
     pub(crate) protocol: Option<String>,
-    /// By member id; only the leader's count.
+    /// By member id; ignored unless the sender is the leader.
     pub(crate) assignments: Vec<(String, Bytes)>,
 }
 
@@ -112,7 +112,7 @@ pub(crate) struct Synced {
 }
 
 impl Synced {
-    /// No.
+    /// An answer with an error.
     pub(crate) fn refused(error: ErrorCode) -> Self {
         Self {
             error,
@@ -124,7 +124,7 @@ impl Synced {
 }
 
 impl Default for Synced {
-    /// The answer when the group went away with the request.
+    /// The answer if the promise is dropped without one.
     fn default() -> Self {
         Self::refused(ErrorCode::CoordinatorNotAvailable)
     }
@@ -133,7 +133,7 @@ impl Default for Synced {
 /// The sender of a Heartbeat, LeaveGroup or OffsetCommit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Identity {
-    /// Empty: unknown, or not a member at all.
+    /// Empty: the sender does not know its id, or is not a member.
     pub(crate) member_id: String,
     pub(crate) instance: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! SyncGroup, Heartbeat, LeaveGroup, and what OffsetCommit and the tools ask of a group.
+//! SyncGroup, Heartbeat, LeaveGroup, and a group's part in OffsetCommit and admin requests.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::answer::Promise;
 use crate::error_code::ErrorCode;
 
 impl Group {
-    /// A member asks for its assignment; the leader brings all of them.
+    /// Handles a SyncGroup: a member asks for its assignment, and the leader sends all assignments.
     pub(crate) fn sync(&mut self, sync: Sync, promise: Promise<Synced>, limits: &Limits) {
         if let Err(error) = self.check_sync(&sync) {
             return promise.keep(Synced::refused(error));
@@ -77,7 +77,8 @@ impl Group {
         }
     }
 
-    /// Assignments go to the journal first: a member that has one has it after a restart too.
+    /// Writes the assignments to the journal before they are handed out, so that a member has the
+    /// same one after a restart of the broker.
     fn keep_assignments(&mut self, assignments: Vec<(String, Bytes)>) {
         let mut assignments: BTreeMap<String, Bytes> = assignments.into_iter().collect();
         assignments.retain(|id, _| self.members.contains_key(id));
@@ -102,7 +103,7 @@ impl Group {
         }
     }
 
-    /// Takes up the outcome of a write to the journal.
+    /// Continues after a journal write: takes the step that has waited for it.
     pub(crate) fn stored(
         &mut self,
         ticket: Ticket,
@@ -112,7 +113,7 @@ impl Group {
     ) {
         match ticket {
             Ticket::Nothing => {}
-            // Members may have come or gone meanwhile: then the rebalance that follows answers.
+            // If members have joined or left meanwhile, the next rebalance answers the requests.
             Ticket::Assignments {
                 generation,
                 assignments,
@@ -154,8 +155,8 @@ impl Group {
                 if skips_assignment {
                     joined.skip_assignment = self.is_leader(&new_id);
                 } else {
-                    // A leader that cannot be told to skip is told that somebody else leads: its
-                    // former self.
+                    // An older client cannot be told to skip the assignment. If it leads, it is
+                    // told that its old id is the leader.
                     joined.members.clear();
                     joined.leader = leader_before;
                 }
@@ -179,7 +180,7 @@ impl Group {
         self.transition(State::Stable, at);
     }
 
-    /// A member lives.
+    /// Handles a Heartbeat.
     pub(crate) fn heartbeat(&mut self, who: &Identity, generation: i32, at: At) -> ErrorCode {
         if self.state == State::Dead {
             return ErrorCode::CoordinatorNotAvailable;
@@ -203,7 +204,7 @@ impl Group {
         }
     }
 
-    /// Members go. Each with its reason.
+    /// Handles a LeaveGroup. Each member has a reason.
     pub(crate) fn leave(
         &mut self,
         members: &[(Identity, Option<String>)],
@@ -237,7 +238,7 @@ impl Group {
 
     fn leave_one(&mut self, who: &Identity) -> ErrorCode {
         if who.member_id.is_empty() {
-            // An administrator removes a static member by its name.
+            // An administrator removes a static member by its `group.instance.id`.
             let known = who
                 .instance
                 .as_ref()
@@ -259,7 +260,7 @@ impl Group {
         ErrorCode::None
     }
 
-    /// Whether these may commit offsets; if so, their session goes on.
+    /// Checks whether the sender may commit offsets. A member's session timeout is restarted.
     pub(crate) fn check_commit(
         &mut self,
         who: &Identity,
@@ -284,14 +285,15 @@ impl Group {
             return Err(ErrorCode::IllegalGeneration);
         }
         if self.state == State::CompletingRebalance {
-            // It knows the generation from its JoinGroup, and is to finish that first.
+            // The member knows the generation from its JoinGroup, but must complete its SyncGroup
+            // first.
             return Err(ErrorCode::RebalanceInProgress);
         }
         self.renew_session(&who.member_id, at);
         Ok(())
     }
 
-    /// Whether offsets may be deleted by a tool.
+    /// Checks whether a tool may delete offsets of the group.
     pub(crate) fn check_delete_offsets(&self) -> Result<(), ErrorCode> {
         match self.state {
             State::Dead => Err(ErrorCode::GroupIdNotFound),
@@ -301,7 +303,8 @@ impl Group {
         }
     }
 
-    /// Whether the group's consumers read this topic, as far as is known.
+    /// Whether the group's consumers subscribe to this topic. If their subscriptions are not known,
+    /// every topic counts.
     pub(crate) fn is_subscribed_to(&self, topic: &str) -> bool {
         match &self.topics {
             Some(topics) => topics.contains(topic),
@@ -309,7 +312,7 @@ impl Group {
         }
     }
 
-    /// Marks the group as deleted, if that may be.
+    /// Marks the group as dead, if it has no members.
     pub(crate) fn delete(&mut self, at: At) -> Result<(), ErrorCode> {
         match self.state {
             State::Dead => Err(ErrorCode::GroupIdNotFound),
@@ -321,24 +324,25 @@ impl Group {
         }
     }
 
-    /// The deletion could not be written down.
+    /// Undoes [`Group::delete`], because the deletion could not be written to the journal.
     pub(crate) fn revive(&mut self) {
         if self.state == State::Dead {
             self.state = State::Empty;
         }
     }
 
-    /// Whether the group may go once it has no offsets.
+    /// Whether the group may be deleted once it has no offsets.
     pub(crate) fn is_unused(&self) -> bool {
         self.state == State::Empty && self.pending.is_empty()
     }
 
-    /// Whether the group has never had members: its offsets are all there is.
+    /// Whether the group has never had members, but only committed offsets.
     pub(crate) fn is_simple(&self) -> bool {
         self.protocol_type.is_none() && self.is_unused()
     }
 
-    /// Since when an offset is not in use, milliseconds since 1970. `None`: it is.
+    /// Since when a committed offset is not in use, in milliseconds since 1970. `None`: it is in
+    /// use.
     pub(crate) fn unused_since(&self, topic: Option<&str>, committed_ms: u64) -> Option<u64> {
         if self.is_simple() {
             return Some(committed_ms);

@@ -1,4 +1,4 @@
-//! The record of a group in the journal, and the steps that wait until it is there.
+//! The record of a group in the state journal, and the steps that wait for its write.
 //!
 //! ```text
 //! version         u8, 1
@@ -23,9 +23,9 @@
 //! bytes           u32 length
 //! ```
 //!
-//! Numbers are big endian. The version is stored: a change of the layout takes the next one.
-//! Written when a generation has its assignments and when a group becomes empty, as Kafka does; so
-//! a rebalance that a crash interrupts begins again from the generation before it.
+//! Numbers are big endian. A change of the layout takes the next version. As in Kafka, a group is
+//! written when a generation has its assignments and when the group becomes empty. So a rebalance
+//! that a crash interrupts begins again from the previous generation.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,18 +36,18 @@ use super::group::{Group, State};
 use super::join::Former;
 use super::member::{Member, Protocol};
 
-/// The only version that there is.
+/// The only version so far.
 const VERSION: u8 = 1;
 
-/// Stands for no text.
+/// The length that stands for no text.
 const NONE: u32 = u32::MAX;
 
-/// Something to be written down, and what follows.
+/// A record to be written, and the step that waits for the write.
 #[derive(Debug)]
 pub(crate) struct Effect {
-    /// The group's entry.
+    /// The encoded group.
     pub(crate) value: Vec<u8>,
-    /// To be handed to [`Group::stored`].
+    /// To be passed to [`Group::stored`] after the write.
     pub(crate) ticket: Ticket,
 }
 
@@ -57,7 +57,7 @@ impl Effect {
     }
 }
 
-/// The step that goes on once the group is in the journal.
+/// The step that continues once the record is in the journal.
 #[derive(Debug)]
 pub(crate) enum Ticket {
     /// No step waits.
@@ -67,7 +67,8 @@ pub(crate) enum Ticket {
         generation: i32,
         assignments: BTreeMap<String, Bytes>,
     },
-    /// A static member that has restarted may go on with its old assignment.
+    /// A static member that has restarted gets the answer to its JoinGroup, and keeps its
+    /// assignment.
     Swap {
         generation: i32,
         new_id: String,
@@ -77,7 +78,7 @@ pub(crate) enum Ticket {
     },
 }
 
-/// Bytes that are no group.
+/// The bytes are not a group record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a stored group cannot be read: {what}")]
 pub(crate) struct StoredError {
@@ -85,7 +86,8 @@ pub(crate) struct StoredError {
 }
 
 impl Group {
-    /// The record for the journal; with assignments that are not handed out yet.
+    /// Encodes the record for the journal. `assignments`: new ones that are not handed out yet;
+    /// `None`: those that the members have.
     pub(super) fn encode(&self, assignments: Option<&BTreeMap<String, Bytes>>) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.bytes());
         out.push(VERSION);
@@ -115,7 +117,7 @@ impl Group {
         out
     }
 
-    /// Takes a group up again. Its sessions begin with [`Group::arm`].
+    /// Decodes a record. The session timeouts of the members start with [`Group::arm`].
     pub(crate) fn decode(name: Arc<str>, bytes: &[u8]) -> Result<Self, StoredError> {
         let mut input = Input(bytes);
         if input.take::<1>()? != [VERSION] {
@@ -167,7 +169,8 @@ impl Group {
         Ok(group)
     }
 
-    /// All members that were taken up again have a whole session to show that they live.
+    /// Starts the session timeouts of all members that were loaded from the journal, each at its
+    /// full length.
     pub(crate) fn arm(&mut self, at: super::group::At) {
         let is_silent = |m: &&Member| m.session_due_ms.is_none() && !m.has_satisfied_heartbeat();
         let silent = self.members.values().filter(is_silent);
@@ -178,7 +181,8 @@ impl Group {
     }
 }
 
-/// Whether `bytes` are a stored group that is written as it was read. For the fuzz target.
+/// Whether `bytes` are a group record. Asserts that the group's encoding decodes to the same group.
+/// For the fuzz target.
 #[doc(hidden)]
 pub fn is_stored_group(bytes: &[u8]) -> bool {
     let Ok(group) = Group::decode("fuzz".into(), bytes) else {
@@ -190,7 +194,7 @@ pub fn is_stored_group(bytes: &[u8]) -> bool {
 }
 
 fn put_len(out: &mut Vec<u8>, len: usize) {
-    // Limits of groups and members are far below.
+    // Fits in u32: the limits of groups and members are far lower.
     let len = u32::try_from(len).unwrap_or(NONE);
     out.extend_from_slice(&len.to_be_bytes());
 }
@@ -211,7 +215,7 @@ fn refused<T>(what: &'static str) -> Result<T, StoredError> {
     Err(StoredError { what })
 }
 
-/// The bytes that are left to read.
+/// The bytes that were not read yet.
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -223,7 +227,8 @@ impl<'a> Input<'a> {
         Ok(*head)
     }
 
-    /// A length or count; each byte or element of which must be there.
+    /// A length or a count. Each element takes at least a byte, so it cannot exceed the remaining
+    /// bytes.
     fn len(&mut self) -> Result<usize, StoredError> {
         let len = u32::from_be_bytes(self.take()?) as usize;
         if len > self.0.len() {

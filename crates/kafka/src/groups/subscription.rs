@@ -1,5 +1,5 @@
-//! The topics in a consumer's metadata, and the partitions in its assignment. All versions begin
-//! alike.
+//! Decodes the topics in a consumer's metadata, and the partitions in its assignment. All versions
+//! begin with the same fields.
 //!
 //! ```text
 //! metadata    version i16, topics: i32 count { i16 length, UTF-8 }, user data: i32 length, ...
@@ -11,8 +11,8 @@
 
 use crate::wire::Reader;
 
-/// The topics; `None`: these are not a consumer's metadata. The broker needs them to know which
-/// offsets are in use, and for nothing else.
+/// The subscribed topics; `None`: these bytes are not a consumer's metadata. Offsets of subscribed
+/// topics do not expire, and the doctor reports on them.
 pub(super) fn topics(metadata: &[u8]) -> Option<Vec<String>> {
     let mut reader = Reader::new(metadata, false);
     if reader.i16().ok()? < 0 {
@@ -21,7 +21,7 @@ pub(super) fn topics(metadata: &[u8]) -> Option<Vec<String>> {
     reader.array(|topic| topic.string().map(str::to_owned)).ok()
 }
 
-/// The partitions by topic; `None`: this is not a consumer's assignment.
+/// The assigned partitions by topic; `None`: these bytes are not a consumer's assignment.
 pub(super) fn assigned(assignment: &[u8]) -> Option<Vec<(String, Vec<u32>)>> {
     let mut reader = Reader::new(assignment, false);
     if reader.i16().ok()? < 0 {

@@ -47,7 +47,7 @@ impl World {
         }
     }
 
-    /// Lets the writes be done that wait.
+    /// Completes the waiting writes.
     pub(super) fn write(&mut self) {
         while let Some(outcome) = self.writes {
             if self.group.effects.is_empty() {
@@ -81,7 +81,7 @@ impl World {
         reply
     }
 
-    /// A member without an id that comes in the old way, at once.
+    /// Sends a JoinGroup with this id. An empty id joins at once, as before version 4.
     pub(super) fn join(&mut self, id: &str) -> Reply<Joined> {
         self.send(join(id))
     }
@@ -122,7 +122,7 @@ impl World {
         left.unwrap()
     }
 
-    /// A stable group of two: the leader's id and the follower's.
+    /// A stable group of two members, with the ids of its leader and its follower.
     pub(super) fn stable() -> (Self, String, String) {
         let mut world = Self::new();
         let leader = world.join("");
@@ -204,7 +204,7 @@ fn the_member_id_is_required_and_forgotten_when_nobody_comes_back() {
     let joined = world.join(&told.member_id).now();
     assert_eq!(joined.error, ErrorCode::None);
     let lost = world.send(first).now().member_id;
-    // The group waits for the second one, but not longer than its session.
+    // The rebalance waits for the pending id, but not longer than the session timeout.
     let mut again = world.join(&joined.member_id);
     let changed = Join {
         protocols: vec![protocol("range", "new")],
@@ -271,7 +271,7 @@ fn a_member_that_does_not_join_again_holds_the_others_up_to_the_rebalance_timeou
     let mut follower_waits = world.join(&follower);
     for _ in 0..5 {
         world.advance(REBALANCE_MS / 5 - 1);
-        // It lives, but it does not join.
+        // It sends heartbeats, but does not rejoin.
         assert_eq!(world.heartbeat(&leader, 2), ErrorCode::RebalanceInProgress);
     }
     assert!(waits.peek().is_none() && follower_waits.peek().is_none());
@@ -381,7 +381,8 @@ fn a_static_member_restarts_without_a_rebalance() {
     };
     let heard = world.group.heartbeat(&fenced, 1, at);
     assert_eq!(heard, ErrorCode::FencedInstanceId);
-    // An older client cannot be told to skip: it is told that its former self leads.
+    // An older client cannot be told to skip the assignment: it is told that its old id is the
+    // leader.
     let older = world.send(static_join("i")).now();
     assert_eq!(older.leader, again.member_id);
     assert!(older.members.is_empty());

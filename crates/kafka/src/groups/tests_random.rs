@@ -1,4 +1,4 @@
-//! Random members, some of which die, and what must hold all the time.
+//! Random actions of members, some of which crash, and the invariants that must hold all the time.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,16 +12,16 @@ use super::tests::{REBALANCE_MS, SESSION_MS, World, join, protocol};
 use crate::answer::Reply;
 use crate::error_code::ErrorCode;
 
-/// One thing that happens.
+/// One step of a random scenario.
 #[derive(Debug, Clone)]
 enum Step {
     /// The client does what it has to do next.
     Act(usize),
-    /// It is gone without a word; its next act is that of a new program.
+    /// The client crashes; its next act is that of a new process.
     Die(usize),
     Leave(usize),
     Wait(u64),
-    /// The journal works, or holds everything up.
+    /// The journal writes at once, or not until the next step of this kind.
     Journal(bool),
 }
 
@@ -43,7 +43,7 @@ struct Client {
     generation: i32,
     joining: Option<Reply<Joined>>,
     syncing: Option<Reply<Synced>>,
-    /// It knows its generation and goes on with SyncGroup.
+    /// The answer to its JoinGroup, after which it sends a SyncGroup.
     joined: Option<Joined>,
     is_settled: bool,
 }
@@ -60,7 +60,7 @@ impl Client {
 struct Play {
     world: World,
     clients: Vec<Client>,
-    /// Of each generation: its leader and its protocol, as the members were told.
+    /// The leader and the protocol of each generation, as the first answer to a member had them.
     told: BTreeMap<i32, (String, Option<String>)>,
     /// Assignments by generation and member.
     assigned: BTreeMap<(i32, String), String>,
@@ -72,7 +72,7 @@ impl Play {
         world.limits.members_max = 10;
         world.limits.initial_delay_ms = delay_ms;
         let client = |n: usize| Client {
-            // Two of them are static.
+            // The first two are static members.
             instance: (n < 2).then(|| format!("i{n}")),
             ..Client::default()
         };
@@ -150,7 +150,7 @@ impl Play {
             ErrorCode::None => {
                 let told = (joined.leader.clone(), joined.protocol.clone());
                 let first = self.told.entry(joined.generation).or_insert(told.clone());
-                // A leader that is replaced by its restarted self has another id.
+                // A static leader that has restarted has another id, so leaders are not compared.
                 assert!(joined.members.is_empty() || joined.leader == joined.member_id);
                 assert_eq!(first.1, told.1, "one protocol per generation");
                 let client = &mut self.clients[n];
@@ -161,7 +161,7 @@ impl Play {
             ErrorCode::MemberIdRequired => self.clients[n].id = joined.member_id,
             ErrorCode::RebalanceInProgress => {}
             ErrorCode::UnknownMemberId | ErrorCode::FencedInstanceId => self.clients[n].restart(),
-            // Those who died fill the group until their sessions end.
+            // Crashed members count as members until their sessions expire.
             ErrorCode::GroupMaxSizeReached => self.clients[n].restart(),
             error => panic!("{error:?}"),
         }
@@ -237,7 +237,8 @@ impl Play {
             }
             State::CompletingRebalance => {
                 group.sync_due_ms.is_some() || !group.effects.is_empty() || {
-                    // All have sent their SyncGroup, the leader too: its write is on the way.
+                    // All members have sent their SyncGroup, also the leader: the write is in
+                    // progress.
                     group.unsynced.is_empty()
                 }
             }
@@ -257,7 +258,7 @@ impl Play {
         assert_eq!(again.bytes(), group.bytes(), "bytes are counted right");
     }
 
-    /// Everybody goes on, nobody dies: the group must become stable with all of them.
+    /// All clients go on and none crashes: the group must become stable with all of them.
     fn calm_down(&mut self) {
         self.play(&Step::Journal(true));
         for _ in 0..400 {

@@ -1,4 +1,4 @@
-//! Every state times every request.
+//! The answer to every request in every state.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,8 +10,8 @@ use crate::error_code::ErrorCode::{
     MemberIdRequired, NonEmptyGroup, None as Fine, RebalanceInProgress, UnknownMemberId,
 };
 
-/// A group in a state, with its leader, its follower and its generation. Ids are of nobody where
-/// there is nobody.
+/// A group in this state, with the ids of its leader and its follower, and its generation. In the
+/// states without members the ids are those of former members.
 fn world(state: State) -> (World, String, String, i32) {
     let (mut world, leader, follower) = World::stable();
     let generation = world.group.generation;
@@ -44,7 +44,7 @@ const STATES: [State; 5] = [
     State::Dead,
 ];
 
-/// Each state's answer to a request; `None`: it waits.
+/// The answer to a request in each of [`STATES`]; `None`: the request waits.
 type Row = [Option<ErrorCode>; 5];
 
 type Ask = fn(&mut World, &str, &str, i32) -> Option<ErrorCode>;

@@ -1,7 +1,8 @@
-//! The one queue to the journal: committed offsets and groups, in the order in which they came.
+//! The queue of writes to the state journal: committed offsets and group records, in the order of
+//! arrival.
 //!
-//! The worker takes all that is queued at once, so that commits that arrive while it writes are the
-//! next write together, and no thread that serves connections waits for the disk.
+//! The worker takes everything that is queued at once, so that commits that arrive during a write
+//! are batched into the next one. No thread that serves connections waits for the disk.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use super::store::Effect;
 use crate::answer::{Promise, Reply, promise};
 use crate::error_code::ErrorCode;
 
-/// How often the worker takes all that is queued before it lets others have a turn.
+/// Number of batches that the worker writes before it yields to other jobs.
 const ROUNDS: usize = 8;
 
 /// The outcome of committing offsets. `Ok(Some)`: durable once the [`Pending`] is ready;
@@ -36,16 +37,16 @@ impl Default for Written {
 pub(crate) struct Commits {
     /// The offsets, all of this group.
     pub(crate) offsets: Vec<Committed>,
-    /// Partitions whose offsets are forgotten, before the others are set.
+    /// Partitions whose offsets are deleted, before the others are set.
     pub(crate) forgotten: Vec<(Uuid, u32)>,
 }
 
-/// Something that is done in order with the writes.
+/// A job that runs in order with the writes.
 type Job = Box<dyn FnOnce() + Send>;
 
 enum Item {
     Offsets(Vec<Committed>, Promise<Written>),
-    /// As `Offsets`, but first forgets offsets of the group.
+    /// As `Offsets`, but offsets of the group are deleted first.
     Reset(String, Commits, Promise<Written>),
     Group(Arc<str>, Effect),
     Job(Job),
@@ -54,7 +55,7 @@ enum Item {
 #[derive(Default)]
 pub(super) struct Queue {
     state: Mutex<QueueState>,
-    /// Items that were queued and are not done.
+    /// Number of items that were queued and are not done.
     undone: AtomicU64,
 }
 
@@ -70,7 +71,7 @@ impl Queue {
         self.state.lock().items.push_back(item);
     }
 
-    /// To be called as [`Queue::push_group`].
+    /// Queues a commit, under the same lock as [`Queue::push_group`].
     pub(super) fn push_commits(&self, name: &str, commits: Commits) -> Reply<Written> {
         let (promise, reply) = promise();
         self.push(if commits.forgotten.is_empty() {
@@ -81,15 +82,15 @@ impl Queue {
         reply
     }
 
-    /// To be called under the group's lock, so that its entries keep their order; then
-    /// [`Groups::write`] without it.
+    /// Queues a group record. To be called under the group's lock, so that its records keep their
+    /// order. [`Groups::write`] has to follow, without the lock.
     pub(super) fn push_group(&self, name: &Arc<str>, effect: Effect) {
         self.push(Item::Group(name.clone(), effect));
     }
 }
 
-/// The error that a client gets for a failed write: NotCoordinator, as Kafka maps a storage error,
-/// upon which clients look for the coordinator and try again.
+/// The error code for a failed write. NOT_COORDINATOR, as Kafka maps a storage error: clients look
+/// up the coordinator and retry.
 pub(super) fn of_write(error: &CatalogError) -> ErrorCode {
     match error {
         CatalogError::Closed => ErrorCode::CoordinatorNotAvailable,
@@ -105,13 +106,13 @@ impl Groups {
         self.write();
     }
 
-    /// Whether everything that was queued is written. If not, an OffsetFetch has to wait behind the
+    /// Whether everything that was queued is written. If not, an OffsetFetch has to wait for the
     /// queue: a client may send it before its commit is answered, and must see that commit.
     pub(crate) fn is_written(&self) -> bool {
         self.queue.undone.load(Ordering::Acquire) == 0
     }
 
-    /// Sees to it that what is queued is written.
+    /// Schedules the worker, unless it is scheduled or the queue is empty.
     pub(super) fn write(self: &Arc<Self>) {
         {
             let mut state = self.queue.state.lock();
@@ -205,8 +206,8 @@ impl Groups {
     }
 }
 
-/// The worker's turn. When it ends, also by a panic, the worker is scheduled again for what is
-/// still queued.
+/// One run of the worker. When it ends, also by a panic, the worker is scheduled again if the queue
+/// is not empty.
 struct Turn<'a>(&'a Arc<Groups>);
 
 impl Drop for Turn<'_> {
@@ -216,8 +217,8 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Counts items as done on drop, also after a panic: the promises that it dropped have told those
-/// who wait.
+/// Counts items as done on drop, also after a panic: their dropped promises have answered the
+/// requests.
 struct Done<'a>(&'a AtomicU64, u64);
 
 impl Drop for Done<'_> {
