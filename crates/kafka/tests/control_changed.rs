@@ -1,5 +1,5 @@
-//! Settings of the broker and of groups, changed through Kafka: what holds then, for whom, and what
-//! a kill leaves of it.
+//! Dynamic settings of the broker and of groups: their effect, their precedence, and what remains
+//! of them after a kill.
 
 use kafka_protocol::messages::ListConfigResourcesRequest;
 
@@ -19,7 +19,7 @@ fn edit_broker(world: &World, name: &str, edits: Edits<'_>) -> (i16, String) {
     edit_in(world, 1, BROKER, name, edits, false)
 }
 
-/// A setting of the broker, or of a group: value, source and how many synonyms.
+/// A setting of the broker or of a group: value, source and number of synonyms.
 fn told(world: &World, kind: i8, resource: &str, key: &str) -> (String, i8, usize) {
     let result = describe(world, 4, kind, resource);
     let entry = entry(&result, key);
@@ -59,7 +59,7 @@ fn defaults_of_topics_are_changed_and_topics_follow() {
             assert_eq!(shown(&world, topic, "retention.ms"), ("5000".to_owned(), 2));
             assert_eq!(shown(&world, topic, "max.message.bytes").1, 2);
         }
-        // A topic's own settings stay, and so does a topic that another protocol has made.
+        // A topic's own settings do not change, nor does a topic that another protocol has created.
         assert_eq!(world.topic("before").options().segment_ms, Some(7));
         assert_eq!(world.topic("after").options().segment_ms, Some(9));
         let nsq = world.topic("nsq").options();
@@ -108,7 +108,7 @@ fn what_is_set_for_the_broker_counts_more_than_what_is_set_for_all() {
     );
     assert_eq!(told(&world, TOPIC, "t", "retention.bytes"), is("20", 2, 3));
     assert_eq!(describe(&world, 4, BROKER, "").configs.len(), 1);
-    // AlterConfigs replaces all that was set.
+    // AlterConfigs replaces all settings.
     assert_eq!(
         replace_in(&world, 2, BROKER, "1", &[("background.threads", "9")]),
         0
@@ -212,7 +212,8 @@ fn the_settings_of_groups_are_kept() {
 #[test]
 fn a_kill_leaves_a_default_and_the_topics_that_have_it_in_agreement() {
     const TOPICS: [&str; 3] = ["a", "b", "c"];
-    // In a change that then happens, and in one that does not.
+    // With a broker that has run since it was created, and with one that was restarted before the
+    // change.
     for happens in [false, true] {
         for changes in 0.. {
             let mut world = with_topic("a");

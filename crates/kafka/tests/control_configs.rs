@@ -63,7 +63,7 @@ pub(crate) fn shown(world: &World, topic: &str, key: &str) -> (String, i8) {
     )
 }
 
-/// Changes settings of a topic one by one; error code and message.
+/// Changes settings of a topic by IncrementalAlterConfigs; returns error code and message.
 pub(crate) fn edit(
     world: &World,
     topic: &str,
@@ -99,7 +99,7 @@ pub(crate) fn edit_in(
     (result.error_code, message.unwrap_or_default())
 }
 
-/// Replaces all settings of a topic.
+/// Replaces all settings of a topic by AlterConfigs.
 fn replace(world: &World, version: i16, topic: &str, settings: &[(&str, &str)]) -> i16 {
     replace_in(world, version, TOPIC, topic, settings)
 }
@@ -124,14 +124,14 @@ pub(crate) fn replace_in(
     world.ask(version, &request).responses[0].error_code
 }
 
-/// A world with a topic that Kafka made.
+/// A world with a topic that was created through Kafka.
 pub(crate) fn with_topic(topic: &str) -> World {
     let world = World::new();
     make_topic(&world, topic);
     world
 }
 
-/// Makes a topic as Kafka does; that there is one already is no fault.
+/// Creates a topic through Kafka, unless it exists.
 pub(crate) fn make_topic(world: &World, topic: &str) {
     let wanted = kafka_protocol::messages::create_topics_request::CreatableTopic::default()
         .with_name(name(topic))

@@ -1,4 +1,4 @@
-//! Requests that tools send on the way to something else: DescribeTopicPartitions,
+//! Requests that tools send as a part of other operations: DescribeTopicPartitions,
 //! ListConfigResources, ListPartitionReassignments, DescribeAcls, DescribeClientQuotas, in every
 //! version.
 
@@ -36,7 +36,7 @@ fn ask(names: &[&str], limit: i32, cursor: Option<(&str, i32)>) -> DescribeTopic
         }))
 }
 
-/// Topic, error code and partitions of each, and where the next page begins.
+/// Name, error code and partitions of each topic, and the cursor of the next page.
 type Page = (Vec<(String, i16, Vec<i32>)>, Option<(String, i32)>);
 
 fn page(response: &DescribeTopicPartitionsResponse) -> Page {
@@ -96,13 +96,13 @@ fn pages_of_partitions_follow_each_other() {
     assert_eq!(ask(&[], 2, Some(("a", 2))), (second, at("c", 0)));
     let third = vec![one("c", 0..2)];
     assert_eq!(ask(&[], 2, Some(("c", 0))), (third.clone(), None));
-    // A cursor in a topic that was deleted meanwhile.
+    // The cursor is in a topic that does not exist any more.
     assert_eq!(ask(&[], 9, Some(("bb", 1))), (third, None));
-    // At least one, or the client would come again and again.
+    // A page has at least one partition; otherwise the client would never get further.
     for limit in [0, -1, 1] {
         assert_eq!(ask(&[], limit, None), (vec![one("a", 0..1)], at("a", 1)));
     }
-    // Each once, sorted; what is not there has its error, and does not count.
+    // Each topic once, sorted. A missing topic has an error, and does not count toward the limit.
     let missing = |topic: &str, code| (topic.to_owned(), code, Vec::new());
     let some = vec![missing("a b", 17), missing("aa", 3), one("c", 0..1)];
     assert_eq!(ask(&["c", "aa", "c", "a b"], 1, None), (some, at("c", 1)));
@@ -140,7 +140,7 @@ fn what_has_settings_is_listed() {
     };
     let topics = (2, "orders".to_owned());
     let (broker, logger) = ((4, "1".to_owned()), (8, "1".to_owned()));
-    // Version 0 asks for the metrics of clients alone.
+    // Version 0 lists only the subscriptions to client metrics.
     assert_eq!(list(0, &[]), (0, Vec::new()));
     assert_eq!(list(1, &[]), (0, vec![topics.clone(), broker, logger]));
     assert_eq!(list(1, &[2, 2]), (0, vec![topics]));

@@ -1,5 +1,5 @@
-//! Bytes that are no requests: the connection is closed or something is answered, nothing panics,
-//! and a short request is not answered with a flood.
+//! Malformed requests: the connection is closed or an answer comes, nothing panics, and a short
+//! request causes no huge answer.
 
 use cloverleaf_kafka::apis::{self, Api};
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
@@ -57,7 +57,7 @@ proptest! {
     }
 }
 
-/// Cuts a request at each of its bytes: each shorter one closes the connection.
+/// Cuts a request off at each of its bytes: each of these requests closes the connection.
 fn cut<R: Request>(world: &World, request: &R) {
     for version in versions::<R>() {
         let whole = frame(version, request);
@@ -163,7 +163,7 @@ fn a_short_request_is_not_answered_with_a_flood() {
     assert!(answer.len() < 100_000, "{} bytes", answer.len());
 }
 
-/// A message that quotes such a name must still fit the strings of older versions.
+/// An error message that quotes such a name must still fit a string before flexible versions.
 #[test]
 fn names_as_long_as_the_protocol_has_are_answered_in_every_version() {
     use kafka_protocol::messages::{

@@ -136,7 +136,8 @@ fn the_one_epoch_ends_at_the_end() {
     }
 }
 
-/// Deletes the records of a partition before an offset; error code and new start.
+/// Deletes the records of a partition before an offset; returns error code and new log start
+/// offset.
 fn delete(world: &World, version: i16, topic: &str, index: i32, before: i64) -> (i16, i64) {
     let partition = DeleteRecordsPartition::default()
         .with_partition_index(index)
@@ -227,7 +228,8 @@ fn log_dirs_tell_true_sizes() {
     }
 }
 
-/// Asks in a version that the library does not know, with the body of the newest one that it knows.
+/// Sends a request in a version that the library does not know, with the body of the newest version
+/// that it knows.
 fn ask_beyond<R: Request>(world: &World, version: i16, request: &R) -> Bytes {
     let mut body = Vec::new();
     request.encode(&mut body, R::VERSIONS.max).unwrap();
@@ -240,7 +242,7 @@ fn ask_beyond<R: Request>(world: &World, version: i16, request: &R) -> Bytes {
 #[test]
 fn versions_of_kafka_4_3_are_answered() {
     let world = with_messages();
-    // The first message that is still to go to a remote tier: there is none, and no tier.
+    // -6 asks for the first message that is not in tiered storage yet. There is no tiered storage.
     for (timestamp, offset) in [(-6, -1), (-5, -1), (-1, 4), (-7, -1)] {
         let request = offsets_of("t", vec![at(0, timestamp)]);
         let mut answer = ask_beyond(&world, 11, &request);
@@ -253,7 +255,8 @@ fn versions_of_kafka_4_3_are_answered() {
     let request = DescribeLogDirsRequest::default().with_topics(Some(Vec::new()));
     let before = ask_beyond(&world, 4, &request);
     let answer = ask_beyond(&world, 5, &request);
-    // The folder is not cordoned: one byte before the tagged fields of folder and answer.
+    // Version 5 adds one byte before the tagged fields of folder and answer: the folder is not
+    // cordoned.
     let (whole, end) = before.split_at(before.len() - 2);
     assert_eq!(answer, [whole, &[0], end].concat());
 }

@@ -1,5 +1,5 @@
-//! Leaders, the places of partitions, the keepers of the definitions: one node's answers, in every
-//! version.
+//! Leader elections, reassignments, log directories and the metadata quorum: the answers of a
+//! single node, in every version.
 
 use cloverleaf_broker::TopicOptions;
 use kafka_protocol::messages::alter_partition_reassignments_request as reassign;
@@ -69,7 +69,8 @@ fn no_leader_has_to_be_elected() {
             let of_nowhere = vec![(0, UNKNOWN_TOPIC_OR_PARTITION)];
             let expect = [("t".to_owned(), of_t), ("nowhere".to_owned(), of_nowhere)];
             assert_eq!(found, expect);
-            // Of all those are named in which something was done.
+            // A request for all topics lists them without partitions, because none needs an
+            // election.
             let all = vec![("t".to_owned(), Vec::new())];
             assert_eq!(elect(version, kind, None), (NONE, all));
         }

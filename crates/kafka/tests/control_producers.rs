@@ -1,5 +1,5 @@
-//! Requests of producers and for their metrics: InitProducerId, DescribeProducers,
-//! GetTelemetrySubscriptions, PushTelemetry.
+//! Producer ids and client metrics: InitProducerId, DescribeProducers, GetTelemetrySubscriptions,
+//! PushTelemetry.
 
 use std::collections::HashSet;
 use std::io::Write;
@@ -47,7 +47,7 @@ fn transactions_and_half_an_identity_are_refused() {
                 .with_transactional_id(None)
                 .with_producer_id(5.into());
             assert_eq!(world.ask(version, &request).error_code, 42);
-            // A new epoch is asked for: a new id is as good.
+            // The request asks for a new epoch; the answer has a new id with epoch 0.
             let response = world.ask(version, &request.with_producer_epoch(3));
             assert_eq!((response.error_code, response.producer_epoch), (0, 0));
         }
@@ -100,7 +100,7 @@ fn producers_of_a_partition_are_described() {
     );
 }
 
-/// A push of one figure: what librdkafka's encoder makes of a gauge.
+/// A push of one gauge, as librdkafka encodes it.
 fn metrics(metric: &str, value: f64) -> Vec<u8> {
     let field = |number: u8, content: &[u8]| {
         let mut out = vec![number << 3 | 2, u8::try_from(content.len()).unwrap()];
@@ -189,7 +189,7 @@ fn librdkafka_is_given_no_number_that_it_would_log() {
         let response = world.ask(0, &GetTelemetrySubscriptionsRequest::default());
         assert!(response.client_instance_id.is_nil());
         assert!(!response.requested_metrics.is_empty());
-        // Each on a connection of its own, as two clients.
+        // Each push is on a connection of its own, like those of two clients.
         for _ in 0..2 {
             let request = push(Uuid::nil(), 0, metrics(LATENCY, 2.5));
             assert_eq!(world.ask(0, &request).error_code, 0);

@@ -48,7 +48,7 @@ fn config(key: &str, value: &str) -> CreatableTopicConfig {
         .with_value(Some(text(value)))
 }
 
-/// Creates one topic; error code and message.
+/// Creates one topic; returns error code and message.
 fn create(world: &World, topic: CreatableTopic) -> (i16, String) {
     let request = CreateTopicsRequest::default().with_topics(vec![topic]);
     let response = world.ask(7, &request);
@@ -427,7 +427,8 @@ fn more_partitions_than_the_broker_may_have_violate_its_policy() {
     let (code, message) = create(&world, creatable("more", 2, 1));
     assert_eq!(code, 44, "POLICY_VIOLATION");
     assert!(message.contains("may have 4"), "{message}");
-    // Asked only, it is refused as well, and several together.
+    // With `validate_only` it is refused, too, and so are several topics that exceed the limit
+    // together.
     let ask = |topics: Vec<CreatableTopic>| {
         let request = CreateTopicsRequest::default()
             .with_topics(topics)

@@ -23,7 +23,7 @@ fn options() -> KafkaOptions {
     }
 }
 
-/// A broker whose clock is ten days ahead of the one of the next run.
+/// A broker whose clock is ten days ahead of the clock in the next run.
 fn ahead() -> World {
     let world = World::with(options());
     world.clock.advance(10 * DAY_MS);
@@ -31,7 +31,7 @@ fn ahead() -> World {
     world
 }
 
-/// Kills the broker and starts it with a clock that was set back.
+/// Kills the broker and starts it again with the clock set back.
 fn restart_set_back(world: World) -> World {
     let disk = world.disk.clone();
     disk.kill();
@@ -64,7 +64,8 @@ fn sessions_and_rebalances_take_as_long_as_ever() {
     one.advance(SESSION_MS as u64 - 1);
     assert_eq!(heartbeat(&mut one, "g", &joined), 0);
 
-    // A second member waits for the first one, and no longer than that one's session.
+    // A second member waits for the first one, but not longer than the session timeout of the
+    // first.
     let told = two.call(9, &join(9, "g", ""));
     let id = two.send(9, &join(9, "g", &told.member_id));
     two.pump();

@@ -11,7 +11,7 @@ use crate::groups_common::{
     leave, offset, settled, sync, sync_request,
 };
 
-/// Does what `kill -9` does, and the start after it. The journal is as the kernel has it.
+/// Kills the broker like `kill -9`, and starts it again. The journal is as the kernel has it.
 fn restart(world: World) -> World {
     let disk = world.disk.clone();
     disk.kill();
@@ -84,7 +84,7 @@ fn a_kill_in_the_middle_of_a_rebalance_goes_back_to_the_generation_before() {
     let (mut one, mut two) = (world.connect(), world.connect());
     assert_eq!(heartbeat(&mut one, "g", &first), ILLEGAL_GENERATION);
     assert_eq!(heartbeat(&mut two, "g", &second), UNKNOWN_MEMBER_ID);
-    // Both join again, as clients do.
+    // Both rejoin, as clients do.
     let told = two.call(9, &join(9, "g", ""));
     let asked = two.send(9, &join(9, "g", &told.member_id));
     two.pump();
@@ -149,7 +149,7 @@ fn kills_at_any_time_lose_no_commit_that_was_answered() {
             assert_eq!(committed(&mut peer, 9, &commit(9, "g", "t", next)), 0);
             answered = next;
         }
-        // One more, for which no client waits.
+        // One more commit, whose answer no client awaits.
         peer.send(9, &commit(9, "g", "t", answered + 1));
         drop(peer);
         world = restart(world);

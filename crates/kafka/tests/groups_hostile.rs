@@ -1,4 +1,4 @@
-//! Bytes that are no requests about groups, and requests that ask for too much.
+//! Malformed requests about groups, and requests that exceed limits.
 
 use bytes::Bytes;
 use cloverleaf_kafka::apis::{self, Api};
@@ -53,7 +53,7 @@ proptest! {
     }
 }
 
-/// Cuts a request at each of its bytes: each shorter one closes the connection.
+/// Cuts a request off at each of its bytes: each of these requests closes the connection.
 fn cut<R: Request>(version: i16, request: &R) {
     let world = World::new();
     let whole = frame(version, request, 1);

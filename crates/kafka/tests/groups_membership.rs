@@ -35,7 +35,8 @@ fn two_members_share_a_group_in_every_version_of_join_group() {
         let two_asked = two.send(version, &join(version, "g", &id));
         two.pump();
         two.expect_nothing();
-        // It has not sent its SyncGroup, and need not do it for a generation that is over.
+        // The first member has not sent its SyncGroup. It need not, because its generation has
+        // ended.
         let first = one.call(version, &join(version, "g", &first.member_id));
         two.pump();
         let second = two.expect::<JoinGroupRequest>(version, two_asked);
@@ -152,7 +153,7 @@ fn a_static_member_comes_back_without_a_rebalance_and_fences_its_former_self() {
         .with_member_id(first.member_id.clone())
         .with_group_instance_id(Some(text("i")));
     assert_eq!(peer.call(4, &fenced).error_code, 82);
-    // An administrator removes it by its name.
+    // An administrator removes it by its `group.instance.id`.
     let by_name = MemberIdentity::default().with_group_instance_id(Some(text("i")));
     let nobody = MemberIdentity::default().with_group_instance_id(Some(text("j")));
     let request = LeaveGroupRequest::default()
@@ -179,11 +180,12 @@ fn a_cooperative_rebalance_is_two_in_a_row() {
     let first = one.call(9, &join(9, "g", &first.member_id));
     two.pump();
     let second = two.expect::<JoinGroupRequest>(9, asked);
-    // The first keeps what it has, the second gets nothing yet.
+    // In the first rebalance the first member gives up a half, and the second member gets nothing
+    // yet.
     let gives = [(&*first.member_id, "half"), (&*second.member_id, "")];
     sync(&mut one, 5, "g", &first, &gives);
     assert!(sync(&mut two, 5, "g", &second, &[]).assignment.is_empty());
-    // Having given up the other half, the leader joins again with other metadata.
+    // After that the leader rejoins with new metadata, which begins the second rebalance.
     let mut again = join(9, "g", &first.member_id);
     again.protocols = vec![
         JoinGroupRequestProtocol::default()

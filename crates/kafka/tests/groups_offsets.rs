@@ -171,7 +171,7 @@ fn a_negative_offset_forgets_what_was_committed() {
         for name in ["t", "u"] {
             committed(&mut peer, version, &commit(version, "g", name, 7));
         }
-        // The offsets that kafkajs resets to: the latest and the earliest.
+        // kafkajs commits these to reset an offset: -1 for the latest, -2 for the earliest.
         for offset in [-1, -2] {
             let mut request = commit(version, "g", "t", offset);
             request.topics.extend(commit(version, "g", "u", 9).topics);
@@ -276,7 +276,7 @@ fn offsets_of_groups_that_nobody_uses_expire() {
     assert_eq!(told.error_code, UNKNOWN_MEMBER_ID);
 }
 
-/// A world in which acknowledgements promise what `durability` says.
+/// A world with this durability mode.
 fn durable(durability: DurabilityMode) -> World {
     let options = BrokerOptions {
         durability,

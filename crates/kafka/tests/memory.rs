@@ -1,6 +1,7 @@
-//! No request makes the broker allocate by what it announces: only by what has come.
+//! No request makes the broker allocate memory by the counts that it announces, only by the bytes
+//! that have arrived.
 //!
-//! The allocator of all integration tests counts, each thread for itself.
+//! The allocator of all integration tests counts allocations, for each thread.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -13,11 +14,11 @@ use cloverleaf_kafka::apis::APIS;
 use cloverleaf_log::{Batch, Durability};
 use cloverleaf_session::{Input, Output, Session as _};
 
-/// Counts, and hands on to the system's allocator.
+/// Counts allocations, and forwards them to the system's allocator.
 struct Counting;
 
 thread_local! {
-    /// The thread's largest allocation, their sum, and how many there were.
+    /// Of the thread's allocations: the largest, the sum and the number.
     static COUNTERS: Cell<(usize, usize, usize)> = const { Cell::new((0, 0, 0)) };
 }
 
@@ -26,7 +27,7 @@ fn note(bytes: usize) {
     COUNTERS.set((largest.max(bytes), total + bytes, count + 1));
 }
 
-// SAFETY: every call is handed on to the system's allocator as it is.
+// SAFETY: every call is forwarded unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(layout.size());
@@ -55,7 +56,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The allocations of this thread while `work` runs: the largest piece, the sum, how many.
+/// The allocations of this thread while `work` runs: the largest, the sum and the number.
 fn measure(work: impl FnOnce()) -> (usize, usize, usize) {
     COUNTERS.set((0, 0, 0));
     work();
@@ -76,7 +77,7 @@ fn request(key: i16, version: i16, is_flexible: bool, body: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The largest counts that each encoding can say, and one that passes for a plausible one.
+/// The largest counts of each encoding, and a plausible one of each.
 const HUGE: [&[u8]; 4] = [
     &[0x7f, 0xff, 0xff, 0xff],
     &[0xff, 0xff, 0xff, 0xff, 0x0f],
@@ -84,7 +85,8 @@ const HUGE: [&[u8]; 4] = [
     &[0xff, 0xff, 0x3f],
 ];
 
-/// Answers that do not depend on the request: the list of versions, a table of settings.
+/// Bound on answers that do not depend on the request, such as the list of versions or a table of
+/// settings.
 const ANSWER_BYTES_MAX: usize = 256 << 10;
 
 #[test]
@@ -93,8 +95,8 @@ fn short_frames_with_huge_counts() {
     let mut frames = 0;
     for api in APIS {
         for version in api.min..=api.max {
-            // The bytes before the first, second, ... array: zeros and ones pass for empty strings,
-            // nulls and small numbers in one of the encodings.
+            // Filler before the first, second, ... array: in one of the encodings, zeros and ones
+            // are empty strings, nulls and small numbers.
             for (before, filler) in (0..48).flat_map(|before| [(before, 0), (before, 1)]) {
                 for huge in HUGE {
                     let mut body = vec![filler; before];
@@ -121,8 +123,9 @@ fn short_frames_with_huge_counts() {
     assert!(frames > 10_000);
 }
 
-/// A producer's and a consumer's connection in their stride: neither a message nor a request costs
-/// an allocation, but for the batch, which the log keeps, and the list in which it gives it back.
+/// In a steady state neither a message nor a request of a producer or a consumer costs an
+/// allocation. Exceptions are the batch, which the log keeps, and the list in which the log returns
+/// batches.
 #[test]
 fn steady_requests_allocate_next_to_nothing() {
     let world = World::new();
@@ -136,7 +139,8 @@ fn steady_requests_allocate_next_to_nothing() {
     produce.extend_from_slice(batch.bytes());
     produce.extend_from_slice(&[0, 0, 0]);
     let produce = request(0, 9, true, &produce);
-    // The allocations by the log and the simulated disk for such a batch; the test's copy is one.
+    // The allocations of the log and the simulated disk for such a batch, including the test's own
+    // copy.
     let (_, _, appended) = measure_least(|| {
         let copy = Batch::parse(Bytes::copy_from_slice(batch.bytes())).unwrap();
         drop(topic.publish_to(0, copy, Durability::Kernel).unwrap());
@@ -166,13 +170,13 @@ fn steady_requests_allocate_next_to_nothing() {
     );
 }
 
-/// The least of some rounds: now and then a list grows, or a segment begins.
+/// The round with the fewest allocations: now and then a list grows, or a segment begins.
 fn measure_least(mut work: impl FnMut()) -> (usize, usize, usize) {
     let rounds = (0..20).map(|_| measure(&mut work));
     rounds.min_by_key(|(_, _, count)| *count).unwrap()
 }
 
-/// A connection with a driver that keeps its output, as the server's does.
+/// A connection whose driver reuses its output, like the server's.
 struct Steady<'w> {
     world: &'w World,
     session: Session,

@@ -1,4 +1,4 @@
-//! Kafka clients of two namespaces of one broker: topics and groups are each one's own.
+//! Kafka clients of two namespaces of one broker: each namespace has its own topics and groups.
 
 use cloverleaf_broker::{Namespace, Realm};
 use cloverleaf_kafka::KafkaContext;

@@ -1,5 +1,5 @@
-//! The answers to Kafka's clients after a power loss: all that compares a position with an end
-//! reaches it without a new message, also where messages are lost that a client has read.
+//! Offsets after a power loss: a client that compares its position with the end reaches the end
+//! without a new message, even if it has read messages that were lost.
 
 use cloverleaf_broker::BrokerOptions;
 use cloverleaf_kafka::KafkaOptions;
@@ -22,8 +22,8 @@ use crate::groups_common::{commit, committed, fetched, offset, topic};
 
 const GAP: i64 = 1 << 24;
 
-/// Three messages that last, and two that the power takes. Of the groups one has read three, one
-/// all, one nothing but the first.
+/// Three messages survive and two are lost. One group has read three messages, one all five, one
+/// only the first.
 fn after_a_power_loss() -> World {
     let lost = |seed| {
         let world = World::new();
@@ -41,7 +41,7 @@ fn after_a_power_loss() -> World {
         let end = world.topic("t", 1).partition(0).unwrap().written_end();
         (end == 3).then_some(world)
     };
-    // Any part of the messages that were not synced may be left.
+    // Any part of the unsynced messages may survive.
     (0..100).find_map(lost).expect("it loses them sometimes")
 }
 
@@ -75,7 +75,7 @@ fn epoch_end(peer: &mut Peer<'_>) -> i64 {
     peer.call(4, &request).topics[0].partitions[0].end_offset
 }
 
-/// DeleteRecords: error and start.
+/// DeleteRecords: error and new log start offset.
 fn delete(peer: &mut Peer<'_>, before: i64) -> (i16, i64) {
     let partition = DeleteRecordsPartition::default().with_offset(before);
     let of = DeleteRecordsTopic::default()
@@ -107,7 +107,7 @@ fn every_reader_stands_at_the_end() {
             assert_eq!(offset(&mut peer, name, "t"), expected, "{name}");
             assert_eq!(fetched(&mut peer, 7, name, None)[0].1, expected);
         }
-        // A client that has lived on waits where it stands, and is at the end there.
+        // A client that has survived waits at its position, which counts as the end.
         for position in [3, 5, 5 + GAP] {
             let response = Ask::new(12).of(&t, &[(0, position)]).empty(&mut peer);
             assert_eq!(ends(parts(&response)[0]), (0, 0, position, position));
@@ -147,13 +147,13 @@ fn the_next_message_comes_to_every_reader() {
         }
         let start = if empties { 3 } else { 0 };
         assert_eq!(look_up(&mut peer, -2), start);
-        // A group that had read everything is behind by what is new. One that had not is behind
-        // by the gap, too: clients subtract offsets.
+        // The lag of a group that had read everything is the number of new messages. The lag of one
+        // that had not includes the gap: clients subtract offsets.
         let latest = look_up(&mut peer, -1);
         for (name, lag) in [("caught up", 1), ("ahead", 1), ("behind", 5 + GAP)] {
             assert_eq!(latest - offset(&mut peer, name, "t"), lag, "{name}");
         }
-        // Over the gap.
+        // A consumer reads across the gap.
         let response = Ask::new(12).of(&t, &[(0, start)]).call(&mut peer);
         let mut expected = strings(&["a", "b", "c", "new"]);
         expected.drain(..start as usize);

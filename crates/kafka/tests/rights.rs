@@ -1,4 +1,5 @@
-//! A client whose principal has only some rights: what it may do, and Kafka's answers to the rest.
+//! A client whose principal has only some rights: the requests that it may send, and Kafka's errors
+//! for the others.
 
 use std::sync::Arc;
 
@@ -26,13 +27,13 @@ const TOPIC: i16 = ErrorCode::TopicAuthorizationFailed as i16;
 const GROUP: i16 = ErrorCode::GroupAuthorizationFailed as i16;
 const CLUSTER: i16 = ErrorCode::ClusterAuthorizationFailed as i16;
 
-/// The principal may do this with topics and groups of these names, and nothing else.
+/// The principal has only these rights to topics and groups of these names.
 fn world(rules: &[(Operation, &str)]) -> World {
     let mut world = World::new();
     for name in ["mine", "other"] {
         publish(&world.topic(name, 1), 0, &["a"]);
     }
-    // The group of another principal, which has all rights.
+    // A group of another principal, which has all rights.
     groups::join_alone(&mut world.connect(), 5, "other");
     world.settle();
     let rule = |&(operation, name): &(Operation, &str)| Rule {

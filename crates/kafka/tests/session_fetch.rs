@@ -153,7 +153,7 @@ fn a_partition_that_is_full_ends_a_wait_for_more_bytes_than_it_may_give() {
     for _ in 0..10 {
         publish(&topic, 0, &["12345678901234567890"]);
     }
-    // As with `fetch.min.bytes` at or above `max.partition.fetch.bytes`.
+    // As if `fetch.min.bytes` were at or above `max.partition.fetch.bytes`.
     for partition_max_bytes in [1, 3 * size, 4 * size - 1] {
         let ask = Ask::new(12).of(&topic, &[(0, 0), (1, 0)]).limits(
             4 * size,
@@ -179,11 +179,12 @@ fn a_wait_ends_as_soon_as_another_request_is_behind_it() {
     let second = peer.send(0, &ApiVersionsRequest::default());
     let third = ask.send(&mut peer);
     peer.pump();
-    // The records that are there are given, although they are less than was wanted.
+    // The available records are returned, although they are less than `min_bytes`.
     assert_eq!(told(&peer.expect::<FetchRequest>(12, first))[0].2, ["a"]);
     peer.expect::<ApiVersionsRequest>(0, second);
     peer.expect_nothing();
-    // All that were in the queue before it, too, and one that had not begun to wait.
+    // The request ends the waits of all Fetches before it in the queue, also of one that has not
+    // begun to wait.
     let fourth = ask.send(&mut peer);
     let fifth = peer.send(0, &ApiVersionsRequest::default());
     peer.pump();
@@ -200,7 +201,8 @@ fn fetches_behind_a_wait_do_not_end_it() {
     let mut peer = world.connect();
     let ask = Ask::new(12).of(&topic, &[(0, 0)]);
     let mut waiting: VecDeque<i32> = (0..3).map(|_| ask.send(&mut peer)).collect();
-    // A client that always has three under way: it asks once a wait, and not as fast as it can.
+    // A client that always has three Fetches in flight sends one for each wait that ends; it does
+    // not poll in a busy loop.
     for _ in 0..5 {
         peer.pump();
         peer.advance(499);

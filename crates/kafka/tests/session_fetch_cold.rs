@@ -1,4 +1,5 @@
-//! Fetch of what lies in files: on the reader thread, early, and over holes.
+//! Fetch of batches in files: by the reader thread, with read-ahead, and across gaps in the
+//! offsets.
 
 use crate::common::fetch::{Ask, parts, publish, told};
 use crate::common::{World, batches};
@@ -7,7 +8,7 @@ use cloverleaf_log::{LogOptions, SimDisk};
 use cloverleaf_session::Session as _;
 use kafka_protocol::messages::fetch_request::FetchRequest;
 
-/// A broker that keeps nothing in memory.
+/// A broker that keeps no batches in memory.
 fn forgetful(disk: &SimDisk) -> World {
     let log = LogOptions {
         tail_bytes_max: 0,
@@ -16,7 +17,7 @@ fn forgetful(disk: &SimDisk) -> World {
     World::on(disk.clone(), Default::default(), log, Default::default())
 }
 
-/// Nothing of the segments is in the page cache.
+/// Drops the segments from the page cache.
 fn forget(world: &World) {
     world.faults.set(|faults| {
         faults.uncached = true;
@@ -57,7 +58,7 @@ fn cold_data_is_read_elsewhere_and_asked_for_early() {
             rounds += 1;
         }
         assert_eq!(rounds, 6);
-        // Each range of both partitions once, although it was asked for before it was wanted.
+        // Each range of both partitions is read once, although it is read ahead.
         let reads = world.broker.log_metrics().cold_reads;
         assert_eq!(reads, if is_cached { 0 } else { 12 });
     }

@@ -1,4 +1,4 @@
-//! Fetch sessions (KIP-227): what they remember, when they end, and that nobody starves.
+//! Fetch sessions (KIP-227): what they remember, when they end, and that no partition starves.
 
 use crate::common::fetch::{Ask, From, publish, strings, told};
 use crate::common::{Peer, World};
@@ -19,7 +19,7 @@ fn a_session_names_only_what_has_changed() {
         let id = response.session_id;
         assert!(id > 0);
         assert_eq!(told(&response).len(), 3);
-        // The client has read on in partition 0; nothing is new.
+        // The client has advanced in partition 0; there is nothing new.
         let ask = Ask::new(version).of(&topic, &[(0, 1)]).session(id, 1);
         let response = ask.empty(&mut peer);
         assert_eq!((response.error_code, response.session_id), (0, id));
@@ -27,7 +27,8 @@ fn a_session_names_only_what_has_changed() {
         publish(&topic, 2, &["b"]);
         let response = Ask::new(version).session(id, 2).call(&mut peer);
         assert_eq!(told(&response), [(2, 0, strings(&["b"]))]);
-        // Not read on: the same again. A partition that is forgotten is told of no more.
+        // The client has not advanced, so it gets the same data again. A forgotten partition is
+        // left out.
         publish(&topic, 1, &["c"]);
         let ask = Ask::new(version).forget(&topic, 2).session(id, 3);
         assert_eq!(told(&ask.call(&mut peer)), [(1, 0, strings(&["c"]))]);
@@ -35,7 +36,7 @@ fn a_session_names_only_what_has_changed() {
             .of(&topic, &[(2, 0), (1, 1)])
             .session(id, 4);
         assert_eq!(told(&ask.call(&mut peer)), [(2, 0, strings(&["b"]))]);
-        // All forgotten: the session ends.
+        // All partitions are forgotten: the session ends.
         let ask = Ask::new(version).session(id, 5);
         let ask = [0, 1, 2]
             .into_iter()
@@ -81,7 +82,7 @@ fn sessions_that_are_not_what_the_client_thinks_are_refused() {
         refused(&mut peer, by_name),
         ErrorCode::FetchSessionTopicIdError.code()
     );
-    // Still alive: told once, then closed by a final request.
+    // The session still exists: it answers once, then a final request closes it.
     assert_eq!(told(&Ask::new(13).session(id, 1).call(&mut peer)).len(), 1);
     let last = Ask::new(13)
         .of(&topic, &[(0, 0)])

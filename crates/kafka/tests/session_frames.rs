@@ -1,4 +1,4 @@
-//! Rules of every request: frames, headers, versions, order, limits, and hostile bytes.
+//! Rules for all requests: frames, headers, versions, order, limits, and hostile bytes.
 
 use cloverleaf_kafka::KafkaOptions;
 use std::sync::atomic::Ordering;
@@ -317,17 +317,18 @@ fn telemetry_counts_requests_messages_and_answers() {
     );
     assert_eq!((counters.messages_in, counters.messages_out), (6, 6));
     assert_eq!(counters.requests_silent, 1);
-    // The records bear the world's time.
+    // The records have the world's time as timestamp.
     let ages = &seen.histograms.record_age_us;
     assert_eq!((ages.count(), counters.records_ahead), (3, 0));
     assert!(ages.max() < 1_000_000, "{}", ages.max());
     assert_eq!((counters.batches_in, counters.batch_spans_us), (3, 0));
-    // Those that want an answer, but for the one that came while another was being served.
+    // Service times of the requests with an answer, except the one that arrived while another was
+    // served.
     assert_eq!(seen.histograms.service_us.count(), 3);
     assert_eq!(seen.gauges.requests_in_flight, 0);
 }
 
-/// Shows the session these bytes in pieces, and sees that it keeps its rules.
+/// Passes these bytes to a session in pieces, and checks its invariants.
 fn survive(world: &World, bytes: &[u8], piece: usize) -> Result<(), TestCaseError> {
     let mut peer: Peer<'_> = world.connect();
     for piece in bytes.chunks(piece.max(1)) {
@@ -423,7 +424,7 @@ fn a_look_up_that_takes_long_holds_up_no_change() {
     assert_eq!(found.topics[0].partitions[0].offset, -1);
 }
 
-/// A TLS record is shown when it is whole; its first bytes may have come long before.
+/// The session sees a TLS record when it is complete. Its first bytes may have arrived long before.
 #[test]
 fn a_request_begins_with_bytes_that_only_the_driver_has_seen() {
     let world = World::new();

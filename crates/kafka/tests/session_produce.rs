@@ -1,4 +1,4 @@
-//! Produce: every version against the library's client side, and every way to be refused.
+//! Produce: every version against the library's client side, and every reason to be refused.
 
 use crate::common::fetch::{Ask, parts};
 use crate::common::{World, batch, text};
@@ -62,7 +62,7 @@ fn refused(records: impl Into<Bytes>, version: i16, expected: ErrorCode) {
     );
 }
 
-/// Changes a batch and makes its checksum right again.
+/// Changes a batch, and recomputes its checksum.
 fn changed(change: impl Fn(&mut Vec<u8>)) -> Vec<u8> {
     let mut bytes = batch(&["a", "b"]).bytes().to_vec();
     change(&mut bytes);
@@ -229,7 +229,7 @@ fn acks_0_is_not_answered_and_an_error_closes() {
     peer.pump();
     peer.expect_nothing();
     assert_eq!(topic.partition(0).unwrap().written_end(), 1);
-    // The request that follows is answered, and nothing stands before its answer.
+    // The next request is answered, and no answer comes before its own.
     peer.call(
         3,
         &ApiVersionsRequest::default()
@@ -305,7 +305,8 @@ fn a_topic_may_stamp_and_bound_times_and_want_keys() {
     assert_eq!(topic.partition(0).unwrap().next_offset(), 1);
 }
 
-/// KIP-467: librdkafka fails these alone, and tells of the others that they were not at fault.
+/// KIP-467: librdkafka fails these records, and the others with an error that says they were not
+/// invalid.
 #[test]
 fn records_without_a_key_are_named() {
     let world = World::new();
@@ -331,7 +332,8 @@ fn records_without_a_key_are_named() {
     assert_eq!(topic.partition(0).unwrap().next_offset(), 0);
 }
 
-/// KIP-467 again: the timestamp decides the code, as soon as one record is refused for it.
+/// KIP-467 again: the error code is that of the timestamp, if one record is refused for its
+/// timestamp.
 #[test]
 fn records_with_timestamps_that_are_not_taken_are_named() {
     let world = World::new();

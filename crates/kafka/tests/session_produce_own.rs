@@ -1,4 +1,4 @@
-//! Produce requests that come in a buffer of their own, because they are large.
+//! Produce requests in a buffer of their own, because they are large.
 
 use crate::common::{Peer, World, batch, frame, text};
 use bytes::{Bytes, BytesMut};
@@ -145,7 +145,7 @@ fn what_cannot_be_understood_ends_the_connection_here_too() {
     longer[..4].copy_from_slice(&size.to_be_bytes());
     let mut peer = world.connect();
     peer.feed_own(BytesMut::from(&longer[..]));
-    // Bytes behind the last field are no reason to refuse, as in Kafka: the request is stored.
+    // Bytes after the last field are ignored, as in Kafka: the batch is stored.
     peer.pump();
     assert_eq!(offsets(&mut peer, 9, 7), [(0, ErrorCode::None.code(), 0)]);
     let mut cut = whole.clone();

@@ -1,4 +1,4 @@
-//! How well what producers send compresses: which requests are looked at, and how often.
+//! Samples of how well produced data compresses: which requests are sampled, and how often.
 
 use crate::common::{Peer, World, frame, text};
 use bytes::{Bytes, BytesMut};
@@ -11,7 +11,7 @@ use kafka_protocol::messages::produce_request::{
 
 const VERSION: i16 = 9;
 
-/// A batch of so many bytes of text, compressed or not.
+/// A batch of `bytes` bytes of text, compressed with `codec`.
 fn words(bytes: usize, codec: Codec) -> Bytes {
     let text = "the same words again and again, ".repeat(bytes / 32);
     let mut builder = BatchBuilder::with_capacity(bytes + 100, 0);
@@ -20,7 +20,7 @@ fn words(bytes: usize, codec: Codec) -> Bytes {
     batch.bytes().clone()
 }
 
-/// A request to publish it.
+/// A Produce request with these records.
 fn produce(records: Bytes) -> Vec<u8> {
     let data = PartitionProduceData::default().with_records(Some(records));
     let topic = TopicProduceData::default()
@@ -42,7 +42,7 @@ fn send_in_parts(peer: &mut Peer<'_>, request: &[u8]) {
     peer.expect::<ProduceRequest>(VERSION, 7);
 }
 
-/// Bytes that were looked at, and what they take compressed.
+/// Number of sampled bytes, and their size after compression.
 fn sampled(world: &World) -> (u64, u64) {
     let seen = world.registry.snapshot(0, |_| None);
     let counters = &seen.connections[0].counters;
@@ -75,7 +75,7 @@ fn a_batch_that_is_compressed_takes_what_it_takes() {
     let world = World::new();
     world.topic("t", 1);
     let mut peer = world.connect();
-    // Much of it, for it is small then.
+    // Much text, because it is small after compression.
     let records = words(4_000_000, Codec::Lz4);
     let expect = records.len().min(8192) as u64;
     assert!(expect > 4096, "{expect}");
@@ -83,7 +83,7 @@ fn a_batch_that_is_compressed_takes_what_it_takes() {
     let (bytes, compressed) = sampled(&world);
     assert_eq!(bytes, compressed);
     assert!(bytes > 4096, "{bytes}");
-    // Too small to say anything.
+    // Too small for a sample.
     peer.advance(1000);
     send_in_parts(&mut peer, &produce(words(800, Codec::None)));
     assert_eq!(sampled(&world), (bytes, compressed));

@@ -1,4 +1,4 @@
-//! ListOffsets by time: where the broker's clock was set back, and where the disk has the data.
+//! ListOffsets by timestamp: after the broker's clock was set back, and for data on the disk.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -11,7 +11,7 @@ use kafka_protocol::messages::{ListOffsetsRequest, ListOffsetsResponse, TopicNam
 
 const HOUR_MS: u64 = 3_600_000;
 
-/// A broker that keeps nothing in memory.
+/// A broker that keeps no batches in memory.
 fn forgetful(disk: &SimDisk) -> World {
     let log = LogOptions {
         tail_bytes_max: 0,
@@ -38,7 +38,8 @@ fn found(response: &ListOffsetsResponse) -> (i16, i64, i64) {
     (found.error_code, found.offset, found.timestamp)
 }
 
-/// Publishes a batch of two records with these times; gives the time of its append if it has one.
+/// Publishes a batch of two records with these timestamps; returns its append time if the topic has
+/// one.
 fn publish(world: &World, topic: &Arc<Topic>, times_ms: [i64; 2], codec: Codec) -> Option<i64> {
     let value = vec![b'v'; 10_000];
     let mut builder = BatchBuilder::with_capacity(21_000, times_ms[0]);
@@ -58,7 +59,7 @@ fn append_times_that_go_back_are_found() {
     for codec in [Codec::None, Codec::Zstd] {
         let disk = SimDisk::new();
         let mut appended: Vec<i64> = Vec::new();
-        // Each run begins an hour before the one before it, and lasts 50 minutes.
+        // Each run begins an hour before the begin of the previous one, and lasts 50 minutes.
         for run in 0..3 {
             let world = forgetful(&disk);
             world.clock.advance((5 - run) * HOUR_MS);
@@ -74,7 +75,7 @@ fn append_times_that_go_back_are_found() {
             for _ in 0..50 {
                 world.clock.advance(60_000);
                 let now_ms = world.clock.now_ms() as i64;
-                // The producer's time does not count.
+                // The producer's timestamps do not count.
                 let stamped = publish(&world, &topic, [1, i64::MAX / 2], codec);
                 assert_eq!(stamped, Some(now_ms), "the time as the broker has it");
                 appended.extend([now_ms, now_ms]);
@@ -98,7 +99,7 @@ fn append_times_that_go_back_are_found() {
             let newest_ms = appended.iter().copied().max().unwrap();
             check(newest_ms);
             check(newest_ms + 1);
-            // The newest is what came before the clock was set back.
+            // The largest timestamp is from before the clock was set back.
             let response = peer.call(10, &since(-3));
             assert_eq!(found(&response), (0, 98, newest_ms));
             drop(peer);
@@ -119,7 +120,7 @@ fn a_look_up_in_cold_data_holds_up_nobody_else() {
             publish(&world, &topic, [first_ms, first_ms + 10], codec);
         }
         world.lookups_hang.store(true, SeqCst);
-        // A read on the thread that asks would fail.
+        // A read on the thread that serves the connection would fail.
         world.faults.set(|faults| {
             faults.uncached = true;
             faults.broken_reads = true;

@@ -117,7 +117,7 @@ impl Cold {
     }
 
     /// Takes the read-ahead of the partition, if it begins at `from`. One that begins elsewhere is
-    /// dropped, because nobody will need it.
+    /// dropped: it is of no use any more.
     pub(super) fn take_ahead(&mut self, log: &Partition, from: Offset) -> Option<Reading> {
         let at = self.ahead.iter().position(|it| it.log == *log)?;
         let ahead = self.ahead.swap_remove(at);

@@ -99,7 +99,7 @@ enum Stage {
     Cold,
 }
 
-/// How a request uses fetch sessions (KIP-227), and thereby which partitions are read.
+/// How a request uses fetch sessions (KIP-227). It decides which partitions are read.
 #[derive(Default)]
 enum Kind {
     /// A full fetch without a session: the partitions of the request.
@@ -122,8 +122,7 @@ struct Look {
     is_cold: bool,
 }
 
-/// Functions that the polling of answers calls are never inlined: that would slow down the answers
-/// to Produce, too.
+/// Never inlined into the polling of answers: that would slow down the answers to Produce, too.
 impl Fetching {
     /// Begins a request. The previous one has been answered.
     #[inline(never)]

@@ -1,4 +1,4 @@
-//! The rebalance: its begin, the end of its phases, and the timeouts.
+//! The rebalance, its phases, and the timeouts of a group.
 
 use super::group::{At, Group, JoinTimer, Limits, State};
 use super::reply::Joined;

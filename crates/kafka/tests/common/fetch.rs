@@ -1,4 +1,4 @@
-//! Fetch requests as a client makes them, and answers as it sees them.
+//! Fetch requests of a client, and the parts of an answer that tests compare.
 
 #![allow(dead_code, clippy::unwrap_used, unreachable_pub)]
 
@@ -14,7 +14,7 @@ use kafka_protocol::messages::fetch_response::{FetchResponse, PartitionData};
 
 use super::{Peer, batch, text, values};
 
-/// The offset at which a partition is to be read.
+/// A partition, and the offset from which it is read.
 pub type From = (i32, i64);
 
 pub struct Ask {
@@ -92,7 +92,7 @@ impl Ask {
         peer.send(self.version, &self.request)
     }
 
-    /// The answer after the wait is over.
+    /// Sends the request, and returns its answer, which comes only when the wait has timed out.
     pub fn empty(&self, peer: &mut Peer<'_>) -> FetchResponse {
         let id = self.send(peer);
         peer.pump();
@@ -115,7 +115,7 @@ pub fn parts(response: &FetchResponse) -> Vec<&PartitionData> {
         .collect()
 }
 
-/// Partition, error, values.
+/// Partition, error and values of each partition in an answer.
 pub fn told(response: &FetchResponse) -> Vec<(i32, i16, Vec<String>)> {
     let one = |it: &&PartitionData| {
         let records = it.records.clone().unwrap();

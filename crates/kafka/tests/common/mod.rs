@@ -1,5 +1,5 @@
 //! Sessions without a socket and without a clock, against a real broker on a simulated disk. The
-//! library `kafka-protocol` plays the client: it encodes requests and decodes answers.
+//! client side is the library `kafka-protocol`, which encodes requests and decodes answers.
 
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, unreachable_pub)]
 
@@ -26,7 +26,7 @@ pub const START_MS: u64 = 1_700_000_000_000;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Runs what may block when the test settles.
+/// A worker that queues jobs; they run when the test lets the world settle.
 #[derive(Default)]
 pub struct Jobs(Mutex<VecDeque<Job>>);
 
@@ -47,7 +47,7 @@ impl Worker for Jobs {
     }
 }
 
-/// The defaults, but that a group's first members wait for nobody.
+/// The defaults, except that the first rebalance of a group does not wait for more members.
 pub fn no_delay() -> KafkaOptions {
     KafkaOptions {
         initial_rebalance_delay_ms: 0,
@@ -66,7 +66,7 @@ pub struct World {
     pub registry: Registry,
     jobs: Arc<Jobs>,
     lookups: Arc<Jobs>,
-    /// Whether look-ups take for ever.
+    /// Whether lookups hang.
     pub lookups_hang: AtomicBool,
 }
 
@@ -79,7 +79,8 @@ impl World {
         World::build(options, LogOptions::default(), BrokerOptions::default())
     }
 
-    /// A broker that has room for one publish at a time, and writes only when it settles.
+    /// A broker whose budget for unwritten bytes allows one publish at a time. It writes only when
+    /// it settles.
     pub fn with_little_room() -> World {
         let log = LogOptions {
             inline_writes: false,
@@ -142,7 +143,7 @@ impl World {
         }
     }
 
-    /// Lets the log, the worker and the housekeeping do all they have to do now.
+    /// Runs everything that is due in the log, the worker and the housekeeping.
     pub fn settle(&self) {
         for _ in 0..4 {
             self.work();
@@ -152,7 +153,7 @@ impl World {
         }
     }
 
-    /// Lets the worker do all that it has to do now; nothing is synced.
+    /// Runs the queued jobs of the worker; nothing is synced.
     pub fn work(&self) {
         self.jobs.run();
         if !self.lookups_hang.load(Ordering::SeqCst) {
@@ -192,7 +193,8 @@ impl World {
     }
 }
 
-/// Whether the session's waker was woken: only then it is polled, so that a lost wake-up shows.
+/// Whether the session's waker was woken. The session is polled only then, so that a lost wake-up
+/// shows.
 pub struct Woken(AtomicBool);
 
 impl Wake for Woken {
@@ -212,7 +214,7 @@ pub struct Peer<'w> {
 }
 
 impl Peer<'_> {
-    /// Sends a request and gives the answer, which must come without time passing.
+    /// Sends a request and returns its answer, which must come without an advance of the clock.
     pub fn call<R: Request>(&mut self, version: i16, request: &R) -> R::Response {
         let id = self.send(version, request);
         self.pump();
@@ -228,14 +230,14 @@ impl Peer<'_> {
         id
     }
 
-    /// Sends bytes; no other session moves.
+    /// Sends bytes. No other session makes progress.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.input.extend_from_slice(bytes);
         self.woken.0.store(true, Ordering::SeqCst);
         self.show();
     }
 
-    /// Sends bytes in a buffer of their own; gives what the session has left of them.
+    /// Sends bytes in a buffer of their own; returns the bytes that the session has not taken.
     pub fn feed_own(&mut self, mut bytes: BytesMut) -> BytesMut {
         assert!(self.input.is_empty());
         self.woken.0.store(true, Ordering::SeqCst);
@@ -259,7 +261,7 @@ impl Peer<'_> {
         received.consumed_bytes > 0
     }
 
-    /// Lets the broker and the session go on until nothing moves.
+    /// Runs the broker and the session until neither makes progress.
     pub fn pump(&mut self) {
         loop {
             self.world.settle();
@@ -269,7 +271,7 @@ impl Peer<'_> {
                 self.woken.0.store(true, Ordering::SeqCst);
             }
             if !moved && !shown {
-                // The work that the poll has asked for may be done at once.
+                // The poll may have queued a job that completes at once.
                 self.world.settle();
                 if !self.woken.0.load(Ordering::SeqCst) {
                     return;
@@ -278,7 +280,7 @@ impl Peer<'_> {
         }
     }
 
-    /// Takes what the session has to say now, if it was woken or its time has come.
+    /// Polls the session for output, if it was woken or is due.
     pub fn poll(&mut self) -> bool {
         let now = self.world.now();
         let is_due = self.session.next_due_us() <= now.us;
@@ -301,13 +303,13 @@ impl Peer<'_> {
         }
     }
 
-    /// Moves the clock and lets everything happen that follows from it.
+    /// Advances the clock and runs everything that is due then.
     pub fn advance(&mut self, ms: u64) {
         self.world.clock.advance(ms);
         self.pump();
     }
 
-    /// The next answer, which must be there and be this one's.
+    /// The next answer, which must be there and belong to the request with this id.
     pub fn expect<R: Request>(&mut self, version: i16, id: i32) -> R::Response {
         let frame = self.next_frame().expect("there is an answer");
         let mut bytes = Bytes::from(frame);
@@ -342,7 +344,7 @@ impl Peer<'_> {
     }
 }
 
-/// A whole request.
+/// A request with its size and header.
 pub fn frame<R: Request>(version: i16, request: &R, correlation_id: i32) -> Vec<u8> {
     let header = RequestHeader::default()
         .with_request_api_key(R::KEY)

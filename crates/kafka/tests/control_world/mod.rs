@@ -21,7 +21,7 @@ use kafka_protocol::protocol::{Decodable, HeaderVersion as _, Request, StrBytes}
 
 pub const START_MS: u64 = 1_700_000_000_000;
 
-/// Does at once what may block.
+/// A worker that runs jobs at once.
 struct Inline;
 
 impl Worker for Inline {
@@ -119,7 +119,7 @@ impl World {
         Some(Bytes::from(answer))
     }
 
-    /// Asks in one version. `None`: the connection was closed.
+    /// Sends a request in one version. `None`: the connection was closed.
     pub fn try_ask<R: Request>(&self, version: i16, request: &R) -> Option<R::Response> {
         let mut answer = self.send(&frame(version, request))?;
         let size = answer.get_i32();
@@ -141,7 +141,7 @@ impl World {
         self.broker.topic(name).expect("the topic")
     }
 
-    /// Makes a topic as another protocol would.
+    /// Creates a topic as another protocol would.
     pub fn foreign_topic(&self, name: &str) -> Arc<Topic> {
         let broker = &self.broker;
         broker.topic_or_create(name, Default::default).unwrap()

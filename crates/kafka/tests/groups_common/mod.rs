@@ -28,7 +28,7 @@ pub const UNKNOWN_MEMBER_ID: i16 = 25;
 pub const ILLEGAL_GENERATION: i16 = 22;
 pub const REBALANCE_IN_PROGRESS: i16 = 27;
 
-/// The versions that are served of a request.
+/// The versions of a request that are served.
 pub fn versions<R: Request>() -> std::ops::RangeInclusive<i16> {
     let known = cloverleaf_kafka::apis::find(R::KEY).unwrap();
     known.min..=known.max
@@ -69,7 +69,7 @@ pub fn join(version: i16, name: &str, member: &str) -> JoinGroupRequest {
     request
 }
 
-/// Joins a group that has no other members, in as many steps as the version needs.
+/// Joins a group that has no other members, with as many requests as the version needs.
 pub fn join_alone(peer: &mut Peer<'_>, version: i16, name: &str) -> JoinGroupResponse {
     let mut joined = peer.call(version, &join(version, name, ""));
     if version >= 4 {
@@ -113,7 +113,7 @@ pub fn sync_request(
     request
 }
 
-/// A member alone in a stable group.
+/// The only member of a stable group.
 pub fn settled(peer: &mut Peer<'_>, name: &str) -> JoinGroupResponse {
     let joined = join_alone(peer, 9, name);
     let member = joined.member_id.to_string();
@@ -151,7 +151,7 @@ pub fn leave_request(version: i16, name: &str, member: &str) -> LeaveGroupReques
     request
 }
 
-/// A commit of partition 0, by no member.
+/// A commit for partition 0, from a client that is not a member.
 pub fn commit(version: i16, name: &str, in_topic: &str, offset: i64) -> OffsetCommitRequest {
     let mut partition = OffsetCommitRequestPartition::default()
         .with_partition_index(0)
@@ -174,7 +174,7 @@ pub fn committed(peer: &mut Peer<'_>, version: i16, request: &OffsetCommitReques
     peer.call(version, request).topics[0].partitions[0].error_code
 }
 
-/// A question for partition 0 of a topic, or for everything.
+/// An OffsetFetch for partition 0 of a topic, or for all offsets of the group.
 pub fn fetch_request(version: i16, name: &str, of: Option<&str>) -> OffsetFetchRequest {
     if version < 8 {
         let topics = of.map(|of| {
@@ -201,7 +201,7 @@ pub fn fetch_request(version: i16, name: &str, of: Option<&str>) -> OffsetFetchR
     OffsetFetchRequest::default().with_groups(vec![one])
 }
 
-/// Topic, offset, leader epoch and note of each committed offset.
+/// Topic, offset, leader epoch and metadata of each committed offset.
 pub fn fetched(
     peer: &mut Peer<'_>,
     version: i16,
@@ -236,7 +236,7 @@ pub fn fetched(
     all
 }
 
-/// The offset of partition 0, -1 if none is committed.
+/// The committed offset of partition 0; -1: none.
 pub fn offset(peer: &mut Peer<'_>, name: &str, of: &str) -> i64 {
     fetched(peer, 9, name, Some(of))[0].1
 }
