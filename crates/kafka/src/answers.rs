@@ -10,9 +10,9 @@ use std::task::{Context, Poll, ready};
 use cloverleaf_session::Output;
 
 use crate::answer::{Answer, Body, LaterBody};
-use crate::fetch::{Env, Fetching, Request};
+use crate::fetch::{FetchEnv, FetchRequest, FetchState};
 use crate::frame::{begin_answer, finish_answer};
-use crate::produce::{Produced, Producing};
+use crate::produce::{ProduceAnswer, ProduceState};
 
 /// Approximate limit of the memory that the queued answers of a connection take, in bytes. Beyond
 /// it, no more requests are read.
@@ -33,19 +33,19 @@ pub(crate) struct AnswerHead {
     pub(crate) flexible: bool,
 }
 
-struct Owed {
+struct OwedAnswer {
     head: AnswerHead,
     kind: OwedKind,
 }
 
 enum OwedKind {
-    Known(Body),
-    /// The pending body, and the bytes for which it counts in `Answers::bytes`.
+    Ready(Body),
+    /// The pending body, and the bytes for which it counts in `AnswerQueue::bytes`.
     Later(LaterBody, usize),
-    Produce(Produced),
-    Fetch(Request),
-    /// The Fetch in progress. Its state is in `Answers::fetching`.
-    Begun,
+    Produce(ProduceAnswer),
+    Fetch(FetchRequest),
+    /// The Fetch in progress. Its state is in `AnswerQueue::fetch_state`.
+    FetchInProgress,
 }
 
 /// Numbers of messages and errors in an answer, for the telemetry.
@@ -57,22 +57,22 @@ pub(crate) struct Answered {
 
 /// The queue of answers.
 #[derive(Default)]
-pub(crate) struct Answers {
-    queue: VecDeque<Owed>,
+pub(crate) struct AnswerQueue {
+    queue: VecDeque<OwedAnswer>,
     /// Approximate memory of the queued answers, in bytes.
     bytes: usize,
-    fetching: Fetching,
+    fetch_state: FetchState,
     /// An answered Fetch request, kept to reuse its allocations.
-    spare: Option<Request>,
+    spare: Option<FetchRequest>,
 }
 
-impl Answers {
+impl AnswerQueue {
     /// Queues the answer to a control-plane request of `request_bytes` bytes.
-    pub(crate) fn control(&mut self, head: AnswerHead, answer: Answer, request_bytes: usize) {
+    pub(crate) fn push_control(&mut self, head: AnswerHead, answer: Answer, request_bytes: usize) {
         let (kind, bytes) = match answer {
             Answer::Ready(body) => {
                 let bytes = body.len();
-                (OwedKind::Known(body), bytes)
+                (OwedKind::Ready(body), bytes)
             }
             Answer::Later(body) => {
                 let bytes = LATER_BYTES + request_bytes;
@@ -80,23 +80,23 @@ impl Answers {
             }
         };
         self.bytes += bytes;
-        self.queue.push_back(Owed { head, kind });
+        self.queue.push_back(OwedAnswer { head, kind });
     }
 
-    pub(crate) fn produce(&mut self, head: AnswerHead, produced: Produced) {
-        self.bytes += produced.weight();
-        let kind = OwedKind::Produce(produced);
-        self.queue.push_back(Owed { head, kind });
+    pub(crate) fn push_produce(&mut self, head: AnswerHead, answer: ProduceAnswer) {
+        self.bytes += answer.weight();
+        let kind = OwedKind::Produce(answer);
+        self.queue.push_back(OwedAnswer { head, kind });
     }
 
-    pub(crate) fn fetch(&mut self, head: AnswerHead, request: Request) {
+    pub(crate) fn push_fetch(&mut self, head: AnswerHead, request: FetchRequest) {
         self.bytes += request.weight();
         let kind = OwedKind::Fetch(request);
-        self.queue.push_back(Owed { head, kind });
+        self.queue.push_back(OwedAnswer { head, kind });
     }
 
     /// An empty request, into which the next Fetch is decoded.
-    pub(crate) fn spare_fetch(&mut self) -> Request {
+    pub(crate) fn take_spare_fetch(&mut self) -> FetchRequest {
         self.spare.take().unwrap_or_default()
     }
 
@@ -112,7 +112,7 @@ impl Answers {
     /// Whether the oldest answer delays the answer to a request other than a Fetch (head-of-line
     /// blocking). Later Fetches do not count: if each of them ended the long poll before it, a
     /// client with several Fetches in flight would poll in a busy loop.
-    fn is_awaited(&self) -> bool {
+    fn is_blocking(&self) -> bool {
         let mut behind = self.queue.iter().skip(1);
         behind.any(|owed| !matches!(owed.kind, OwedKind::Fetch(_)))
     }
@@ -120,15 +120,15 @@ impl Answers {
     /// When the long poll in progress ends, in microseconds of `Now::us`; `u64::MAX`: none is
     /// waiting.
     pub(crate) fn due_us(&self) -> u64 {
-        self.fetching.due_us()
+        self.fetch_state.due_us()
     }
 
     /// Appends the oldest answer to `out`, once it is complete. `Ready(None)`: no answer is owed.
     pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        env: &Env<'_>,
-        producing: &mut Producing,
+        env: &FetchEnv<'_>,
+        produce_state: &mut ProduceState,
         out: &mut Output,
     ) -> Poll<Option<Answered>> {
         let Some(owed) = self.queue.front_mut() else {
@@ -137,14 +137,14 @@ impl Answers {
             }
             return Poll::Ready(None);
         };
-        let mut answered = Answered::default();
+        let mut counts = Answered::default();
         if let OwedKind::Fetch(request) = &mut owed.kind {
             self.bytes = self.bytes.saturating_sub(request.weight());
-            self.fetching.begin(std::mem::take(request), env);
-            owed.kind = OwedKind::Begun;
+            self.fetch_state.begin(std::mem::take(request), env);
+            owed.kind = OwedKind::FetchInProgress;
         }
         match &mut owed.kind {
-            OwedKind::Known(body) => {
+            OwedKind::Ready(body) => {
                 self.bytes = self.bytes.saturating_sub(body.len());
                 write(out, owed.head, |out| out.bytes.extend_from_slice(body));
             }
@@ -153,26 +153,26 @@ impl Answers {
                 self.bytes = self.bytes.saturating_sub(*bytes);
                 write(out, owed.head, |out| out.bytes.extend_from_slice(&body));
             }
-            OwedKind::Produce(produced) => {
-                answered.errors = ready!(produced.poll(cx));
-                self.bytes = self.bytes.saturating_sub(produced.weight());
-                write(out, owed.head, |out| produced.write(&mut out.bytes));
-                producing.recycle(std::mem::take(produced));
+            OwedKind::Produce(answer) => {
+                counts.errors = ready!(answer.poll(cx));
+                self.bytes = self.bytes.saturating_sub(answer.weight());
+                write(out, owed.head, |out| answer.write(&mut out.bytes));
+                produce_state.recycle(std::mem::take(answer));
             }
-            OwedKind::Fetch(_) | OwedKind::Begun => {
+            OwedKind::Fetch(_) | OwedKind::FetchInProgress => {
                 let head = owed.head;
-                let is_awaited = self.is_awaited();
-                let fetching = &mut self.fetching;
-                ready!(fetching.poll(cx, env, is_awaited));
+                let is_blocking = self.is_blocking();
+                let fetch_state = &mut self.fetch_state;
+                ready!(fetch_state.poll(cx, env, is_blocking));
                 write(out, head, |out| {
-                    let told = fetching.answer(env, out);
-                    (answered.messages, answered.errors) = (told.messages, told.errors);
+                    let told = fetch_state.answer(env, out);
+                    (counts.messages, counts.errors) = (told.messages, told.errors);
                 });
-                self.spare = Some(self.fetching.take_request()).filter(Request::is_small);
+                self.spare = Some(self.fetch_state.take_request()).filter(FetchRequest::is_small);
             }
         }
         self.queue.pop_front();
-        Poll::Ready(Some(answered))
+        Poll::Ready(Some(counts))
     }
 }
 

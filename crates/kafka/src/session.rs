@@ -17,15 +17,18 @@ use cloverleaf_session::{Input, Meter, Now, Output, Received};
 use cloverleaf_telemetry::{Identity, Probe};
 
 use crate::answer::Answer;
-use crate::answers::{AnswerHead, Answers};
+use crate::answers::{AnswerHead, AnswerQueue};
 use crate::api_versions::{self, Software};
 use crate::apis::{self, Api, ApiVersions};
 use crate::context::KafkaContext;
 use crate::control::{self, Call, Peer};
 use crate::error_code::ErrorCode;
-use crate::fetch::Env;
+use crate::fetch::FetchEnv;
 use crate::frame::{self, RequestHeader, SIZE_BYTES};
-use crate::produce::{Acks, Carried, Checked, Lone, Producing, Records, Sampler};
+use crate::produce::{
+    Acks, CompressionSampler, ExecutedProduce, ParsedProduce, ProduceState, ProducedRecords,
+    SingleBatch,
+};
 use crate::wire::{Malformed, Reader};
 
 /// Once a poll has produced this many bytes of output, further answers wait for the next poll.
@@ -48,7 +51,7 @@ pub struct SessionParts {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum SessionPhase {
     /// Requests are read.
     Open,
     /// No more requests are read; all answers that are owed will be sent.
@@ -64,24 +67,24 @@ pub struct Session {
     context: Arc<KafkaContext>,
     peer: Peer,
     meter: Meter,
-    phase: Phase,
-    producing: Producing,
-    answers: Answers,
+    phase: SessionPhase,
+    produce_state: ProduceState,
+    answers: AnswerQueue,
     is_identified: bool,
     /// A Produce waits because the broker's budget for unwritten bytes is used up (backpressure).
-    waits_for_room: bool,
-    sampler: Sampler,
+    waits_for_write_budget: bool,
+    sampler: CompressionSampler,
     failure: Option<String>,
 }
 
 /// The step after a request.
-enum Flow {
-    Next,
+enum NextStep {
+    NextRequest,
     /// The request is a Produce whose single batch is still to be stored.
-    Store(AnswerHead, Lone),
+    StoreBatch(AnswerHead, SingleBatch),
     /// The request was not executed: the driver has to show it again once the budget for unwritten
     /// bytes has free space.
-    Again,
+    Retry,
 }
 
 impl Session {
@@ -91,12 +94,12 @@ impl Session {
             context: parts.context,
             peer: parts.peer,
             meter: Meter::new(parts.probe),
-            phase: Phase::Open,
-            producing: Producing::default(),
-            answers: Answers::default(),
+            phase: SessionPhase::Open,
+            produce_state: ProduceState::default(),
+            answers: AnswerQueue::default(),
             is_identified: false,
-            waits_for_room: false,
-            sampler: Sampler::default(),
+            waits_for_write_budget: false,
+            sampler: CompressionSampler::default(),
             failure: None,
         }
     }
@@ -136,7 +139,7 @@ impl Session {
         }
     }
 
-    fn execute(&mut self, request: &[u8], now: Now) -> Result<Flow, String> {
+    fn execute(&mut self, request: &[u8], now: Now) -> Result<NextStep, String> {
         let start = frame::read_start(request).map_err(|error| error.to_string())?;
         let Some(versions) = apis::find(start.api_key) else {
             return Err(format!("a request with the unknown key {}", start.api_key));
@@ -145,10 +148,10 @@ impl Session {
             return self.refuse_version(versions, start);
         }
         if versions.api == Api::Produce && !self.context.realm.room().is_free() {
-            self.waits_for_room = true;
-            return Ok(Flow::Again);
+            self.waits_for_write_budget = true;
+            return Ok(NextStep::Retry);
         }
-        self.carry_out(request, versions, now)
+        self.dispatch(request, versions, now)
             .map_err(|error| format!("{:?} version {}: {error}", versions.api, start.version))
     }
 
@@ -158,7 +161,7 @@ impl Session {
         &mut self,
         versions: &ApiVersions,
         start: RequestHeader<'_>,
-    ) -> Result<Flow, String> {
+    ) -> Result<NextStep, String> {
         if versions.api != Api::ApiVersions {
             let (api, version) = (versions.api, start.version);
             return Err(format!("{api:?} in version {version}, which is not served"));
@@ -169,30 +172,30 @@ impl Session {
         };
         let body = api_versions::body(0, ErrorCode::UnsupportedVersion);
         self.meter.others += 1;
-        self.answers.control(head, Answer::Ready(body), 0);
-        Ok(Flow::Next)
+        self.answers.push_control(head, Answer::Ready(body), 0);
+        Ok(NextStep::NextRequest)
     }
 
-    fn carry_out(
+    fn dispatch(
         &mut self,
         request: &[u8],
         versions: &ApiVersions,
         now: Now,
-    ) -> Result<Flow, Malformed> {
+    ) -> Result<NextStep, Malformed> {
         let (header, body) = frame::read_header(request, versions)?;
         let head = AnswerHead {
             correlation_id: header.correlation_id,
             flexible: versions.answer_header_is_flexible(header.version),
         };
         if !self.is_identified {
-            self.identify(header.client_id);
+            self.report_client_id(header.client_id);
         }
         match versions.api {
             Api::Produce => return self.produce(head, header.version, request, body),
             Api::Fetch => {
-                let mut fetch = self.answers.spare_fetch();
+                let mut fetch = self.answers.take_spare_fetch();
                 fetch.read(body, header.version, &self.context.realm)?;
-                self.answers.fetch(head, fetch);
+                self.answers.push_fetch(head, fetch);
             }
             Api::ApiVersions => self.api_versions(head, header, body)?,
             api => {
@@ -206,12 +209,12 @@ impl Session {
                     now,
                 };
                 let answer = control::handle(api, call)?;
-                self.answers.control(head, answer, request.len());
+                self.answers.push_control(head, answer, request.len());
             }
         }
         self.meter.others += 1;
         self.meter.called(1);
-        Ok(Flow::Next)
+        Ok(NextStep::NextRequest)
     }
 
     fn produce(
@@ -220,56 +223,66 @@ impl Session {
         version: i16,
         request: &[u8],
         body: Reader<'_>,
-    ) -> Result<Flow, Malformed> {
+    ) -> Result<NextStep, Malformed> {
         let (context, meter) = (&self.context, &mut self.meter);
-        let checked = self
-            .producing
+        let parsed = self
+            .produce_state
             .execute(context, meter, version, request, body)?;
-        match checked {
-            Checked::Lone(lone) => Ok(Flow::Store(head, lone)),
-            Checked::Carried(carried) => {
-                self.produced(head, carried);
-                Ok(Flow::Next)
+        match parsed {
+            ParsedProduce::SingleBatch(single_batch) => {
+                Ok(NextStep::StoreBatch(head, single_batch))
+            }
+            ParsedProduce::Executed(executed) => {
+                self.finish_produce(head, executed);
+                Ok(NextStep::NextRequest)
             }
         }
     }
 
     /// Stores the batch of a Produce with a single batch. `place` is the range of the request in
     /// `input`.
-    fn store(&mut self, input: &mut Input<'_>, place: Range<usize>, head: AnswerHead, lone: Lone) {
-        let records = lone.range().map(|range| {
+    fn store(
+        &mut self,
+        input: &mut Input<'_>,
+        place: Range<usize>,
+        head: AnswerHead,
+        single_batch: SingleBatch,
+    ) {
+        let records = single_batch.range().map(|range| {
             let range = place.start + range.start..place.start + range.end;
             // The buffer can be taken over only if no other request follows in it.
             let is_last = place.end == input.len();
             match is_last.then(|| input.take(range.clone())).flatten() {
-                Some(own) => Records::Own(own),
-                None => Records::Lent(&input[range]),
+                Some(own) => ProducedRecords::Own(own),
+                None => ProducedRecords::Lent(&input[range]),
             }
         });
-        let records = records.unwrap_or(Records::None);
+        let records = records.unwrap_or(ProducedRecords::None);
         let (context, meter) = (&self.context, &mut self.meter);
-        let carried = self.producing.execute_lone(context, meter, lone, records);
-        self.produced(head, carried);
+        let executed = self
+            .produce_state
+            .store_single_batch(context, meter, single_batch, records);
+        self.finish_produce(head, executed);
     }
 
     /// Counts an executed Produce, and queues its answer unless `acks=0`.
-    fn produced(&mut self, head: AnswerHead, carried: Carried) {
+    fn finish_produce(&mut self, head: AnswerHead, executed: ExecutedProduce) {
         self.meter.published.requests += 1;
-        if carried.acks != Acks::None {
-            self.answers.produce(head, carried.answer);
+        if executed.acks != Acks::None {
+            self.answers.push_produce(head, executed.answer);
             return;
         }
         self.meter.published.silent += 1;
         // With acks=0 a client learns of an error only by the end of the connection, as in Kafka.
         // It then refreshes its metadata.
-        let refusal = carried.answer.first_error().map(|(topic, refusal)| {
+        let refusal = executed.answer.first_error().map(|(topic, refusal)| {
             let text = refusal.text.as_deref().unwrap_or_default();
             let error = refusal.error;
             format!("Produce with acks=0 to {topic:?}: {error:?} {text}")
         });
-        self.producing.recycle(carried.answer);
+        self.produce_state.recycle(executed.answer);
         if let Some(refusal) = refusal {
-            self.end(refusal);
+            self.end_with_error(refusal);
         }
     }
 
@@ -283,18 +296,18 @@ impl Session {
         let error = match software {
             Some(software) if !software.is_valid() => ErrorCode::InvalidRequest,
             Some(software) => {
-                self.meet(software, header.client_id);
+                self.record_software(software, header.client_id);
                 ErrorCode::None
             }
             None => ErrorCode::None,
         };
         let body = api_versions::body(header.version, error);
-        self.answers.control(head, Answer::Ready(body), 0);
+        self.answers.push_control(head, Answer::Ready(body), 0);
         Ok(())
     }
 
     /// Records the name and version of the client's software.
-    fn meet(&mut self, software: Software<'_>, client_id: Option<&str>) {
+    fn record_software(&mut self, software: Software<'_>, client_id: Option<&str>) {
         // Slicing is safe: valid names and versions are ASCII.
         let short = |text: &str| text[..text.len().min(SOFTWARE_BYTES_MAX)].to_owned();
         let (name, version) = (short(software.name), short(software.version));
@@ -308,7 +321,7 @@ impl Session {
     }
 
     /// Reports the client id of the first request to the probe, in case no ApiVersions follows.
-    fn identify(&mut self, client_id: Option<&str>) {
+    fn report_client_id(&mut self, client_id: Option<&str>) {
         self.is_identified = true;
         if let Some(client_id) = client_id {
             self.meter.probe.identify(Identity {
@@ -319,22 +332,22 @@ impl Session {
     }
 
     /// Ends the connection for this reason, once the answers that are owed are sent.
-    fn end(&mut self, reason: String) {
+    fn end_with_error(&mut self, reason: String) {
         self.meter.probe.error();
         self.failure.get_or_insert(reason);
-        self.drain_now();
+        self.begin_drain();
     }
 
-    fn drain_now(&mut self) {
-        if self.phase == Phase::Open {
-            self.phase = Phase::Draining;
+    fn begin_drain(&mut self) {
+        if self.phase == SessionPhase::Open {
+            self.phase = SessionPhase::Draining;
         }
     }
 
     /// Samples how well the data of a request compresses, if a sample is due. For requests that
     /// arrived in several reads.
     fn sample(&mut self, input: &[u8], now: Now) {
-        if let Some(sample) = self.sampler.look(input, now.us) {
+        if let Some(sample) = self.sampler.sample(input, now.us) {
             self.meter.probe.sampled(sample.bytes, sample.compressed);
         }
     }
@@ -344,7 +357,7 @@ impl Session {
         let has_published = self.meter.published.requests > 0;
         let received = self.meter.end(consumed, shown, needed, now);
         if has_published {
-            self.producing.tell(&self.meter.probe, now);
+            self.produce_state.report(&self.meter.probe, now);
         }
         received
     }
@@ -352,13 +365,13 @@ impl Session {
 
 impl cloverleaf_session::Session for Session {
     fn wants_input(&self) -> bool {
-        self.phase == Phase::Open
-            && !self.waits_for_room
+        self.phase == SessionPhase::Open
+            && !self.waits_for_write_budget
             && !self.answers.is_full(self.context.options.answers_max)
     }
 
     fn is_ended(&self) -> bool {
-        self.phase == Phase::Ended
+        self.phase == SessionPhase::Ended
     }
 
     fn take_failure(&mut self) -> Option<String> {
@@ -378,29 +391,29 @@ impl cloverleaf_session::Session for Session {
                     break;
                 }
                 Err(reason) => {
-                    self.end(reason);
+                    self.end_with_error(reason);
                     break;
                 }
             };
             let end = consumed + SIZE_BYTES + size;
             let place = consumed + SIZE_BYTES..end;
-            let flow = match self.execute(&input[place.clone()], now) {
-                Ok(Flow::Again) => break,
-                Ok(flow) => flow,
+            let next_step = match self.execute(&input[place.clone()], now) {
+                Ok(NextStep::Retry) => break,
+                Ok(next_step) => next_step,
                 Err(reason) => {
-                    self.end(reason);
+                    self.end_with_error(reason);
                     continue;
                 }
             };
             if consumed == 0 && self.meter.began_earlier() {
                 self.sample(&input[..end], now);
             }
-            if let Flow::Store(head, lone) = flow {
-                self.store(&mut input, place, head, lone);
+            if let NextStep::StoreBatch(head, single_batch) = next_step {
+                self.store(&mut input, place, head, single_batch);
             }
             consumed = end;
         }
-        if self.phase != Phase::Open {
+        if self.phase != SessionPhase::Open {
             consumed = shown;
         }
         self.end_read(consumed, shown, needed, now)
@@ -408,29 +421,29 @@ impl cloverleaf_session::Session for Session {
 
     fn end_of_input(&mut self, _rest: &[u8], _now: Now) {
         // Kafka also closes the connection without waiting for pending answers: the client is gone.
-        if self.phase != Phase::Ended {
-            self.phase = Phase::Leaving;
+        if self.phase != SessionPhase::Ended {
+            self.phase = SessionPhase::Leaving;
         }
     }
 
     fn drain(&mut self) {
-        self.drain_now();
+        self.begin_drain();
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, now: Now, out: &mut Output) {
-        if self.waits_for_room && self.context.realm.room().poll_free(cx).is_ready() {
-            self.waits_for_room = false;
+        if self.waits_for_write_budget && self.context.realm.room().poll_free(cx).is_ready() {
+            self.waits_for_write_budget = false;
         }
-        let env = Env {
+        let env = FetchEnv {
             context: &self.context,
             now,
             connection: self.meter.probe.id(),
-            is_ending: self.phase != Phase::Open,
+            is_ending: self.phase != SessionPhase::Open,
             probe: &self.meter.probe,
         };
         let (mut answers, mut is_waiting) = (0, false);
         while out.len() < OUTPUT_BYTES_MAX {
-            match self.answers.poll(cx, &env, &mut self.producing, out) {
+            match self.answers.poll(cx, &env, &mut self.produce_state, out) {
                 std::task::Poll::Ready(Some(answered)) => {
                     answers += 1;
                     self.meter.probe.fetched(answered.messages);
@@ -445,8 +458,10 @@ impl cloverleaf_session::Session for Session {
         }
         self.meter.answered(answers);
         match self.phase {
-            Phase::Draining if self.answers.is_empty() => self.phase = Phase::Ended,
-            Phase::Leaving if is_waiting || self.answers.is_empty() => self.phase = Phase::Ended,
+            SessionPhase::Draining if self.answers.is_empty() => self.phase = SessionPhase::Ended,
+            SessionPhase::Leaving if is_waiting || self.answers.is_empty() => {
+                self.phase = SessionPhase::Ended
+            }
             _ => {}
         }
     }

@@ -13,7 +13,7 @@ use cloverleaf_telemetry::Exchange;
 use super::cold::Cold;
 use super::part::{Ends, Found, Part};
 use super::records::Records;
-use super::{Env, Fetching, Kind, Stage, Told};
+use super::{FetchEnv, FetchState, Kind, Stage, Told};
 use crate::error_code::ErrorCode;
 use crate::topic_ref::IDS_FROM;
 use crate::wire_out::Writer;
@@ -21,10 +21,10 @@ use crate::wire_out::Writer;
 /// A list of batches with more capacity than this is freed; a smaller one keeps its allocation.
 const KEPT_MAX: usize = 4096;
 
-impl Fetching {
+impl FetchState {
     /// Appends the body of the answer, and ends the request.
     #[inline(never)]
-    pub(crate) fn answer(&mut self, env: &Env<'_>, out: &mut Output) -> Told {
+    pub(crate) fn answer(&mut self, env: &FetchEnv<'_>, out: &mut Output) -> Told {
         self.stage = Stage::Idle;
         let mut kind = std::mem::take(&mut self.kind);
         let (error, session) = match &mut kind {
@@ -92,7 +92,7 @@ impl Fetching {
 }
 
 /// Starts a read-ahead for each partition whose data was read from the disk.
-fn ahead(cold: &mut Cold, parts: &[Part], named: &[u32], records: &[Records], env: &Env<'_>) {
+fn ahead(cold: &mut Cold, parts: &[Part], named: &[u32], records: &[Records], env: &FetchEnv<'_>) {
     let options = &env.context.options;
     for part in named.iter().filter_map(|place| parts.get(*place as usize)) {
         let last = part.found.range().end.checked_sub(1);
@@ -106,7 +106,7 @@ fn ahead(cold: &mut Cold, parts: &[Part], named: &[u32], records: &[Records], en
 }
 
 /// Reports the answer to the telemetry: one exchange for consecutive partitions of one topic.
-fn tell(parts: &[Part], named: &[u32], records: &[Records], messages: u64, env: &Env<'_>) {
+fn tell(parts: &[Part], named: &[u32], records: &[Records], messages: u64, env: &FetchEnv<'_>) {
     if !env.probe.may_tell_fetch(messages, env.now.us) {
         return;
     }

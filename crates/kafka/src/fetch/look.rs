@@ -6,7 +6,7 @@ use cloverleaf_log::{Batch, Read};
 use super::cold::{Brought, Cold};
 use super::part::{Found, Part};
 use super::records::Records;
-use super::{Env, Fetching, Kind, Look};
+use super::{FetchEnv, FetchState, Kind, Look};
 use crate::error_code::ErrorCode;
 
 /// A partition that has some data in the answer is read further from its files only if the budget
@@ -34,9 +34,9 @@ struct Looking<'a> {
     look: Look,
 }
 
-impl Fetching {
+impl FetchState {
     /// Collects the available data, unless it is known to be less than `min_bytes`.
-    pub(super) fn look(&mut self, env: &Env<'_>, is_due: bool) -> Look {
+    pub(super) fn look(&mut self, env: &FetchEnv<'_>, is_due: bool) -> Look {
         if !is_due && self.counted_bytes > 0 && !self.is_enough_now() {
             return Look::default();
         }

@@ -34,7 +34,7 @@ use cloverleaf_session::Now;
 use cloverleaf_telemetry::Probe;
 
 pub use readers::{Readers, Reading};
-pub(crate) use request::Request;
+pub(crate) use request::FetchRequest;
 pub(crate) use sessions::FetchSessions;
 
 use crate::context::KafkaContext;
@@ -51,7 +51,7 @@ use sessions::Lease;
 const ZSTD_FROM: i16 = 10;
 
 /// The environment of a Fetch.
-pub(crate) struct Env<'a> {
+pub(crate) struct FetchEnv<'a> {
     pub(crate) context: &'a Arc<KafkaContext>,
     pub(crate) now: Now,
     /// The connection's telemetry id.
@@ -71,9 +71,9 @@ pub(crate) struct Told {
 
 /// The state of a connection for Fetch requests: at most one Fetch is in progress.
 #[derive(Default)]
-pub(crate) struct Fetching {
+pub(crate) struct FetchState {
     stage: Stage,
-    request: Request,
+    request: FetchRequest,
     kind: Kind,
     /// The broker's generation when the request's topics were looked up.
     generation: u64,
@@ -123,10 +123,10 @@ struct Look {
 }
 
 /// Never inlined into the polling of answers: that would slow down the answers to Produce, too.
-impl Fetching {
+impl FetchState {
     /// Begins a request. The previous one has been answered.
     #[inline(never)]
-    pub(crate) fn begin(&mut self, request: Request, env: &Env<'_>) {
+    pub(crate) fn begin(&mut self, request: FetchRequest, env: &FetchEnv<'_>) {
         env.probe.fetch_begun(env.now.us);
         self.request = request;
         self.generation = self.request.generation;
@@ -137,7 +137,7 @@ impl Fetching {
         self.tell_reader(env);
     }
 
-    fn tell_reader(&mut self, env: &Env<'_>) {
+    fn tell_reader(&mut self, env: &FetchEnv<'_>) {
         let now_us = env.now.us;
         let reader = self.reader.take();
         let mut reader =
@@ -148,7 +148,7 @@ impl Fetching {
         self.reader = Some(reader);
     }
 
-    fn open(&mut self, env: &Env<'_>) -> Kind {
+    fn open(&mut self, env: &FetchEnv<'_>) -> Kind {
         let (id, epoch) = (self.request.session_id, self.request.session_epoch);
         let sessions = &env.context.fetch_sessions;
         if matches!(epoch, INITIAL_EPOCH | FINAL_EPOCH) {
@@ -175,23 +175,24 @@ impl Fetching {
     }
 
     /// Takes the answered request, whose allocations are reused.
-    pub(crate) fn take_request(&mut self) -> Request {
+    pub(crate) fn take_request(&mut self) -> FetchRequest {
         let mut request = std::mem::take(&mut self.request);
         request.clear();
         request
     }
 
-    /// Continues the Fetch. Ready when [`Fetching::answer`] can append the body of the answer.
-    /// `is_awaited`: a request other than a Fetch follows, so this one does not wait for more data.
+    /// Continues the Fetch. Ready when [`FetchState::answer`] can append the body of the answer.
+    /// `is_blocking`: a request other than a Fetch follows, so this one does not wait for more
+    /// data.
     #[inline(never)]
     pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        env: &Env<'_>,
-        is_awaited: bool,
+        env: &FetchEnv<'_>,
+        is_blocking: bool,
     ) -> Poll<()> {
         loop {
-            let is_due = is_awaited || env.is_ending || env.now.us >= self.due_us;
+            let is_due = is_blocking || env.is_ending || env.now.us >= self.due_us;
             match self.stage {
                 Stage::Idle => return Poll::Ready(()),
                 Stage::Waiting => {

@@ -28,7 +28,7 @@ const KEPT_MAX: usize = 256;
 
 /// A request, with its topics looked up.
 #[derive(Default)]
-pub(crate) struct Request {
+pub(crate) struct FetchRequest {
     pub(crate) version: i16,
     /// The broker's generation before the topics were looked up.
     pub(crate) generation: u64,
@@ -41,7 +41,7 @@ pub(crate) struct Request {
     pub(crate) forgotten: Vec<(TopicRef, i32)>,
 }
 
-impl Request {
+impl FetchRequest {
     /// Decodes a request into this one, and reuses its allocations.
     pub(crate) fn read(
         &mut self,

@@ -14,7 +14,7 @@ use cloverleaf_broker::{Realm, Watcher};
 use parking_lot::Mutex;
 
 use super::part::Part;
-use super::request::Request;
+use super::request::FetchRequest;
 use crate::error_code::ErrorCode;
 use crate::topic_ref::{IDS_FROM, TopicKey, TopicRef};
 
@@ -89,7 +89,7 @@ impl FetchSessions {
     /// Takes the request's session out of the cache, and applies the changes of the request to it.
     pub(crate) fn resume(
         self: &Arc<Self>,
-        request: &mut Request,
+        request: &mut FetchRequest,
         realm: &Realm,
         now_us: u64,
     ) -> Result<Lease, ErrorCode> {

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, ready};
 
 use cloverleaf_broker::{Partition, Published};
 
-use super::Refusal;
+use super::BatchRefusal;
 use crate::error_code::ErrorCode;
 use crate::topic_ref::TopicRef;
 use crate::wire_out::Writer;
@@ -24,7 +24,7 @@ const KEPT_PARTITIONS_MAX: usize = 64;
 
 /// The answer to one request.
 #[derive(Default)]
-pub(crate) struct Produced {
+pub(crate) struct ProduceAnswer {
     version: i16,
     topics: Vec<TopicAnswer>,
     partitions: Vec<PartitionAnswer>,
@@ -40,16 +40,16 @@ struct TopicAnswer {
 /// The answer for one partition.
 pub(crate) struct PartitionAnswer {
     pub(crate) index: i32,
-    pub(crate) outcome: Result<Stored, Refusal>,
+    pub(crate) outcome: Result<AppendedBatch, BatchRefusal>,
 }
 
 /// A batch that the log has accepted. `published` resolves when it is durable.
-pub(crate) struct Stored {
+pub(crate) struct AppendedBatch {
     pub(crate) log: Partition,
     pub(crate) published: Published,
 }
 
-impl Produced {
+impl ProduceAnswer {
     pub(super) fn begin(&mut self, version: i16) {
         self.version = version;
     }
@@ -86,7 +86,7 @@ impl Produced {
     }
 
     /// The first partition whose error is known already, with its topic.
-    pub(crate) fn first_error(&self) -> Option<(&TopicRef, &Refusal)> {
+    pub(crate) fn first_error(&self) -> Option<(&TopicRef, &BatchRefusal)> {
         let mut partitions = self.partitions.iter();
         self.topics.iter().find_map(|topic| {
             let mut its = partitions.by_ref().take(topic.partitions);
@@ -132,7 +132,7 @@ impl PartitionAnswer {
     fn write(&self, writer: &mut Writer<'_>, version: i16) {
         writer.i32(self.index);
         let (error, base_offset, append_time_ms) = match &self.outcome {
-            Ok(Stored { published, .. }) => {
+            Ok(AppendedBatch { published, .. }) => {
                 let append_time_ms = published.append_time_ms().unwrap_or(-1);
                 (
                     ErrorCode::None,

@@ -5,19 +5,19 @@ use bytes::Bytes;
 use cloverleaf_broker::Topic;
 use cloverleaf_log::{Batch, Codec};
 
-use super::Refusal;
+use super::BatchRefusal;
 use crate::context::KafkaContext;
 use crate::error_code::{ErrorCode, of_batch};
 
 /// The first version that may carry zstd batches (KIP-110).
 const ZSTD_FROM: i16 = 7;
 
-fn invalid(text: &'static str) -> Refusal {
-    Refusal::new(ErrorCode::InvalidRecord, Some(text.into()))
+fn invalid(text: &'static str) -> BatchRefusal {
+    BatchRefusal::new(ErrorCode::InvalidRecord, Some(text.into()))
 }
 
 /// The records of one partition in a request.
-pub(crate) enum Records<'a> {
+pub(crate) enum ProducedRecords<'a> {
     /// The field is null.
     None,
     /// Bytes within the read buffer that the connections of a core share.
@@ -26,36 +26,36 @@ pub(crate) enum Records<'a> {
     Own(Bytes),
 }
 
-impl std::ops::Deref for Records<'_> {
+impl std::ops::Deref for ProducedRecords<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
         match self {
-            Records::None => &[],
-            Records::Lent(bytes) => bytes,
-            Records::Own(bytes) => bytes,
+            ProducedRecords::None => &[],
+            ProducedRecords::Lent(bytes) => bytes,
+            ProducedRecords::Own(bytes) => bytes,
         }
     }
 }
 
-impl Records<'_> {
+impl ProducedRecords<'_> {
     fn into_own(self) -> Bytes {
         match self {
-            Records::None => Bytes::new(),
-            Records::Lent(bytes) => Bytes::copy_from_slice(bytes),
-            Records::Own(bytes) => bytes,
+            ProducedRecords::None => Bytes::new(),
+            ProducedRecords::Lent(bytes) => Bytes::copy_from_slice(bytes),
+            ProducedRecords::Own(bytes) => bytes,
         }
     }
 }
 
 /// Validates the batch of a partition. Copies it out of the read buffer unless it is
-/// [`Records::Own`].
+/// [`ProducedRecords::Own`].
 pub(crate) fn check(
     context: &KafkaContext,
     version: i16,
-    records: Records<'_>,
+    records: ProducedRecords<'_>,
     topic: &Topic,
-) -> Result<Batch, Refusal> {
+) -> Result<Batch, BatchRefusal> {
     if records.is_empty() {
         return Err(invalid("a partition without a record batch"));
     }
@@ -65,7 +65,10 @@ pub(crate) fn check(
     if records.len() as u64 > bytes_max && topic.options().batch_bytes_max.is_none() {
         let bytes = records.len();
         let text = format!("{bytes} bytes are more than the limit of {bytes_max}");
-        return Err(Refusal::new(ErrorCode::MessageTooLarge, Some(text.into())));
+        return Err(BatchRefusal::new(
+            ErrorCode::MessageTooLarge,
+            Some(text.into()),
+        ));
     }
     // Byte 16 is the magic byte in every message format.
     if records.get(16).is_some_and(|magic| *magic != 2) {
@@ -78,12 +81,15 @@ pub(crate) fn check(
         _ => {}
     }
     let batch = Batch::parse(records.into_own())
-        .map_err(|error| Refusal::new(of_batch(&error), Some(error.to_string().into())))?;
+        .map_err(|error| BatchRefusal::new(of_batch(&error), Some(error.to_string().into())))?;
     if batch.is_control() {
         return Err(invalid("control batches are the broker's own"));
     }
     if version < ZSTD_FROM && batch.codec() == Codec::Zstd {
-        return Err(Refusal::new(ErrorCode::UnsupportedCompressionType, None));
+        return Err(BatchRefusal::new(
+            ErrorCode::UnsupportedCompressionType,
+            None,
+        ));
     }
     Ok(batch)
 }

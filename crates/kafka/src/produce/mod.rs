@@ -8,15 +8,15 @@
 //! The request is parsed twice, in place: first to validate it, because a malformed request must
 //! store nothing; then to store its batches. Each batch is copied once, out of the read buffer that
 //! the connections of a core share. A large request is read into a buffer of its own; if it has a
-//! single batch, the batch stays in that buffer ([`Lone`]).
+//! single batch, the batch stays in that buffer ([`SingleBatch`]).
 //!
 //! Source: <https://kafka.apache.org/protocol#The_Messages_Produce>. Batches are refused by the
 //! rules of Kafka's `ProduceRequest.validateRecords` and `UnifiedLog.analyzeAndValidateRecords`.
 
 mod answer;
 mod batch;
-mod lone;
 mod sample;
+mod single_batch;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -27,17 +27,17 @@ use cloverleaf_log::Durability;
 use cloverleaf_session::{Cached, Meter, Now};
 use cloverleaf_telemetry::Probe;
 
-pub(crate) use answer::Produced;
-pub(crate) use batch::Records;
-pub(crate) use lone::Lone;
-pub(crate) use sample::Sampler;
+pub(crate) use answer::ProduceAnswer;
+pub(crate) use batch::ProducedRecords;
+pub(crate) use sample::CompressionSampler;
+pub(crate) use single_batch::SingleBatch;
 
 use crate::context::KafkaContext;
 use crate::error_code::{ErrorCode, of_publish};
 use crate::topic_ref::{TopicKey, TopicRef};
 use crate::wire::{Malformed, Reader};
-use answer::{PartitionAnswer, Stored};
-use lone::Pieces;
+use answer::{AppendedBatch, PartitionAnswer};
+use single_batch::ProduceElements;
 
 /// Cap on the time span for which a batch counts in the telemetry, in milliseconds: no library
 /// lingers longer, but a client may write any timestamps.
@@ -45,7 +45,7 @@ const SPAN_MS_MAX: u64 = 3_600_000;
 
 /// Statistics of the batches of one socket read, for the telemetry.
 #[derive(Clone, Copy, Debug, Default)]
-struct Batches {
+struct BatchStatistics {
     count: u64,
     /// Sum over the batches of the time between the timestamps of the first and the last record, in
     /// milliseconds.
@@ -87,37 +87,37 @@ impl Acks {
 
 /// The state of a connection for Produce requests.
 #[derive(Default)]
-pub(crate) struct Producing {
+pub(crate) struct ProduceState {
     /// The topic of the last request, so that consecutive requests to one topic need no lookup.
     last: Cached<Option<Arc<Topic>>>,
     /// An answer that was sent, kept to reuse its allocations.
-    spare: Produced,
-    batches: Batches,
+    spare: ProduceAnswer,
+    batches: BatchStatistics,
 }
 
 /// A request that was parsed to its end.
-pub(crate) enum Checked {
+pub(crate) enum ParsedProduce {
     /// It has a single batch, which is still to be stored.
-    Lone(Lone),
+    SingleBatch(SingleBatch),
     /// It has no batch or several, which were stored or refused.
-    Carried(Carried),
+    Executed(ExecutedProduce),
 }
 
 /// A request that was executed.
-pub(crate) struct Carried {
+pub(crate) struct ExecutedProduce {
     pub(crate) acks: Acks,
-    pub(crate) answer: Produced,
+    pub(crate) answer: ProduceAnswer,
 }
 
 #[derive(Clone, Copy)]
-struct Head {
+struct ProduceHead {
     acks: i16,
     transactional: bool,
 }
 
-impl Carried {
-    fn new(head: Head, answer: Produced) -> Carried {
-        Carried {
+impl ExecutedProduce {
+    fn new(head: ProduceHead, answer: ProduceAnswer) -> ExecutedProduce {
+        ExecutedProduce {
             // An invalid `acks` is answered, with InvalidRequiredAcks.
             acks: Acks::of(head.acks).unwrap_or(Acks::Leader),
             answer,
@@ -127,15 +127,15 @@ impl Carried {
 
 /// An element of a request: a topic with the number of its partitions, or a partition with its
 /// records.
-enum Piece<'a> {
+enum ProduceElement<'a> {
     Topic(TopicKey<'a>, usize),
     Partition(i32, Option<&'a [u8]>),
 }
 
-impl Producing {
+impl ProduceState {
     /// Executes a request. If it has a single batch it is only parsed, and
-    /// [`Producing::execute_lone`] stores the batch. `body` is the part of `request` after the
-    /// header.
+    /// [`ProduceState::store_single_batch`] stores the batch. `body` is the part of `request` after
+    /// the header.
     ///
     /// # Errors
     /// The body is malformed for this version; nothing was stored.
@@ -146,15 +146,15 @@ impl Producing {
         version: i16,
         request: &[u8],
         body: Reader<'_>,
-    ) -> Result<Checked, Malformed> {
-        let mut pieces = Pieces::default();
-        let head = walk(body.clone(), version, |_, piece| pieces.add(piece))?;
-        if let Some((key, index, records)) = pieces.lone() {
+    ) -> Result<ParsedProduce, Malformed> {
+        let mut elements = ProduceElements::default();
+        let head = walk(body.clone(), version, |_, element| elements.add(element))?;
+        if let Some((key, index, records)) = elements.only_partition() {
             let range = records.map(|records| {
                 let start = records.as_ptr().addr() - request.as_ptr().addr();
                 start..start + records.len()
             });
-            return Ok(Checked::Lone(Lone {
+            return Ok(ParsedProduce::SingleBatch(SingleBatch {
                 version,
                 head,
                 topic: self.find(context, meter, key),
@@ -165,29 +165,29 @@ impl Producing {
         let mut answer = std::mem::take(&mut self.spare);
         answer.begin(version);
         let mut topic = TopicRef::Id(uuid::Uuid::nil(), NoTopic::Unknown);
-        let head = walk(body, version, |head, piece| match piece {
-            Piece::Topic(key, partitions) => {
+        let head = walk(body, version, |head, element| match element {
+            ProduceElement::Topic(key, partitions) => {
                 topic = self.find(context, meter, key);
                 answer.topic(topic.clone(), partitions);
             }
-            Piece::Partition(index, records) => {
-                let sent = Sent {
+            ProduceElement::Partition(index, records) => {
+                let batch_context = BatchContext {
                     context,
                     version,
                     head,
                     index,
                 };
-                let told = (&mut *meter, &mut self.batches);
-                let records = records.map_or(Records::None, Records::Lent);
-                let outcome = sent.store(&topic, records, told);
+                let telemetry = (&mut *meter, &mut self.batches);
+                let records = records.map_or(ProducedRecords::None, ProducedRecords::Lent);
+                let outcome = batch_context.store(&topic, records, telemetry);
                 answer.partition(PartitionAnswer { index, outcome });
             }
         })?;
-        Ok(Checked::Carried(Carried::new(head, answer)))
+        Ok(ParsedProduce::Executed(ExecutedProduce::new(head, answer)))
     }
 
     /// Takes back an answer that was sent, so that the next one allocates nothing.
-    pub(crate) fn recycle(&mut self, mut answer: Produced) {
+    pub(crate) fn recycle(&mut self, mut answer: ProduceAnswer) {
         if answer.is_small() {
             answer.clear();
             self.spare = answer;
@@ -196,7 +196,7 @@ impl Producing {
 
     /// Reports the batches of a socket read to the telemetry, after the read's requests were
     /// reported.
-    pub(crate) fn tell(&mut self, probe: &Probe, now: Now) {
+    pub(crate) fn report(&mut self, probe: &Probe, now: Now) {
         let batches = std::mem::take(&mut self.batches);
         probe.batches(batches.count, batches.spans_ms * 1000);
         if let Some(first_ms) = batches.first_record_ms {
@@ -227,24 +227,24 @@ impl Producing {
 fn walk<'a>(
     mut body: Reader<'a>,
     version: i16,
-    mut each: impl FnMut(&Head, Piece<'a>),
-) -> Result<Head, Malformed> {
+    mut each: impl FnMut(&ProduceHead, ProduceElement<'a>),
+) -> Result<ProduceHead, Malformed> {
     let transactional = body.nullable_string()?.is_some();
     let acks = body.i16()?;
     let _timeout_ms = body.i32()?;
-    let head = Head {
+    let head = ProduceHead {
         acks,
         transactional,
     };
     for _ in 0..count(&mut body)? {
         let key = TopicKey::read(&mut body, version)?;
         let partitions = count(&mut body)?;
-        each(&head, Piece::Topic(key, partitions));
+        each(&head, ProduceElement::Topic(key, partitions));
         for _ in 0..partitions {
             let index = body.i32()?;
             let records = body.nullable_bytes()?;
             body.skip_tagged()?;
-            each(&head, Piece::Partition(index, records));
+            each(&head, ProduceElement::Partition(index, records));
         }
         body.skip_tagged()?;
     }
@@ -259,15 +259,15 @@ fn count(body: &mut Reader<'_>) -> Result<usize, Malformed> {
 }
 
 /// The place of a batch in its request.
-struct Sent<'a> {
+struct BatchContext<'a> {
     context: &'a KafkaContext,
     version: i16,
-    head: &'a Head,
+    head: &'a ProduceHead,
     index: i32,
 }
 
 /// The reason why a batch was not stored.
-pub(crate) struct Refusal {
+pub(crate) struct BatchRefusal {
     pub(crate) error: ErrorCode,
     /// The error message, which the client logs.
     pub(crate) text: Option<Cow<'static, str>>,
@@ -276,7 +276,7 @@ pub(crate) struct Refusal {
     pub(crate) records: Vec<u32>,
 }
 
-impl Refusal {
+impl BatchRefusal {
     fn new(error: ErrorCode, text: Option<Cow<'static, str>>) -> Self {
         Self {
             error,
@@ -286,7 +286,7 @@ impl Refusal {
     }
 }
 
-impl From<PublishError> for Refusal {
+impl From<PublishError> for BatchRefusal {
     fn from(error: PublishError) -> Self {
         let refusal = Self::new(of_publish(&error), Some(error.to_string().into()));
         match error {
@@ -298,19 +298,19 @@ impl From<PublishError> for Refusal {
     }
 }
 
-impl Sent<'_> {
+impl BatchContext<'_> {
     fn store(
         &self,
         topic: &TopicRef,
-        records: Records<'_>,
-        (meter, batches): (&mut Meter, &mut Batches),
-    ) -> Result<Stored, Refusal> {
+        records: ProducedRecords<'_>,
+        (meter, batches): (&mut Meter, &mut BatchStatistics),
+    ) -> Result<AppendedBatch, BatchRefusal> {
         let acks = Acks::of(self.head.acks)
-            .ok_or_else(|| Refusal::new(ErrorCode::InvalidRequiredAcks, None))?;
+            .ok_or_else(|| BatchRefusal::new(ErrorCode::InvalidRequiredAcks, None))?;
         let Some(topic) = topic.topic() else {
-            return Err(Refusal::new(topic.error(self.version), None));
+            return Err(BatchRefusal::new(topic.error(self.version), None));
         };
-        let unknown = || Refusal::new(ErrorCode::UnknownTopicOrPartition, None);
+        let unknown = || BatchRefusal::new(ErrorCode::UnknownTopicOrPartition, None);
         let Ok(partition) = u32::try_from(self.index) else {
             return Err(unknown());
         };
@@ -318,7 +318,7 @@ impl Sent<'_> {
         let batch = batch::check(self.context, self.version, records, topic)?;
         if self.head.transactional || batch.is_transactional() {
             let text = Cow::Borrowed("transactions are not supported");
-            return Err(Refusal::new(ErrorCode::InvalidTxnState, Some(text)));
+            return Err(BatchRefusal::new(ErrorCode::InvalidTxnState, Some(text)));
         }
         let (messages, bytes) = (u64::from(batch.count()), batch.bytes().len() as u64);
         batches
@@ -329,10 +329,10 @@ impl Sent<'_> {
         meter.called(1);
         let published = topic
             .publish_to(partition, batch, acks.durability())
-            .map_err(Refusal::from)?;
+            .map_err(BatchRefusal::from)?;
         meter.published.messages += messages;
         meter.published.bytes += bytes;
         meter.published.topics.add(topic.number());
-        Ok(Stored { log, published })
+        Ok(AppendedBatch { log, published })
     }
 }

@@ -7,7 +7,7 @@
 
 use cloverleaf_log::{BATCH_HEADER_BYTES, lz4_len};
 
-use super::{Piece, walk};
+use super::{ProduceElement, walk};
 use crate::apis::{self, Api};
 use crate::frame::{self, SIZE_BYTES};
 
@@ -25,35 +25,35 @@ const CODEC_BITS: u8 = 0x07;
 
 /// Decides when a connection is sampled.
 #[derive(Debug, Default)]
-pub(crate) struct Sampler {
+pub(crate) struct CompressionSampler {
     due_us: u64,
 }
 
 /// The size of a sampled piece before and after compression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Sample {
+pub(crate) struct CompressionSample {
     pub(crate) bytes: u64,
     /// Size after compression. A piece of a compressed batch counts with its own size.
     pub(crate) compressed: u64,
 }
 
-impl Sampler {
+impl CompressionSampler {
     /// Samples the request at the beginning of `input`, if it is a Produce and a sample is due.
     #[inline(never)]
-    pub(crate) fn look(&mut self, input: &[u8], now_us: u64) -> Option<Sample> {
+    pub(crate) fn sample(&mut self, input: &[u8], now_us: u64) -> Option<CompressionSample> {
         if now_us < self.due_us {
             return None;
         }
-        let sample = Sample::of(first_batch(input)?, now_us)?;
+        let sample = CompressionSample::of(first_batch(input)?, now_us)?;
         self.due_us = now_us + PAUSE_US;
         Some(sample)
     }
 }
 
-impl Sample {
+impl CompressionSample {
     /// Compresses a piece from anywhere in the batch: its beginning may differ from the rest.
     /// `seed` chooses the place.
-    fn of(batch: &[u8], seed: u64) -> Option<Sample> {
+    fn of(batch: &[u8], seed: u64) -> Option<CompressionSample> {
         let codec = batch.get(CODEC_AT)? & CODEC_BITS;
         let records = batch.get(BATCH_HEADER_BYTES..)?;
         let count = records.len().min(PIECE_BYTES_MAX);
@@ -67,7 +67,7 @@ impl Sample {
             0 => lz4_len(piece).min(count),
             _ => count,
         };
-        Some(Sample {
+        Some(CompressionSample {
             bytes: count as u64,
             compressed: compressed as u64,
         })
@@ -85,8 +85,8 @@ fn first_batch(input: &[u8]) -> Option<&[u8]> {
     }
     let (header, body) = frame::read_header(request, versions).ok()?;
     let mut batch = None;
-    walk(body, header.version, |_, piece| {
-        if let Piece::Partition(_, Some(records)) = piece {
+    walk(body, header.version, |_, element| {
+        if let ProduceElement::Partition(_, Some(records)) = element {
             batch.get_or_insert(records);
         }
     })
@@ -111,10 +111,10 @@ mod tests {
     fn text_compresses_and_what_is_compressed_does_not() {
         let text = "GET /orders/17 200 a line as others are\n".repeat(1000);
         for seed in [0, 1, 12_345_678] {
-            let plain = Sample::of(&batch(0, text.as_bytes()), seed).unwrap();
+            let plain = CompressionSample::of(&batch(0, text.as_bytes()), seed).unwrap();
             assert_eq!(plain.bytes, PIECE_BYTES_MAX as u64);
             assert!(plain.compressed < plain.bytes / 4, "{plain:?}");
-            let done = Sample::of(&batch(4, text.as_bytes()), seed).unwrap();
+            let done = CompressionSample::of(&batch(4, text.as_bytes()), seed).unwrap();
             assert_eq!(done.bytes, done.compressed);
         }
     }
@@ -129,9 +129,13 @@ mod tests {
             state as u8
         };
         let noise: Vec<u8> = (0..50_000).map(|_| next()).collect();
-        let sample = Sample::of(&batch(0, &noise), 99).unwrap();
+        let sample = CompressionSample::of(&batch(0, &noise), 99).unwrap();
         assert_eq!(sample.bytes, sample.compressed);
-        assert_eq!(Sample::of(&batch(0, &noise[..1000]), 0), None, "too little");
-        assert_eq!(Sample::of(&noise[..22], 0), None);
+        assert_eq!(
+            CompressionSample::of(&batch(0, &noise[..1000]), 0),
+            None,
+            "too little"
+        );
+        assert_eq!(CompressionSample::of(&noise[..22], 0), None);
     }
 }
