@@ -165,8 +165,8 @@ impl AnswerQueue {
                 let fetch_state = &mut self.fetch_state;
                 ready!(fetch_state.poll(cx, env, is_blocking));
                 write(out, head, |out| {
-                    let told = fetch_state.answer(env, out);
-                    (counts.messages, counts.errors) = (told.messages, told.errors);
+                    let fetched = fetch_state.answer(env, out);
+                    (counts.messages, counts.errors) = (fetched.messages, fetched.errors);
                 });
                 self.spare = Some(self.fetch_state.take_request()).filter(FetchRequest::is_small);
             }

@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(found("crates/x/src/a.rs", &"x".repeat(101)), 1);
         assert_eq!(found("README.md", "in /work/there"), 1);
         let raw = "log: &Arc<PartitionLog>";
-        assert_eq!(found("crates/kafka/src/fetch/look.rs", raw), 1);
+        assert_eq!(found("crates/kafka/src/fetch/pass.rs", raw), 1);
         assert_eq!(found("crates/broker/src/topic/mod.rs", raw), 1);
         assert_eq!(found("crates/log/src/partition/read.rs", raw), 0);
         let broker = "use cloverleaf_broker::{\n    Broker, Topic};";

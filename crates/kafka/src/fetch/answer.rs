@@ -10,10 +10,10 @@
 use cloverleaf_session::Output;
 use cloverleaf_telemetry::Exchange;
 
-use super::cold::Cold;
-use super::part::{Ends, Found, Part};
-use super::records::Records;
-use super::{FetchEnv, FetchState, Kind, Stage, Told};
+use super::cold::ColdReads;
+use super::partition::{FetchPartition, PartitionOffsets, PartitionResult};
+use super::records::FetchedRecords;
+use super::{AnswerCounts, FetchEnv, FetchStage, FetchState, SessionMode};
 use crate::error_code::ErrorCode;
 use crate::topic_ref::IDS_FROM;
 use crate::wire_out::Writer;
@@ -24,107 +24,153 @@ const KEPT_MAX: usize = 4096;
 impl FetchState {
     /// Appends the body of the answer, and ends the request.
     #[inline(never)]
-    pub(crate) fn answer(&mut self, env: &FetchEnv<'_>, out: &mut Output) -> Told {
-        self.stage = Stage::Idle;
-        let mut kind = std::mem::take(&mut self.kind);
-        let (error, session) = match &mut kind {
-            Kind::Refused(error) => (*error, None),
-            Kind::Incremental(lease) => (ErrorCode::None, lease.session_mut()),
-            Kind::Sessionless | Kind::NewSession => (ErrorCode::None, None),
+    pub(crate) fn answer(&mut self, env: &FetchEnv<'_>, out: &mut Output) -> AnswerCounts {
+        self.stage = FetchStage::Idle;
+        let mut mode = std::mem::take(&mut self.mode);
+        let (error, session) = match &mut mode {
+            SessionMode::Refused(error) => (*error, None),
+            SessionMode::Incremental(lease) => (ErrorCode::None, lease.session_mut()),
+            SessionMode::Sessionless | SessionMode::NewSession => (ErrorCode::None, None),
         };
-        let session = session.filter(|session| !session.parts.is_empty());
+        let session = session.filter(|session| !session.partitions.is_empty());
         let version = self.request.version;
-        let mut body = Body {
+        let mut body = BodyWriter {
             version,
             out,
             records: &self.records,
-            told: Told::default(),
+            counts: AnswerCounts::default(),
         };
         let mut id_at = body.begin(error, session.as_ref().map_or(0, |session| session.id));
-        self.named.clear();
+        self.included.clear();
         match (session, error) {
             (Some(session), _) => {
-                let count = session.parts.len() as u32;
+                let count = session.partitions.len() as u32;
                 let next = session.next as u32;
                 let order = (next..count).chain(0..next.min(count));
-                let parts = &mut session.parts;
-                self.named
-                    .extend(order.filter(|place| parts[*place as usize].is_news()));
-                body.parts(parts, &self.named);
-                let with_data = |place: &&u32| parts[**place as usize].found.count > 0;
-                if let Some(last) = self.named.iter().rev().find(with_data) {
-                    session.next = (*last as usize + 1) % parts.len();
+                let partitions = &mut session.partitions;
+                self.included
+                    .extend(order.filter(|place| partitions[*place as usize].has_changes()));
+                body.partitions(partitions, &self.included);
+                let with_data = |place: &&u32| partitions[**place as usize].result.count > 0;
+                if let Some(last) = self.included.iter().rev().find(with_data) {
+                    session.next = (*last as usize + 1) % partitions.len();
                 }
-                ahead(&mut self.cold, parts, &self.named, &self.records, env);
-                tell(parts, &self.named, &self.records, body.told.messages, env);
+                read_ahead(
+                    &mut self.cold,
+                    partitions,
+                    &self.included,
+                    &self.records,
+                    env,
+                );
+                report(
+                    partitions,
+                    &self.included,
+                    &self.records,
+                    body.counts.messages,
+                    env,
+                );
             }
             (None, ErrorCode::None) => {
-                let parts = &mut self.request.parts;
-                self.named.extend(0..parts.len() as u32);
-                body.parts(parts, &self.named);
-                ahead(&mut self.cold, parts, &self.named, &self.records, env);
-                tell(parts, &self.named, &self.records, body.told.messages, env);
+                let partitions = &mut self.request.partitions;
+                self.included.extend(0..partitions.len() as u32);
+                body.partitions(partitions, &self.included);
+                read_ahead(
+                    &mut self.cold,
+                    partitions,
+                    &self.included,
+                    &self.records,
+                    env,
+                );
+                report(
+                    partitions,
+                    &self.included,
+                    &self.records,
+                    body.counts.messages,
+                    env,
+                );
             }
-            (None, _) => body.parts(&mut [], &[]),
+            (None, _) => body.partitions(&mut [], &[]),
         }
-        let mut told = body.told;
-        if matches!(kind, Kind::NewSession) {
+        let mut counts = body.counts;
+        if matches!(mode, SessionMode::NewSession) {
             let realm = &env.context.realm;
             let by_id = version >= IDS_FROM;
             let sessions = &env.context.fetch_sessions;
-            let parts = &mut self.request.parts;
-            let id = sessions.create(parts, by_id, self.generation, env.now.us);
+            let partitions = &mut self.request.partitions;
+            let id = sessions.create(partitions, by_id, self.generation, env.now.us);
             debug_assert!(realm.generation() >= self.generation);
             if let Some(at) = id_at.take() {
                 out.bytes[at..at + 4].copy_from_slice(&id.to_be_bytes());
             }
         }
-        if let Kind::Incremental(lease) = kind {
-            lease.give_back();
+        if let SessionMode::Incremental(lease) = mode {
+            lease.release();
         }
-        told.errors += u64::from(error != ErrorCode::None);
+        counts.errors += u64::from(error != ErrorCode::None);
         self.records.clear();
-        if self.records.capacity() > KEPT_MAX || self.named.capacity() > KEPT_MAX {
-            (self.records, self.named) = (Vec::new(), Vec::new());
+        if self.records.capacity() > KEPT_MAX || self.included.capacity() > KEPT_MAX {
+            (self.records, self.included) = (Vec::new(), Vec::new());
         }
-        told
+        counts
     }
 }
 
 /// Starts a read-ahead for each partition whose data was read from the disk.
-fn ahead(cold: &mut Cold, parts: &[Part], named: &[u32], records: &[Records], env: &FetchEnv<'_>) {
+fn read_ahead(
+    cold: &mut ColdReads,
+    partitions: &[FetchPartition],
+    included: &[u32],
+    records: &[FetchedRecords],
+    env: &FetchEnv<'_>,
+) {
     let options = &env.context.options;
-    for part in named.iter().filter_map(|place| parts.get(*place as usize)) {
-        let last = part.found.range().end.checked_sub(1);
-        if part.found.is_cold
-            && let (Some(log), Some(last)) = (&part.log, last.and_then(|last| records.get(last)))
+    for partition in included
+        .iter()
+        .filter_map(|place| partitions.get(*place as usize))
+    {
+        let last = partition.result.range().end.checked_sub(1);
+        if partition.result.is_cold
+            && let (Some(log), Some(last)) =
+                (&partition.log, last.and_then(|last| records.get(last)))
         {
-            let bytes_max = part.wanted.bytes_max.min(options.fetch_cold_bytes_max);
+            let bytes_max = partition
+                .requested
+                .bytes_max
+                .min(options.fetch_cold_bytes_max);
             cold.read_ahead(log, last.end_offset(), bytes_max);
         }
     }
 }
 
 /// Reports the answer to the telemetry: one exchange for consecutive partitions of one topic.
-fn tell(parts: &[Part], named: &[u32], records: &[Records], messages: u64, env: &FetchEnv<'_>) {
+fn report(
+    partitions: &[FetchPartition],
+    included: &[u32],
+    records: &[FetchedRecords],
+    messages: u64,
+    env: &FetchEnv<'_>,
+) {
     if !env.probe.may_tell_fetch(messages, env.now.us) {
         return;
     }
     let mut exchanges: Vec<Exchange> = Vec::new();
-    for part in named.iter().filter_map(|place| parts.get(*place as usize)) {
-        let given = records.get(part.found.range()).unwrap_or_default();
-        let Some(topic) = part.topic.topic().filter(|_| !given.is_empty()) else {
+    for partition in included
+        .iter()
+        .filter_map(|place| partitions.get(*place as usize))
+    {
+        let given = records.get(partition.result.range()).unwrap_or_default();
+        let Some(topic) = partition.topic.topic().filter(|_| !given.is_empty()) else {
             continue;
         };
-        let messages = given.iter().map(Records::count).sum();
-        let bytes = part.found.bytes as u64;
+        let messages = given.iter().map(FetchedRecords::count).sum();
+        let bytes = partition.result.bytes as u64;
         let before = exchanges.last_mut();
         if let Some(before) = before.filter(|it| it.topic == topic.number()) {
             before.messages += messages;
             before.bytes += bytes;
             continue;
         }
-        let (partition, offset) = (part.index as u32, part.wanted.offset as u64);
+        let (partition, offset) = (partition.index as u32, partition.requested.offset as u64);
         let number = topic.number();
         exchanges.push(Exchange::fetch(number, partition, offset, messages, bytes));
     }
@@ -132,14 +178,14 @@ fn tell(parts: &[Part], named: &[u32], records: &[Records], messages: u64, env: 
 }
 
 /// The body of an answer while it is written.
-struct Body<'a> {
+struct BodyWriter<'a> {
     version: i16,
     out: &'a mut Output,
-    records: &'a [Records],
-    told: Told,
+    records: &'a [FetchedRecords],
+    counts: AnswerCounts,
 }
 
-impl Body<'_> {
+impl BodyWriter<'_> {
     fn writer(&mut self) -> Writer<'_> {
         Writer::new(&mut self.out.bytes, self.version >= 12)
     }
@@ -160,25 +206,27 @@ impl Body<'_> {
     }
 
     /// Writes the partitions with these indexes. Consecutive ones of one topic share its entry.
-    fn parts(&mut self, parts: &mut [Part], named: &[u32]) {
+    fn partitions(&mut self, partitions: &mut [FetchPartition], included: &[u32]) {
         let version = self.version;
         let by_id = version >= IDS_FROM;
         let same = |a: &u32, b: &u32| {
-            parts[*a as usize].topic.key(by_id) == parts[*b as usize].topic.key(by_id)
+            partitions[*a as usize].topic.key(by_id) == partitions[*b as usize].topic.key(by_id)
         };
-        let topics = named.chunk_by(same).count();
+        let topics = included.chunk_by(same).count();
         self.writer().len(topics);
-        let mut left = named;
+        let mut left = included;
         while let [first, ..] = left {
-            let key = parts[*first as usize].topic.key(by_id);
-            let is_same = |place: &&u32| parts[**place as usize].topic.key(by_id) == key;
+            let key = partitions[*first as usize].topic.key(by_id);
+            let is_same = |place: &&u32| partitions[**place as usize].topic.key(by_id) == key;
             let count = left.iter().take_while(is_same).count();
             let (of_topic, rest) = left.split_at(count);
             let mut writer = self.writer();
-            parts[*first as usize].topic.write(&mut writer, version);
+            partitions[*first as usize]
+                .topic
+                .write(&mut writer, version);
             writer.len(of_topic.len());
             for place in of_topic {
-                self.part(&mut parts[*place as usize]);
+                self.partition(&mut partitions[*place as usize]);
             }
             self.writer().no_tags();
             left = rest;
@@ -186,17 +234,17 @@ impl Body<'_> {
         self.writer().no_tags();
     }
 
-    fn part(&mut self, part: &mut Part) {
-        let (version, found) = (self.version, part.found);
-        let ends = part.ends();
-        part.tell(ends);
-        let Ends {
+    fn partition(&mut self, partition: &mut FetchPartition) {
+        let (version, result) = (self.version, partition.result);
+        let offsets = partition.offsets();
+        partition.remember_sent(offsets);
+        let PartitionOffsets {
             high_watermark,
             log_start,
-        } = ends;
+        } = offsets;
         let mut writer = self.writer();
-        writer.i32(part.index);
-        writer.i16(found.error.unwrap_or(ErrorCode::None).code());
+        writer.i32(partition.index);
+        writer.i16(result.error.unwrap_or(ErrorCode::None).code());
         writer.i64(high_watermark);
         writer.i64(high_watermark);
         if version >= 5 {
@@ -206,16 +254,16 @@ impl Body<'_> {
         if version >= 11 {
             writer.i32(-1);
         }
-        writer.len(found.bytes);
-        self.records(found);
+        writer.len(result.bytes);
+        self.records(result);
         self.writer().no_tags();
-        self.told.errors += u64::from(found.error.is_some());
+        self.counts.errors += u64::from(result.error.is_some());
     }
 
-    fn records(&mut self, found: Found) {
-        for records in &self.records[found.range()] {
+    fn records(&mut self, result: PartitionResult) {
+        for records in &self.records[result.range()] {
             records.write(self.out);
-            self.told.messages += records.count();
+            self.counts.messages += records.count();
         }
     }
 }

@@ -13,54 +13,54 @@ use crate::answer::{Reply, promise};
 const AHEAD_MAX: usize = 4;
 
 /// The result of a read; `None`: the log was closed before it ran.
-pub(super) type Outcome = Option<Result<Vec<Batch>, ReadError>>;
+pub(super) type ReadOutcome = Option<Result<Vec<Batch>, ReadError>>;
 
 /// A read that is in progress or done.
-pub(super) enum Reading {
-    Running(Reply<Outcome>),
-    Done(Outcome),
+pub(super) enum ColdReadState {
+    Running(Reply<ReadOutcome>),
+    Done(ReadOutcome),
 }
 
 /// The reads of one connection.
 #[derive(Default)]
-pub(super) struct Cold {
-    pending: Vec<Pending>,
-    ahead: Vec<Ahead>,
+pub(super) struct ColdReads {
+    pending: Vec<PendingRead>,
+    ahead: Vec<ReadAhead>,
 }
 
 /// A read that the current answer waits for.
-struct Pending {
+struct PendingRead {
     /// Index of the partition in the request or session.
     place: u32,
     /// The written end of the log before the read; 0: unknown.
     end: Offset,
-    reading: Reading,
+    reading: ColdReadState,
 }
 
 /// The result of a read that the current answer has waited for.
-pub(super) struct Brought {
+pub(super) struct ColdResult {
     pub(super) place: u32,
     pub(super) end: Offset,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: ReadOutcome,
 }
 
-struct Ahead {
+struct ReadAhead {
     log: Partition,
     from: Offset,
-    reading: Reading,
+    reading: ColdReadState,
 }
 
-impl Reading {
-    fn start(read: ColdRead) -> Reading {
+impl ColdReadState {
+    fn start(read: ColdRead) -> ColdReadState {
         let (promise, reply) = promise();
         read.on_ready(Box::new(move |outcome| promise.keep(Some(outcome))));
-        Reading::Running(reply)
+        ColdReadState::Running(reply)
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if let Reading::Running(reply) = self {
+        if let ColdReadState::Running(reply) = self {
             match std::pin::Pin::new(reply).poll(cx) {
-                Poll::Ready(outcome) => *self = Reading::Done(outcome),
+                Poll::Ready(outcome) => *self = ColdReadState::Done(outcome),
                 Poll::Pending => return Poll::Pending,
             }
         }
@@ -68,11 +68,11 @@ impl Reading {
     }
 }
 
-impl Cold {
+impl ColdReads {
     /// Starts a read for the partition with the index `place`.
-    pub(super) fn run(&mut self, place: u32, end: Offset, read: ColdRead) {
-        let reading = Reading::start(read);
-        self.pending.push(Pending {
+    pub(super) fn start_read(&mut self, place: u32, end: Offset, read: ColdRead) {
+        let reading = ColdReadState::start(read);
+        self.pending.push(PendingRead {
             place,
             end,
             reading,
@@ -80,9 +80,9 @@ impl Cold {
     }
 
     /// Makes the current answer wait for a read that was started as a read-ahead.
-    pub(super) fn push(&mut self, place: u32, reading: Reading) {
+    pub(super) fn await_read_ahead(&mut self, place: u32, reading: ColdReadState) {
         let end = 0;
-        self.pending.push(Pending {
+        self.pending.push(PendingRead {
             place,
             end,
             reading,
@@ -100,13 +100,13 @@ impl Cold {
     }
 
     /// The results of the reads that the current answer has waited for.
-    pub(super) fn take_pending(&mut self) -> impl Iterator<Item = Brought> {
-        self.pending.drain(..).map(|pending| Brought {
+    pub(super) fn take_pending(&mut self) -> impl Iterator<Item = ColdResult> {
+        self.pending.drain(..).map(|pending| ColdResult {
             place: pending.place,
             end: pending.end,
             outcome: match pending.reading {
-                Reading::Done(outcome) => outcome,
-                Reading::Running(_) => None,
+                ColdReadState::Done(outcome) => outcome,
+                ColdReadState::Running(_) => None,
             },
         })
     }
@@ -118,7 +118,7 @@ impl Cold {
 
     /// Takes the read-ahead of the partition, if it begins at `from`. One that begins elsewhere is
     /// dropped: it is of no use any more.
-    pub(super) fn take_ahead(&mut self, log: &Partition, from: Offset) -> Option<Reading> {
+    pub(super) fn take_ahead(&mut self, log: &Partition, from: Offset) -> Option<ColdReadState> {
         let at = self.ahead.iter().position(|it| it.log == *log)?;
         let ahead = self.ahead.swap_remove(at);
         (ahead.from == from).then_some(ahead.reading)
@@ -130,11 +130,11 @@ impl Cold {
             return;
         }
         let reading = match log.read(from, bytes_max) {
-            Read::Cold(read) => Reading::start(read),
-            Read::Batches(batches) => Reading::Done(Some(Ok(batches))),
+            Read::Cold(read) => ColdReadState::start(read),
+            Read::Batches(batches) => ColdReadState::Done(Some(Ok(batches))),
             Read::End => return,
         };
         let log = log.clone();
-        self.ahead.push(Ahead { log, from, reading });
+        self.ahead.push(ReadAhead { log, from, reading });
     }
 }

@@ -8,7 +8,7 @@
 //!
 //! ```text
 //!             enough, an error, time is up, another request follows it
-//!   begun ──▶ looking ─────────────────────────────────▶ answered
+//!   begun ──▶ reading ─────────────────────────────────▶ answered
 //!               │ ▲  │                                      ▲
 //!  too little   ▼ │  ▼  only on the disk                    │
 //!             waiting   cold ───────────────────────────────┘
@@ -19,8 +19,8 @@
 
 mod answer;
 mod cold;
-mod look;
-mod part;
+mod partition;
+mod pass;
 mod readers;
 mod records;
 mod request;
@@ -39,12 +39,12 @@ pub(crate) use sessions::FetchSessions;
 
 use crate::context::KafkaContext;
 use crate::error_code::ErrorCode;
-use cold::Cold;
-use part::Part;
-use readers::Reader;
-use records::Records;
+use cold::ColdReads;
+use partition::FetchPartition;
+use readers::ReaderEntry;
+use records::FetchedRecords;
 use request::{FINAL_EPOCH, INITIAL_EPOCH};
-use sessions::Lease;
+use sessions::SessionLease;
 
 /// Clients that send an older version may not know zstd (KIP-110). They are refused only topics
 /// whose `compression.type` is zstd; other batches are sent to them unchanged.
@@ -64,7 +64,7 @@ pub(crate) struct FetchEnv<'a> {
 
 /// Numbers of messages and errors in an answer, for the telemetry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct AnswerCounts {
     pub(crate) messages: u64,
     pub(crate) errors: u64,
 }
@@ -72,50 +72,50 @@ pub(crate) struct Told {
 /// The state of a connection for Fetch requests: at most one Fetch is in progress.
 #[derive(Default)]
 pub(crate) struct FetchState {
-    stage: Stage,
+    stage: FetchStage,
     request: FetchRequest,
-    kind: Kind,
+    mode: SessionMode,
     /// The broker's generation when the request's topics were looked up.
     generation: u64,
     due_us: u64,
     watcher: Option<Arc<Watcher>>,
     /// Bytes counted toward `min_bytes` so far.
     counted_bytes: usize,
-    records: Vec<Records>,
+    records: Vec<FetchedRecords>,
     /// Reads from files: for this request, and read-ahead for the next one.
-    cold: Cold,
+    cold: ColdReads,
     /// Indexes of the partitions that the answer includes.
-    named: Vec<u32>,
+    included: Vec<u32>,
     /// This connection's entry in [`crate::Readers`].
-    reader: Option<Reader>,
+    reader_entry: Option<ReaderEntry>,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Stage {
+enum FetchStage {
     #[default]
     Idle,
-    Looking,
+    Reading,
     Waiting,
-    Cold,
+    ColdRead,
 }
 
 /// How a request uses fetch sessions (KIP-227). It decides which partitions are read.
 #[derive(Default)]
-enum Kind {
+enum SessionMode {
     /// A full fetch without a session: the partitions of the request.
     #[default]
     Sessionless,
     /// A full fetch that opens a session: the partitions of the request.
     NewSession,
     /// An incremental fetch: the partitions of the session.
-    Incremental(Lease),
+    Incremental(SessionLease),
     /// The session id or epoch is wrong: no partitions.
     Refused(ErrorCode),
 }
 
 /// The result of one pass over the partitions.
 #[derive(Clone, Copy, Default)]
-struct Look {
+struct PassResult {
     bytes: usize,
     /// Waiting would not add data: a partition has an error, or more data than the limits allow.
     ends_wait: bool,
@@ -131,24 +131,24 @@ impl FetchState {
         self.request = request;
         self.generation = self.request.generation;
         self.due_us = env.now.us + u64::from(self.request.max_wait_ms) * 1000;
-        self.stage = Stage::Looking;
+        self.stage = FetchStage::Reading;
         self.counted_bytes = 0;
-        self.kind = self.open(env);
-        self.tell_reader(env);
+        self.mode = self.open_session(env);
+        self.update_reader_entry(env);
     }
 
-    fn tell_reader(&mut self, env: &FetchEnv<'_>) {
+    fn update_reader_entry(&mut self, env: &FetchEnv<'_>) {
         let now_us = env.now.us;
-        let reader = self.reader.take();
-        let mut reader =
-            reader.unwrap_or_else(|| Reader::new(&env.context.readers, env.connection));
-        if reader.is_due(now_us) {
-            reader.tell(self.parts_mut(), now_us);
+        let reader_entry = self.reader_entry.take();
+        let mut reader_entry =
+            reader_entry.unwrap_or_else(|| ReaderEntry::new(&env.context.readers, env.connection));
+        if reader_entry.is_due(now_us) {
+            reader_entry.update(self.partitions_mut(), now_us);
         }
-        self.reader = Some(reader);
+        self.reader_entry = Some(reader_entry);
     }
 
-    fn open(&mut self, env: &FetchEnv<'_>) -> Kind {
+    fn open_session(&mut self, env: &FetchEnv<'_>) -> SessionMode {
         let (id, epoch) = (self.request.session_id, self.request.session_epoch);
         let sessions = &env.context.fetch_sessions;
         if matches!(epoch, INITIAL_EPOCH | FINAL_EPOCH) {
@@ -156,21 +156,21 @@ impl FetchState {
                 sessions.end(id);
             }
             return match epoch {
-                FINAL_EPOCH => Kind::Sessionless,
-                _ => Kind::NewSession,
+                FINAL_EPOCH => SessionMode::Sessionless,
+                _ => SessionMode::NewSession,
             };
         }
         match sessions.resume(&mut self.request, &env.context.realm, env.now.us) {
-            Ok(lease) => Kind::Incremental(lease),
-            Err(error) => Kind::Refused(error),
+            Ok(lease) => SessionMode::Incremental(lease),
+            Err(error) => SessionMode::Refused(error),
         }
     }
 
     /// When the long poll ends, in microseconds of `Now::us`; `u64::MAX`: none is waiting.
     pub(crate) fn due_us(&self) -> u64 {
         match self.stage {
-            Stage::Waiting => self.due_us,
-            Stage::Idle | Stage::Looking | Stage::Cold => u64::MAX,
+            FetchStage::Waiting => self.due_us,
+            FetchStage::Idle | FetchStage::Reading | FetchStage::ColdRead => u64::MAX,
         }
     }
 
@@ -194,31 +194,31 @@ impl FetchState {
         loop {
             let is_due = is_blocking || env.is_ending || env.now.us >= self.due_us;
             match self.stage {
-                Stage::Idle => return Poll::Ready(()),
-                Stage::Waiting => {
+                FetchStage::Idle => return Poll::Ready(()),
+                FetchStage::Waiting => {
                     if !is_due && self.watcher().poll_fired(cx).is_pending() {
                         return Poll::Pending;
                     }
-                    self.stage = Stage::Looking;
+                    self.stage = FetchStage::Reading;
                 }
-                Stage::Looking => {
-                    let look = self.look(env, is_due);
-                    if look.is_cold {
-                        self.stage = Stage::Cold;
-                    } else if is_due || look.ends_wait || look.bytes >= self.request.min_bytes {
+                FetchStage::Reading => {
+                    let result = self.run_pass(env, is_due);
+                    if result.is_cold {
+                        self.stage = FetchStage::ColdRead;
+                    } else if is_due || result.ends_wait || result.bytes >= self.request.min_bytes {
                         return Poll::Ready(());
                     } else {
                         self.watch();
                     }
                 }
-                Stage::Cold => {
+                FetchStage::ColdRead => {
                     if self.cold.poll(cx).is_pending() && !env.is_ending {
                         return Poll::Pending;
                     }
-                    if self.take_cold() || is_due {
+                    if self.collect_cold_reads() || is_due {
                         return Poll::Ready(());
                     }
-                    self.stage = Stage::Looking;
+                    self.stage = FetchStage::Reading;
                     self.watch();
                 }
             }
@@ -228,10 +228,15 @@ impl FetchState {
     /// Starts to wait for new data, unless some has arrived since the last pass.
     fn watch(&mut self) {
         let watcher = self.watcher().clone();
-        let parts = self.parts_mut();
-        parts.iter_mut().for_each(|part| part.watch(&watcher));
-        if !parts.iter().any(|part| part.has_data_from(part.counted)) {
-            self.stage = Stage::Waiting;
+        let partitions = self.partitions_mut();
+        partitions
+            .iter_mut()
+            .for_each(|partition| partition.watch(&watcher));
+        if !partitions
+            .iter()
+            .any(|partition| partition.has_data_from(partition.counted))
+        {
+            self.stage = FetchStage::Waiting;
         }
     }
 
@@ -239,8 +244,8 @@ impl FetchState {
     /// registered with it from request to request.
     fn watcher(&mut self) -> &Arc<Watcher> {
         let own = &mut self.watcher;
-        match &mut self.kind {
-            Kind::Incremental(lease) => match lease.session_mut() {
+        match &mut self.mode {
+            SessionMode::Incremental(lease) => match lease.session_mut() {
                 Some(session) => &session.watcher,
                 None => own.get_or_insert_with(Watcher::new),
             },
@@ -248,13 +253,13 @@ impl FetchState {
         }
     }
 
-    fn parts_mut(&mut self) -> &mut [Part] {
-        match &mut self.kind {
-            Kind::Sessionless | Kind::NewSession => &mut self.request.parts,
-            Kind::Incremental(lease) => lease
+    fn partitions_mut(&mut self) -> &mut [FetchPartition] {
+        match &mut self.mode {
+            SessionMode::Sessionless | SessionMode::NewSession => &mut self.request.partitions,
+            SessionMode::Incremental(lease) => lease
                 .session_mut()
-                .map_or(&mut [], |session| &mut session.parts),
-            Kind::Refused(_) => &mut [],
+                .map_or(&mut [], |session| &mut session.partitions),
+            SessionMode::Refused(_) => &mut [],
         }
     }
 }

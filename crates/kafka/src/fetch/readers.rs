@@ -11,7 +11,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-use super::part::Part;
+use super::partition::FetchPartition;
 
 /// Minimum time between two updates of a connection's entry, in microseconds.
 const INTERVAL_US: u64 = 1_000_000;
@@ -46,16 +46,16 @@ impl Readers {
 
 /// One connection's entry in the table. Removed when this is dropped.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(super) struct ReaderEntry {
     readers: Arc<Readers>,
     connection: u64,
     due_us: u64,
 }
 
-impl Reader {
+impl ReaderEntry {
     /// A connection without an entry yet.
-    pub(super) fn new(readers: &Arc<Readers>, connection: u64) -> Reader {
-        Reader {
+    pub(super) fn new(readers: &Arc<Readers>, connection: u64) -> ReaderEntry {
+        ReaderEntry {
             readers: readers.clone(),
             connection,
             due_us: 0,
@@ -69,16 +69,16 @@ impl Reader {
     }
 
     /// Replaces the entry by these partitions.
-    pub(super) fn tell(&mut self, parts: &[Part], now_us: u64) {
+    pub(super) fn update(&mut self, partitions: &[FetchPartition], now_us: u64) {
         self.due_us = now_us.saturating_add(INTERVAL_US);
-        let reading = |part: &Part| {
+        let reading = |partition: &FetchPartition| {
             Some(Reading {
-                topic: part.topic.topic()?.id(),
-                partition: u32::try_from(part.index).ok()?,
-                offset: u64::try_from(part.wanted.offset).ok()?,
+                topic: partition.topic.topic()?.id(),
+                partition: u32::try_from(partition.index).ok()?,
+                offset: u64::try_from(partition.requested.offset).ok()?,
             })
         };
-        let all: Arc<[Reading]> = parts
+        let all: Arc<[Reading]> = partitions
             .iter()
             .filter_map(reading)
             .take(PARTITIONS_MAX)
@@ -87,7 +87,7 @@ impl Reader {
     }
 }
 
-impl Drop for Reader {
+impl Drop for ReaderEntry {
     fn drop(&mut self) {
         self.readers.table.lock().remove(&self.connection);
     }

@@ -9,14 +9,14 @@ const COPY_BYTES_MAX: usize = 1024;
 
 /// A piece of an answer's records.
 #[derive(Debug)]
-pub(super) enum Records {
+pub(super) enum FetchedRecords {
     /// One batch.
     Batch(Batch),
     /// Several batches, which are sent from their file.
     Stored(StoredBatches),
 }
 
-impl Records {
+impl FetchedRecords {
     pub(super) fn len_bytes(&self) -> usize {
         match self {
             Self::Batch(batch) => batch.bytes().len(),

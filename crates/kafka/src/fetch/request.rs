@@ -13,7 +13,7 @@
 use cloverleaf_access::Operation;
 use cloverleaf_broker::Realm;
 
-use super::part::Part;
+use super::partition::FetchPartition;
 use crate::topic_ref::{TopicKey, TopicRef};
 use crate::wire::{Malformed, Reader};
 
@@ -37,7 +37,7 @@ pub(crate) struct FetchRequest {
     pub(crate) max_bytes: usize,
     pub(crate) session_id: i32,
     pub(crate) session_epoch: i32,
-    pub(crate) parts: Vec<Part>,
+    pub(crate) partitions: Vec<FetchPartition>,
     pub(crate) forgotten: Vec<(TopicRef, i32)>,
 }
 
@@ -79,12 +79,13 @@ impl FetchRequest {
                 }
                 let bytes_max = usize::try_from(body.i32()?).unwrap_or(0);
                 body.skip_tagged()?;
-                let wanted = Wanted {
+                let requested = RequestedRead {
                     offset,
                     bytes_max,
                     leader_epoch,
                 };
-                self.parts.push(Part::new(topic.clone(), index, wanted));
+                self.partitions
+                    .push(FetchPartition::new(topic.clone(), index, requested));
             }
             body.skip_tagged()?;
         }
@@ -99,18 +100,18 @@ impl FetchRequest {
 
     /// Empties the lists of partitions.
     pub(crate) fn clear(&mut self) {
-        self.parts.clear();
+        self.partitions.clear();
         self.forgotten.clear();
     }
 
     /// Approximate memory of the queued request, in bytes.
     pub(crate) fn weight(&self) -> usize {
-        (self.parts.len() + self.forgotten.len()) * size_of::<Part>()
+        (self.partitions.len() + self.forgotten.len()) * size_of::<FetchPartition>()
     }
 
     /// Whether its allocations may be kept for the next request.
     pub(crate) fn is_small(&self) -> bool {
-        self.parts.capacity() <= KEPT_MAX && self.forgotten.capacity() <= KEPT_MAX
+        self.partitions.capacity() <= KEPT_MAX && self.forgotten.capacity() <= KEPT_MAX
     }
 
     fn read_forgotten(
@@ -132,7 +133,7 @@ impl FetchRequest {
 
 /// Where a client wants to read a partition, and how much.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct RequestedRead {
     pub(crate) offset: i64,
     pub(crate) bytes_max: usize,
     pub(crate) leader_epoch: i32,

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use cloverleaf_broker::{Realm, Watcher};
 use parking_lot::Mutex;
 
-use super::part::Part;
+use super::partition::FetchPartition;
 use super::request::FetchRequest;
 use crate::error_code::ErrorCode;
 use crate::topic_ref::{IDS_FROM, TopicKey, TopicRef};
@@ -26,15 +26,15 @@ const IDLE_US: u64 = 120_000_000;
 const BYTES_MAX: usize = 128 << 20;
 
 /// A fetch session of one client.
-pub(crate) struct Session {
+pub(crate) struct FetchSession {
     pub(crate) id: i32,
     /// The epoch that the next request must have.
     epoch: i32,
     by_id: bool,
     /// The realm's generation when the topics were looked up.
     generation: u64,
-    pub(crate) parts: Vec<Part>,
-    /// Index of each partition in `parts`, by the hash of its topic and number.
+    pub(crate) partitions: Vec<FetchPartition>,
+    /// Index of each partition in `partitions`, by the hash of its topic and number.
     places: HashMap<u64, u32>,
     /// Index of the partition that the next request reads first, so that none starves.
     pub(crate) next: usize,
@@ -44,32 +44,32 @@ pub(crate) struct Session {
 }
 
 /// A session's entry in the cache.
-struct Slot {
+struct CacheSlot {
     used_us: u64,
     weight: usize,
     /// `None`: a request has taken it out.
-    session: Option<Box<Session>>,
+    session: Option<Box<FetchSession>>,
 }
 
 #[derive(Default)]
-struct Cache {
-    slots: HashMap<i32, Slot>,
+struct SessionCache {
+    slots: HashMap<i32, CacheSlot>,
     weight: usize,
     /// Number of ids that were drawn, the seed of the next one.
-    drawn: u64,
+    ids_drawn: u64,
 }
 
 /// All fetch sessions of a namespace.
 pub(crate) struct FetchSessions {
     sessions_max: usize,
     hasher: RandomState,
-    cache: Mutex<Cache>,
+    cache: Mutex<SessionCache>,
 }
 
 /// A session that a request has taken out of the cache. If the lease is dropped, the session ends.
-pub(crate) struct Lease {
+pub(crate) struct SessionLease {
     sessions: Arc<FetchSessions>,
-    session: Option<Box<Session>>,
+    session: Option<Box<FetchSession>>,
 }
 
 impl FetchSessions {
@@ -92,7 +92,7 @@ impl FetchSessions {
         request: &mut FetchRequest,
         realm: &Realm,
         now_us: u64,
-    ) -> Result<Lease, ErrorCode> {
+    ) -> Result<SessionLease, ErrorCode> {
         let mut session = {
             let mut cache = self.cache.lock();
             let slot = cache.slots.get_mut(&request.session_id);
@@ -116,12 +116,12 @@ impl FetchSessions {
         if session.generation != generation {
             session.generation = generation;
             let by_id = session.by_id;
-            for part in &mut session.parts {
-                part.find_again(realm, by_id);
+            for partition in &mut session.partitions {
+                partition.refresh(realm, by_id);
             }
         }
-        session.update(&mut request.parts, &request.forgotten, &self.hasher);
-        Ok(Lease {
+        session.update(&mut request.partitions, &request.forgotten, &self.hasher);
+        Ok(SessionLease {
             sessions: self.clone(),
             session: Some(session),
         })
@@ -131,31 +131,31 @@ impl FetchSessions {
     /// session may be evicted.
     pub(crate) fn create(
         &self,
-        parts: &mut Vec<Part>,
+        partitions: &mut Vec<FetchPartition>,
         by_id: bool,
         generation: u64,
         now_us: u64,
     ) -> i32 {
-        let weight = parts.iter().map(Part::weight).sum();
+        let weight = partitions.iter().map(FetchPartition::weight).sum();
         let mut cache = self.cache.lock();
-        if !cache.make_room(self.sessions_max, weight, now_us) {
+        if !cache.evict_for(self.sessions_max, weight, now_us) {
             return 0;
         }
         let id = loop {
             // Random as in Kafka, so that a client with an id from before a restart does not meet
             // another client's session.
-            cache.drawn += 1;
-            let id = (self.hasher.hash_one(cache.drawn) & 0x7fff_ffff) as i32;
+            cache.ids_drawn += 1;
+            let id = (self.hasher.hash_one(cache.ids_drawn) & 0x7fff_ffff) as i32;
             if id != 0 && !cache.slots.contains_key(&id) {
                 break id;
             }
         };
-        let mut session = Box::new(Session {
+        let mut session = Box::new(FetchSession {
             id,
             epoch: 1,
             by_id,
             generation,
-            parts: std::mem::take(parts),
+            partitions: std::mem::take(partitions),
             places: HashMap::new(),
             next: 0,
             watcher: Watcher::new(),
@@ -163,9 +163,12 @@ impl FetchSessions {
         });
         session.index(&self.hasher);
         // Until now they were registered with the connection's own watcher.
-        session.parts.iter_mut().for_each(Part::forget_watch);
+        session
+            .partitions
+            .iter_mut()
+            .for_each(FetchPartition::forget_watch);
         cache.weight += weight;
-        let slot = Slot {
+        let slot = CacheSlot {
             used_us: now_us,
             weight,
             session: Some(session),
@@ -176,14 +179,14 @@ impl FetchSessions {
 
     /// Puts a session back. It is dropped if it was ended meanwhile, is empty, or makes the cache
     /// exceed its limit.
-    fn put_back(&self, session: Box<Session>) {
+    fn put_back(&self, session: Box<FetchSession>) {
         let mut cache = self.cache.lock();
         let total = cache.weight;
         let Some(slot) = cache.slots.get_mut(&session.id) else {
             return;
         };
         let total = total - slot.weight + session.weight;
-        if total > BYTES_MAX || session.parts.is_empty() {
+        if total > BYTES_MAX || session.partitions.is_empty() {
             cache.remove(session.id);
             return;
         }
@@ -193,16 +196,17 @@ impl FetchSessions {
     }
 }
 
-impl Cache {
+impl SessionCache {
     fn remove(&mut self, id: i32) {
         if let Some(slot) = self.slots.remove(&id) {
             self.weight -= slot.weight;
         }
     }
 
-    fn make_room(&mut self, sessions_max: usize, weight: usize, now_us: u64) -> bool {
-        let fits =
-            |cache: &Cache| cache.slots.len() < sessions_max && cache.weight + weight <= BYTES_MAX;
+    fn evict_for(&mut self, sessions_max: usize, weight: usize, now_us: u64) -> bool {
+        let fits = |cache: &SessionCache| {
+            cache.slots.len() < sessions_max && cache.weight + weight <= BYTES_MAX
+        };
         while !fits(self) {
             let idle = self.slots.iter().filter(|(_, slot)| {
                 slot.session.is_some() && now_us.saturating_sub(slot.used_us) > IDLE_US
@@ -216,38 +220,39 @@ impl Cache {
     }
 }
 
-impl Session {
+impl FetchSession {
     fn index(&mut self, hasher: &RandomState) {
-        for (place, part) in self.parts.iter().enumerate() {
-            let hash = hash(hasher, part.topic.key(self.by_id), part.index);
+        for (place, partition) in self.partitions.iter().enumerate() {
+            let hash = hash(hasher, partition.topic.key(self.by_id), partition.index);
             self.places.insert(hash, place as u32);
         }
     }
 
     fn place(&self, hasher: &RandomState, key: TopicKey<'_>, index: i32) -> Option<usize> {
         let place = *self.places.get(&hash(hasher, key, index))? as usize;
-        self.parts
+        self.partitions
             .get(place)
-            .is_some_and(|part| part.is(key, index))
+            .is_some_and(|partition| partition.is(key, index))
             .then_some(place)
     }
 
-    /// Adds or changes `parts`, and removes `forgotten`.
+    /// Adds or changes `partitions`, and removes `forgotten`.
     fn update(
         &mut self,
-        parts: &mut Vec<Part>,
+        partitions: &mut Vec<FetchPartition>,
         forgotten: &[(TopicRef, i32)],
         hasher: &RandomState,
     ) {
-        for part in parts.drain(..) {
-            let key = part.topic.key(self.by_id);
-            match self.place(hasher, key, part.index) {
-                Some(place) => self.parts[place].wanted = part.wanted,
+        for partition in partitions.drain(..) {
+            let key = partition.topic.key(self.by_id);
+            match self.place(hasher, key, partition.index) {
+                Some(place) => self.partitions[place].requested = partition.requested,
                 None => {
-                    let place = self.parts.len() as u32;
-                    self.places.insert(hash(hasher, key, part.index), place);
-                    self.weight += part.weight();
-                    self.parts.push(part);
+                    let place = self.partitions.len() as u32;
+                    self.places
+                        .insert(hash(hasher, key, partition.index), place);
+                    self.weight += partition.weight();
+                    self.partitions.push(partition);
                 }
             }
         }
@@ -257,8 +262,8 @@ impl Session {
                 continue;
             };
             self.places.remove(&hash(hasher, key, *index));
-            self.weight -= self.parts.swap_remove(place).weight().min(self.weight);
-            if let Some(moved) = self.parts.get(place) {
+            self.weight -= self.partitions.swap_remove(place).weight().min(self.weight);
+            if let Some(moved) = self.partitions.get(place) {
                 let hash = hash(hasher, moved.topic.key(self.by_id), moved.index);
                 self.places.insert(hash, place as u32);
             }
@@ -270,24 +275,24 @@ fn hash(hasher: &RandomState, key: TopicKey<'_>, index: i32) -> u64 {
     hasher.hash_one((key, index))
 }
 
-impl Lease {
-    pub(crate) fn session(&self) -> Option<&Session> {
+impl SessionLease {
+    pub(crate) fn session(&self) -> Option<&FetchSession> {
         self.session.as_deref()
     }
 
-    pub(crate) fn session_mut(&mut self) -> Option<&mut Session> {
+    pub(crate) fn session_mut(&mut self) -> Option<&mut FetchSession> {
         self.session.as_deref_mut()
     }
 
     /// Puts the session back into the cache, after its answer is written.
-    pub(crate) fn give_back(mut self) {
+    pub(crate) fn release(mut self) {
         if let Some(session) = self.session.take() {
             self.sessions.put_back(session);
         }
     }
 }
 
-impl Drop for Lease {
+impl Drop for SessionLease {
     fn drop(&mut self) {
         if let Some(session) = self.session.take() {
             self.sessions.end(session.id);

@@ -7,30 +7,30 @@ use cloverleaf_access::{Kind, Operation};
 use cloverleaf_broker::{Partition, Realm, Watch, Watcher};
 
 use super::ZSTD_FROM;
-use super::request::Wanted;
+use super::request::RequestedRead;
 use crate::control::settings;
 use crate::error_code::ErrorCode;
 use crate::topic_ref::{TopicKey, TopicRef};
 
 /// Stands for an offset that was never sent to the session's client.
-const UNTOLD: i64 = -1;
+const NEVER_SENT: i64 = -1;
 
 /// A partition of a request, or of a fetch session.
-pub(crate) struct Part {
+pub(crate) struct FetchPartition {
     pub(crate) topic: TopicRef,
     pub(crate) index: i32,
     pub(crate) log: Option<Partition>,
-    pub(crate) wanted: Wanted,
-    pub(crate) found: Found,
+    pub(crate) requested: RequestedRead,
+    pub(crate) result: PartitionResult,
     /// The offset up to which data was counted toward `min_bytes`.
     pub(crate) counted: u64,
     watch: Option<Watch>,
-    told: Told,
+    last_sent: LastSent,
 }
 
 /// The partition's result in the current answer. Its records are in the answer's list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct PartitionResult {
     pub(crate) error: Option<ErrorCode>,
     /// Index of its first element in the answer's list of records, of which it has `count`.
     pub(crate) first: u32,
@@ -40,11 +40,11 @@ pub(crate) struct Found {
     pub(crate) is_cold: bool,
 }
 
-impl Found {
-    pub(crate) fn refused(error: ErrorCode) -> Found {
-        Found {
+impl PartitionResult {
+    pub(crate) fn failed(error: ErrorCode) -> PartitionResult {
+        PartitionResult {
             error: Some(error),
-            ..Found::default()
+            ..PartitionResult::default()
         }
     }
 
@@ -57,35 +57,35 @@ impl Found {
 
 /// The offsets that were last sent to the session's client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Told {
+struct LastSent {
     high_watermark: i64,
     log_start: i64,
 }
 
 /// High watermark and log start offset, as an answer has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ends {
+pub(crate) struct PartitionOffsets {
     pub(crate) high_watermark: i64,
     pub(crate) log_start: i64,
 }
 
-impl Part {
-    pub(crate) fn new(topic: TopicRef, index: i32, wanted: Wanted) -> Part {
-        let mut part = Part {
+impl FetchPartition {
+    pub(crate) fn new(topic: TopicRef, index: i32, requested: RequestedRead) -> FetchPartition {
+        let mut partition = FetchPartition {
             topic,
             index,
             log: None,
-            wanted,
-            found: Found::default(),
+            requested,
+            result: PartitionResult::default(),
             counted: 0,
             watch: None,
-            told: Told {
-                high_watermark: UNTOLD,
-                log_start: UNTOLD,
+            last_sent: LastSent {
+                high_watermark: NEVER_SENT,
+                log_start: NEVER_SENT,
             },
         };
-        part.find_log();
-        part
+        partition.find_log();
+        partition
     }
 
     fn find_log(&mut self) {
@@ -100,15 +100,15 @@ impl Part {
 
     /// To be called after definitions or rights have changed. Looks the topic up again if it was
     /// missing, was deleted or is no longer permitted.
-    pub(crate) fn find_again(&mut self, realm: &Realm, by_id: bool) {
-        let stands = self.topic.topic().is_some_and(|topic| {
+    pub(crate) fn refresh(&mut self, realm: &Realm, by_id: bool) {
+        let is_current = self.topic.topic().is_some_and(|topic| {
             !topic.is_deleted() && realm.may(Operation::Consume, Kind::Topic, "", topic.name())
         });
-        if !stands {
+        if !is_current {
             let found = self.topic.key(by_id).find(Operation::Consume, realm);
             self.topic = found;
         }
-        if !stands || self.log.is_none() {
+        if !is_current || self.log.is_none() {
             self.find_log();
         }
     }
@@ -131,12 +131,12 @@ impl Part {
             return Some(ErrorCode::UnsupportedCompressionType);
         }
         // The leader epoch is always 0.
-        match self.wanted.leader_epoch {
+        match self.requested.leader_epoch {
             -1 | 0 => {}
             1.. => return Some(ErrorCode::UnknownLeaderEpoch),
             _ => return Some(ErrorCode::FencedLeaderEpoch),
         }
-        let Ok(offset) = u64::try_from(self.wanted.offset) else {
+        let Ok(offset) = u64::try_from(self.requested.offset) else {
             return Some(ErrorCode::OffsetOutOfRange);
         };
         let end = log.written_end();
@@ -182,17 +182,17 @@ impl Part {
     /// the log. No message will be stored below that offset, so it counts as the high watermark:
     /// the client has no lag.
     fn high_watermark(&self, log: &Partition) -> i64 {
-        (log.written_end() as i64).max(self.wanted.offset)
+        (log.written_end() as i64).max(self.requested.offset)
     }
 
     /// High watermark and log start offset for the answer; -1 if the partition has an error.
-    pub(crate) fn ends(&self) -> Ends {
-        match (&self.log, self.found.error) {
-            (Some(log), None) => Ends {
+    pub(crate) fn offsets(&self) -> PartitionOffsets {
+        match (&self.log, self.result.error) {
+            (Some(log), None) => PartitionOffsets {
                 high_watermark: self.high_watermark(log),
                 log_start: log.start_offset() as i64,
             },
-            _ => Ends {
+            _ => PartitionOffsets {
                 high_watermark: -1,
                 log_start: -1,
             },
@@ -202,22 +202,22 @@ impl Part {
     /// Whether an incremental answer has to include the partition (KIP-227). A change of the log
     /// start offset alone does not count, because reading it takes the partition's lock; it is sent
     /// with the next data.
-    pub(crate) fn is_news(&self) -> bool {
-        self.found.error.is_some()
-            || self.found.count > 0
-            || self.told.high_watermark == UNTOLD
+    pub(crate) fn has_changes(&self) -> bool {
+        self.result.error.is_some()
+            || self.result.count > 0
+            || self.last_sent.high_watermark == NEVER_SENT
             || self
                 .log
                 .as_ref()
-                .is_some_and(|log| self.high_watermark(log) != self.told.high_watermark)
+                .is_some_and(|log| self.high_watermark(log) != self.last_sent.high_watermark)
     }
 
     /// Remembers the offsets that are sent to the session's client. Errors are not remembered, so
     /// each answer repeats them.
-    pub(crate) fn tell(&mut self, ends: Ends) {
-        self.told = Told {
-            high_watermark: ends.high_watermark,
-            log_start: ends.log_start,
+    pub(crate) fn remember_sent(&mut self, offsets: PartitionOffsets) {
+        self.last_sent = LastSent {
+            high_watermark: offsets.high_watermark,
+            log_start: offsets.log_start,
         };
     }
 
@@ -227,6 +227,6 @@ impl Part {
             TopicRef::Name(name, _) => name.len(),
             TopicRef::Known(_) | TopicRef::Id(..) => 0,
         };
-        size_of::<Part>() + name + 32
+        size_of::<FetchPartition>() + name + 32
     }
 }

@@ -3,10 +3,10 @@
 use cloverleaf_broker::Partition;
 use cloverleaf_log::{Batch, Read};
 
-use super::cold::{Brought, Cold};
-use super::part::{Found, Part};
-use super::records::Records;
-use super::{FetchEnv, FetchState, Kind, Look};
+use super::cold::{ColdReads, ColdResult};
+use super::partition::{FetchPartition, PartitionResult};
+use super::records::FetchedRecords;
+use super::{FetchEnv, FetchState, PassResult, SessionMode};
 use crate::error_code::ErrorCode;
 
 /// A partition that has some data in the answer is read further from its files only if the budget
@@ -17,7 +17,7 @@ const FILE_READ_BYTES_MIN: usize = 256 << 10;
 const RANGES_MAX: usize = 16;
 
 /// The rest of an answer's budget.
-struct Budget {
+struct AnswerBudget {
     bytes: usize,
     /// The part of `bytes` that may be read from files into memory.
     file_bytes: usize,
@@ -26,19 +26,19 @@ struct Budget {
 }
 
 /// The state of a pass, beside the partitions.
-struct Looking<'a> {
+struct FetchPass<'a> {
     version: i16,
-    budget: Budget,
-    records: &'a mut Vec<Records>,
-    cold: &'a mut Cold,
-    look: Look,
+    budget: AnswerBudget,
+    records: &'a mut Vec<FetchedRecords>,
+    cold: &'a mut ColdReads,
+    result: PassResult,
 }
 
 impl FetchState {
     /// Collects the available data, unless it is known to be less than `min_bytes`.
-    pub(super) fn look(&mut self, env: &FetchEnv<'_>, is_due: bool) -> Look {
-        if !is_due && self.counted_bytes > 0 && !self.is_enough_now() {
-            return Look::default();
+    pub(super) fn run_pass(&mut self, env: &FetchEnv<'_>, is_due: bool) -> PassResult {
+        if !is_due && self.counted_bytes > 0 && !self.has_min_bytes() {
+            return PassResult::default();
         }
         let options = &env.context.options;
         let bytes_max = self.request.max_bytes.min(options.fetch_bytes_max);
@@ -48,64 +48,64 @@ impl FetchState {
         self.cold.forget_pending();
         let mut records = std::mem::take(&mut self.records);
         let mut cold = std::mem::take(&mut self.cold);
-        let mut looking = Looking {
+        let mut pass = FetchPass {
             version,
-            budget: Budget {
+            budget: AnswerBudget {
                 bytes: bytes_max,
                 file_bytes: options.fetch_cold_bytes_max,
                 ranges: RANGES_MAX,
             },
             records: &mut records,
             cold: &mut cold,
-            look: Look::default(),
+            result: PassResult::default(),
         };
-        let parts = self.parts_mut();
+        let partitions = self.partitions_mut();
         // Without partitions there is nothing to wait for.
-        looking.look.ends_wait = parts.is_empty();
-        let (first, last) = parts.split_at_mut(next.min(parts.len()));
+        pass.result.ends_wait = partitions.is_empty();
+        let (first, last) = partitions.split_at_mut(next.min(partitions.len()));
         let places = (next as u32..).zip(last).chain((0..).zip(first));
-        for (place, part) in places {
-            looking.read(place, part);
+        for (place, partition) in places {
+            pass.read(place, partition);
         }
-        let look = looking.look;
+        let result = pass.result;
         (self.records, self.cold) = (records, cold);
-        self.counted_bytes = look.bytes;
-        look
+        self.counted_bytes = result.bytes;
+        result
     }
 
     /// Index of the partition that is read first.
     fn next(&self) -> usize {
-        match &self.kind {
-            Kind::Incremental(lease) => lease.session().map_or(0, |session| session.next),
-            Kind::Sessionless | Kind::NewSession | Kind::Refused(_) => 0,
+        match &self.mode {
+            SessionMode::Incremental(lease) => lease.session().map_or(0, |session| session.next),
+            SessionMode::Sessionless | SessionMode::NewSession | SessionMode::Refused(_) => 0,
         }
     }
 
     /// Counts the data that arrived since the last pass, without collecting it: a waiting client
     /// should not keep batches in memory.
-    fn is_enough_now(&mut self) -> bool {
+    fn has_min_bytes(&mut self) -> bool {
         let min_bytes = self.request.min_bytes;
         let mut counted = self.counted_bytes;
-        for part in self.parts_mut() {
-            if part.is_deleted() {
+        for partition in self.partitions_mut() {
+            if partition.is_deleted() {
                 // A deletion is reported at once.
                 counted = min_bytes;
                 break;
             }
-            if counted >= min_bytes || !part.has_data_from(part.counted) {
+            if counted >= min_bytes || !partition.has_data_from(partition.counted) {
                 continue;
             }
-            let Some(log) = &part.log else { continue };
+            let Some(log) = &partition.log else { continue };
             let end = log.written_end();
-            match log.read(part.counted, min_bytes - counted) {
+            match log.read(partition.counted, min_bytes - counted) {
                 Read::Batches(batches) => {
                     counted += batches
                         .iter()
                         .map(|batch| batch.bytes().len())
                         .sum::<usize>();
-                    part.counted = batches.last().map_or(end, Batch::end_offset);
+                    partition.counted = batches.last().map_or(end, Batch::end_offset);
                 }
-                Read::End => part.counted = end,
+                Read::End => partition.counted = end,
                 Read::Cold(_) => counted = min_bytes,
             }
         }
@@ -115,36 +115,37 @@ impl FetchState {
 
     /// Collects the results of the reader thread. Returns whether there is data or an error to
     /// answer with.
-    pub(super) fn take_cold(&mut self) -> bool {
+    pub(super) fn collect_cold_reads(&mut self) -> bool {
         let mut cold = std::mem::take(&mut self.cold);
         let mut has_error = false;
-        for Brought {
+        for ColdResult {
             place,
             end,
             outcome,
         } in cold.take_pending()
         {
             let first = self.records.len();
-            let found = match outcome {
+            let result = match outcome {
                 Some(Ok(batches)) => {
-                    self.records.extend(batches.into_iter().map(Records::Batch));
-                    found(&self.records, first)
+                    self.records
+                        .extend(batches.into_iter().map(FetchedRecords::Batch));
+                    partition_result(&self.records, first)
                 }
                 Some(Err(error)) => {
                     tracing::error!(%error, "a fetch cannot be read");
-                    Found::refused(ErrorCode::KafkaStorageError)
+                    PartitionResult::failed(ErrorCode::KafkaStorageError)
                 }
-                None => Found::default(),
+                None => PartitionResult::default(),
             };
-            has_error |= found.error.is_some();
-            if let Some(part) = self.parts_mut().get_mut(place as usize) {
-                part.found = Found {
+            has_error |= result.error.is_some();
+            if let Some(partition) = self.partitions_mut().get_mut(place as usize) {
+                partition.result = PartitionResult {
                     is_cold: true,
-                    ..found
+                    ..result
                 };
                 // If nothing was read, the offsets up to `end` are a gap: the wait is for data
                 // after it.
-                part.counted = part.counted.max(end);
+                partition.counted = partition.counted.max(end);
             }
         }
         self.cold = cold;
@@ -152,46 +153,48 @@ impl FetchState {
     }
 }
 
-impl Looking<'_> {
-    fn read(&mut self, place: u32, part: &mut Part) {
-        part.found = Found::default();
-        part.counted = u64::try_from(part.wanted.offset).unwrap_or(0);
-        if let Some(error) = part.refusal(self.version) {
-            part.found.error = Some(error);
-            self.look.ends_wait = true;
+impl FetchPass<'_> {
+    fn read(&mut self, place: u32, partition: &mut FetchPartition) {
+        partition.result = PartitionResult::default();
+        partition.counted = u64::try_from(partition.requested.offset).unwrap_or(0);
+        if let Some(error) = partition.refusal(self.version) {
+            partition.result.error = Some(error);
+            self.result.ends_wait = true;
             return;
         }
-        let Some(log) = part.log.clone() else { return };
-        if log.written_end() <= part.counted {
+        let Some(log) = partition.log.clone() else {
+            return;
+        };
+        if log.written_end() <= partition.counted {
             return;
         }
-        if self.budget.bytes == 0 && self.look.bytes > 0 {
-            self.look.ends_wait = true;
+        if self.budget.bytes == 0 && self.result.bytes > 0 {
+            self.result.ends_wait = true;
             return;
         }
-        if let Some(ahead) = self.cold.take_ahead(&log, part.counted) {
-            self.cold.push(place, ahead);
-            self.look.is_cold = true;
+        if let Some(ahead) = self.cold.take_ahead(&log, partition.counted) {
+            self.cold.await_read_ahead(place, ahead);
+            self.result.is_cold = true;
             return;
         }
-        self.read_log(place, part, &log);
-        if part.found.error.is_some() {
-            self.look.ends_wait = true;
+        self.read_log(place, partition, &log);
+        if partition.result.error.is_some() {
+            self.result.ends_wait = true;
         }
     }
 
-    fn read_log(&mut self, place: u32, part: &mut Part, log: &Partition) {
+    fn read_log(&mut self, place: u32, partition: &mut FetchPartition, log: &Partition) {
         let first = self.records.len();
-        let mut left = part.wanted.bytes_max.min(self.budget.bytes);
+        let mut left = partition.requested.bytes_max.min(self.budget.bytes);
         let mut may_be_sent = true;
         let mut end;
         loop {
             end = log.written_end();
             let taken = self.records.len();
-            let is_file = !log.is_in_memory(part.counted);
+            let is_file = !log.is_in_memory(partition.counted);
             may_be_sent &= is_file && self.budget.ranges > 0;
             let stored = if may_be_sent {
-                log.read_stored(part.counted, left)
+                log.read_stored(partition.counted, left)
             } else {
                 None
             };
@@ -201,7 +204,7 @@ impl Looking<'_> {
             let mut bytes_max = left;
             if let Some(stored) = stored {
                 self.budget.ranges -= 1;
-                self.records.push(Records::Stored(stored));
+                self.records.push(FetchedRecords::Stored(stored));
             } else {
                 let has_some = taken > first;
                 if is_file {
@@ -211,19 +214,20 @@ impl Looking<'_> {
                         break;
                     }
                 }
-                match log.read(part.counted, bytes_max) {
+                match log.read(partition.counted, bytes_max) {
                     Read::Batches(batches) => {
-                        self.records.extend(batches.into_iter().map(Records::Batch));
+                        self.records
+                            .extend(batches.into_iter().map(FetchedRecords::Batch));
                     }
                     Read::End => {
-                        part.counted = end;
+                        partition.counted = end;
                         break;
                     }
                     Read::Cold(_) if has_some => break,
                     Read::Cold(read) => {
                         self.budget.file_bytes -= bytes_max;
-                        self.cold.run(place, end, read);
-                        self.look.is_cold = true;
+                        self.cold.start_read(place, end, read);
+                        self.result.is_cold = true;
                         return;
                     }
                 }
@@ -231,7 +235,7 @@ impl Looking<'_> {
             let bytes = bytes_of(&self.records[taken..]);
             // The first batch of an answer is sent whatever its size, as in Kafka; others have to
             // fit.
-            if bytes > bytes_max && self.look.bytes > 0 {
+            if bytes > bytes_max && self.result.bytes > 0 {
                 self.records.truncate(taken);
                 break;
             }
@@ -239,24 +243,24 @@ impl Looking<'_> {
                 self.budget.file_bytes = self.budget.file_bytes.saturating_sub(bytes);
             }
             let last = self.records[taken..].last();
-            part.counted = last.map_or(end, Records::end_offset);
-            self.look.bytes += bytes;
+            partition.counted = last.map_or(end, FetchedRecords::end_offset);
+            self.result.bytes += bytes;
             left = left.saturating_sub(bytes);
             self.budget.bytes = self.budget.bytes.saturating_sub(bytes);
-            if !is_file || left == 0 || part.counted >= end {
+            if !is_file || left == 0 || partition.counted >= end {
                 break;
             }
         }
         // Available batches that did not fit will not fit in the next pass either, so waiting for
         // more data is useless.
-        self.look.ends_wait |= part.counted < end;
-        part.found = found(self.records, first);
+        self.result.ends_wait |= partition.counted < end;
+        partition.result = partition_result(self.records, first);
     }
 }
 
 /// The result for a partition, whose records are those from the index `first` on.
-fn found(records: &[Records], first: usize) -> Found {
-    Found {
+fn partition_result(records: &[FetchedRecords], first: usize) -> PartitionResult {
+    PartitionResult {
         error: None,
         first: first as u32,
         count: (records.len() - first) as u32,
@@ -265,6 +269,6 @@ fn found(records: &[Records], first: usize) -> Found {
     }
 }
 
-fn bytes_of(records: &[Records]) -> usize {
-    records.iter().map(Records::len_bytes).sum()
+fn bytes_of(records: &[FetchedRecords]) -> usize {
+    records.iter().map(FetchedRecords::len_bytes).sum()
 }
