@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use cloverleaf_session::Output;
 
 use crate::answer::{Answer, Body, LaterBody};
-use crate::fetch::{FetchEnv, FetchRequest, FetchState};
+use crate::fetch::{AnswerCounts, FetchEnv, FetchRequest, FetchState};
 use crate::frame::{begin_answer, finish_answer};
 use crate::produce::{ProduceAnswer, ProduceState};
 
@@ -46,13 +46,6 @@ enum OwedKind {
     Fetch(FetchRequest),
     /// The Fetch in progress. Its state is in `AnswerQueue::fetch_state`.
     FetchInProgress,
-}
-
-/// Numbers of messages and errors in an answer, for the telemetry.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Answered {
-    pub(crate) messages: u64,
-    pub(crate) errors: u64,
 }
 
 /// The queue of answers.
@@ -130,14 +123,14 @@ impl AnswerQueue {
         env: &FetchEnv<'_>,
         produce_state: &mut ProduceState,
         out: &mut Output,
-    ) -> Poll<Option<Answered>> {
+    ) -> Poll<Option<AnswerCounts>> {
         let Some(owed) = self.queue.front_mut() else {
             if self.queue.capacity() > KEPT_MAX {
                 self.queue = VecDeque::new();
             }
             return Poll::Ready(None);
         };
-        let mut counts = Answered::default();
+        let mut counts = AnswerCounts::default();
         if let OwedKind::Fetch(request) = &mut owed.kind {
             self.bytes = self.bytes.saturating_sub(request.weight());
             self.fetch_state.begin(std::mem::take(request), env);
@@ -165,8 +158,7 @@ impl AnswerQueue {
                 let fetch_state = &mut self.fetch_state;
                 ready!(fetch_state.poll(cx, env, is_blocking));
                 write(out, head, |out| {
-                    let fetched = fetch_state.answer(env, out);
-                    (counts.messages, counts.errors) = (fetched.messages, fetched.errors);
+                    counts = fetch_state.answer(env, out);
                 });
                 self.spare = Some(self.fetch_state.take_request()).filter(FetchRequest::is_small);
             }

@@ -25,7 +25,8 @@ pub(crate) struct FetchPartition {
     /// The offset up to which data was counted toward `min_bytes`.
     pub(crate) counted: u64,
     watch: Option<Watch>,
-    last_sent: LastSent,
+    /// The offsets that were last sent to the session's client.
+    last_sent: PartitionOffsets,
 }
 
 /// The partition's result in the current answer. Its records are in the answer's list.
@@ -55,13 +56,6 @@ impl PartitionResult {
     }
 }
 
-/// The offsets that were last sent to the session's client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct LastSent {
-    high_watermark: i64,
-    log_start: i64,
-}
-
 /// High watermark and log start offset, as an answer has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PartitionOffsets {
@@ -79,7 +73,7 @@ impl FetchPartition {
             result: PartitionResult::default(),
             counted: 0,
             watch: None,
-            last_sent: LastSent {
+            last_sent: PartitionOffsets {
                 high_watermark: NEVER_SENT,
                 log_start: NEVER_SENT,
             },
@@ -215,10 +209,7 @@ impl FetchPartition {
     /// Remembers the offsets that are sent to the session's client. Errors are not remembered, so
     /// each answer repeats them.
     pub(crate) fn remember_sent(&mut self, offsets: PartitionOffsets) {
-        self.last_sent = LastSent {
-            high_watermark: offsets.high_watermark,
-            log_start: offsets.log_start,
-        };
+        self.last_sent = offsets;
     }
 
     /// Approximate memory of the partition in a session, in bytes.
