@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cloverleaf_access::{Kind, Operation};
 use cloverleaf_broker::Realm;
 
-use crate::control::{ChangedSettings, ClientMetrics, ProducerIds};
+use crate::control::{ClientMetrics, DynamicSettings, ProducerIds};
 use crate::error_code::ErrorCode;
 use crate::fetch::{FetchSessions, Readers};
 use crate::groups::Groups;
@@ -36,7 +36,7 @@ pub struct KafkaContext {
     /// The partitions that each connection fetches.
     pub readers: Arc<Readers>,
     /// Settings of the broker and of groups that were changed by AlterConfigs.
-    pub(crate) changed: Arc<ChangedSettings>,
+    pub(crate) dynamic_settings: Arc<DynamicSettings>,
     pub(crate) fetch_sessions: Arc<FetchSessions>,
     /// Consumer groups. The owner of the context has to call [`Groups::tick`] for their timeouts.
     pub groups: Arc<Groups>,
@@ -54,7 +54,7 @@ impl KafkaContext {
         let own = realm.with_all_rights();
         let groups = Groups::new(own.clone(), worker.clone(), &options);
         Arc::new(Self {
-            changed: Arc::new(ChangedSettings::load(&own)),
+            dynamic_settings: Arc::new(DynamicSettings::load(&own)),
             fetch_sessions: FetchSessions::new(options.fetch_sessions_max),
             readers: Arc::default(),
             client_metrics: Arc::default(),

@@ -21,7 +21,7 @@ use crate::answers::{AnswerHead, AnswerQueue};
 use crate::api_versions::{self, Software};
 use crate::apis::{self, Api, ApiVersions};
 use crate::context::KafkaContext;
-use crate::control::{self, Call, Peer};
+use crate::control::{self, ControlCall, Peer};
 use crate::error_code::ErrorCode;
 use crate::fetch::FetchEnv;
 use crate::frame::{self, RequestHeader, SIZE_BYTES};
@@ -199,7 +199,7 @@ impl Session {
             }
             Api::ApiVersions => self.api_versions(head, header, body)?,
             api => {
-                let call = Call {
+                let call = ControlCall {
                     context: &self.context,
                     peer: &self.peer,
                     probe: &self.meter.probe,

@@ -17,13 +17,13 @@ use crate::error_code::{ErrorCode, of_catalog};
 use crate::wire::{Malformed, Reader};
 
 use super::names::{message, text};
-use super::replicas::note_replicas;
-use super::settings::{self, Change, Kind, Setting, find};
-use super::{Call, alter_kept, configs, topics};
+use super::replicas::log_replicas_request;
+use super::settings::{self, SettingChange, SettingType, TopicSetting, find};
+use super::{ControlCall, alter_dynamic, configs, topics};
 
 /// The kind of change of a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Operation {
+enum EditOperation {
     Set,
     /// Resets the setting to its default.
     Delete,
@@ -34,7 +34,7 @@ enum Operation {
     Unknown(i8),
 }
 
-impl From<i8> for Operation {
+impl From<i8> for EditOperation {
     fn from(code: i8) -> Self {
         match code {
             0 => Self::Set,
@@ -48,34 +48,34 @@ impl From<i8> for Operation {
 
 /// The changes of one resource.
 #[derive(Debug)]
-pub(super) struct Resource {
+pub(super) struct AlteredResource {
     kind: i8,
     pub(super) name: String,
-    pub(super) edits: Vec<Edit>,
+    pub(super) edits: Vec<SettingEdit>,
     /// AlterConfigs: a setting that is not named is reset to its default.
     pub(super) replaces_all: bool,
 }
 
 /// The change of one setting.
 #[derive(Debug)]
-pub(super) struct Edit {
+pub(super) struct SettingEdit {
     pub(super) name: String,
-    operation: Operation,
+    operation: EditOperation,
     value: Option<String>,
 }
 
 /// A known setting of a topic, of the broker or of a group.
-pub(super) struct Known {
+pub(super) struct KnownSetting {
     pub(super) name: &'static str,
-    pub(super) kind: Kind,
+    pub(super) kind: SettingType,
     /// The current value.
     pub(super) current: String,
     /// The topic setting, if it is one: its handling may restrict the values further.
-    pub(super) setting: Option<&'static Setting>,
+    pub(super) setting: Option<&'static TopicSetting>,
 }
 
 /// The result for one resource.
-struct Outcome {
+struct ResourceOutcome {
     kind: i8,
     name: String,
     error: ErrorCode,
@@ -84,26 +84,29 @@ struct Outcome {
 
 pub(super) type Refused = (ErrorCode, String);
 
-fn read(reader: &mut Reader<'_>, is_incremental: bool) -> Result<(Vec<Resource>, bool), Malformed> {
+fn read(
+    reader: &mut Reader<'_>,
+    is_incremental: bool,
+) -> Result<(Vec<AlteredResource>, bool), Malformed> {
     let resources = reader.array(|reader| {
         let (kind, name) = (reader.i8()?, reader.string()?.to_owned());
         let edits = reader.array(|reader| {
             let name = reader.string()?.to_owned();
             let operation = if is_incremental {
-                Operation::from(reader.i8()?)
+                EditOperation::from(reader.i8()?)
             } else {
-                Operation::Set
+                EditOperation::Set
             };
             let value = reader.nullable_string()?.map(str::to_owned);
             reader.skip_tagged()?;
-            Ok(Edit {
+            Ok(SettingEdit {
                 name,
                 operation,
                 value,
             })
         })?;
         reader.skip_tagged()?;
-        Ok(Resource {
+        Ok(AlteredResource {
             kind,
             name,
             edits,
@@ -115,9 +118,9 @@ fn read(reader: &mut Reader<'_>, is_incremental: bool) -> Result<(Vec<Resource>,
     Ok((resources, validate_only))
 }
 
-pub(super) fn alter(call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn alter(call: ControlCall<'_>) -> Result<Answer, Malformed> {
     run(call, false, |outcomes, version| {
-        let one = |outcome: Outcome| {
+        let one = |outcome: ResourceOutcome| {
             AlterConfigsResourceResponse::default()
                 .with_error_code(outcome.error.code())
                 .with_error_message(outcome.reason.as_deref().and_then(message))
@@ -132,9 +135,9 @@ pub(super) fn alter(call: Call<'_>) -> Result<Answer, Malformed> {
     })
 }
 
-pub(super) fn alter_incrementally(call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn alter_incrementally(call: ControlCall<'_>) -> Result<Answer, Malformed> {
     run(call, true, |outcomes, version| {
-        let one = |outcome: Outcome| {
+        let one = |outcome: ResourceOutcome| {
             IncrementalResourceResponse::default()
                 .with_error_code(outcome.error.code())
                 .with_error_message(outcome.reason.as_deref().and_then(message))
@@ -148,23 +151,23 @@ pub(super) fn alter_incrementally(call: Call<'_>) -> Result<Answer, Malformed> {
 }
 
 fn run(
-    mut call: Call<'_>,
+    mut call: ControlCall<'_>,
     is_incremental: bool,
-    answer: fn(Vec<Outcome>, i16) -> Body,
+    answer: fn(Vec<ResourceOutcome>, i16) -> Body,
 ) -> Result<Answer, Malformed> {
     let (resources, validate_only) = read(&mut call.body, is_incremental)?;
     let (context, version) = (call.context.clone(), call.version);
     Ok(later(call.context, move || {
-        let mut times: HashMap<(i8, String), u32> = HashMap::new();
+        let mut mentions: HashMap<(i8, String), u32> = HashMap::new();
         for resource in &resources {
-            *times
+            *mentions
                 .entry((resource.kind, resource.name.clone()))
                 .or_default() += 1;
         }
-        let outcome = |resource: Resource| {
-            let Resource { kind, name, .. } = &resource;
+        let outcome = |resource: AlteredResource| {
+            let AlteredResource { kind, name, .. } = &resource;
             let (kind, name) = (*kind, name.clone());
-            let changed = match times.get(&(kind, name.clone())) {
+            let changed = match mentions.get(&(kind, name.clone())) {
                 Some(2..) => Err((
                     ErrorCode::InvalidRequest,
                     "the request names this resource more than once".to_owned(),
@@ -175,7 +178,7 @@ fn run(
                 Ok(()) => (ErrorCode::None, None),
                 Err((error, reason)) => (error, Some(reason)),
             };
-            Outcome {
+            ResourceOutcome {
                 kind,
                 name,
                 error,
@@ -189,13 +192,13 @@ fn run(
 
 fn change(
     context: &Arc<KafkaContext>,
-    resource: &Resource,
+    resource: &AlteredResource,
     validate_only: bool,
 ) -> Result<(), Refused> {
     match resource.kind {
         configs::TOPIC => change_topic(context, resource, validate_only),
-        configs::BROKER => alter_kept::change_broker(context, resource, validate_only),
-        configs::GROUP => alter_kept::change_group(context, resource, validate_only),
+        configs::BROKER => alter_dynamic::change_broker(context, resource, validate_only),
+        configs::GROUP => alter_dynamic::change_group(context, resource, validate_only),
         kind => Err((
             ErrorCode::InvalidRequest,
             format!(
@@ -207,7 +210,7 @@ fn change(
 
 fn change_topic(
     context: &Arc<KafkaContext>,
-    resource: &Resource,
+    resource: &AlteredResource,
     validate_only: bool,
 ) -> Result<(), Refused> {
     let topic = topics::find_or_say(
@@ -215,13 +218,13 @@ fn change_topic(
         cloverleaf_access::Operation::Declare,
         &resource.name,
     )?;
-    let invalid = |refused: settings::Refused| (ErrorCode::InvalidConfig, refused.reason);
+    let invalid = |refused: settings::SettingRefused| (ErrorCode::InvalidConfig, refused.reason);
     let mut changes = Vec::new();
     let options = topic.options();
     let named = resource.check_names()?;
     for edit in &resource.edits {
         let known = find(&edit.name).map(|setting| {
-            Known::of(
+            KnownSetting::of(
                 setting,
                 setting.name,
                 setting.shown(context, &options).value,
@@ -236,7 +239,7 @@ fn change_topic(
             .keys()
             .filter(|name| !named.contains(name.as_str()));
         let unset = |name: &String| {
-            find(name).map(|setting| Change {
+            find(name).map(|setting| SettingChange {
                 setting,
                 value: None,
             })
@@ -245,7 +248,7 @@ fn change_topic(
     }
     let mut changed = (*options).clone();
     settings::change(context, &mut changed, &changes).map_err(invalid)?;
-    note_replicas(1, &changes);
+    log_replicas_request(1, &changes);
     if validate_only {
         return Ok(());
     }
@@ -260,7 +263,7 @@ fn change_topic(
     set.map_err(|error| (of_catalog(&error), error.to_string()))
 }
 
-impl Resource {
+impl AlteredResource {
     /// The names of the settings that are changed.
     ///
     /// # Errors
@@ -269,7 +272,7 @@ impl Resource {
         let mut named = HashSet::new();
         match self.edits.iter().find(|edit| !named.insert(&*edit.name)) {
             None => Ok(named),
-            Some(Edit { name, .. }) => {
+            Some(SettingEdit { name, .. }) => {
                 let reason = format!("the request names {} more than once", name.escape_debug());
                 Err((ErrorCode::InvalidRequest, reason))
             }
@@ -277,9 +280,9 @@ impl Resource {
     }
 }
 
-impl Known {
+impl KnownSetting {
     /// A topic setting, under its own name or the name of its default in the broker.
-    pub(super) fn of(setting: &'static Setting, name: &'static str, current: String) -> Self {
+    pub(super) fn of(setting: &'static TopicSetting, name: &'static str, current: String) -> Self {
         Self {
             name,
             kind: setting.kind,
@@ -299,22 +302,25 @@ impl Known {
     }
 }
 
-impl Edit {
+impl SettingEdit {
     /// The value after the edit; `None`: the default.
-    pub(super) fn new_value(&self, known: Option<&Known>) -> Result<Option<String>, Refused> {
+    pub(super) fn new_value(
+        &self,
+        known: Option<&KnownSetting>,
+    ) -> Result<Option<String>, Refused> {
         let name = self.name.escape_debug();
         let is_add = match self.operation {
-            Operation::Delete => return Ok(None),
-            Operation::Set => match &self.value {
+            EditOperation::Delete => return Ok(None),
+            EditOperation::Set => match &self.value {
                 Some(value) => return Ok(Some(value.clone())),
                 None => {
                     let reason = format!("{name} is set to null: delete it instead");
                     return Err((ErrorCode::InvalidConfig, reason));
                 }
             },
-            Operation::Append => true,
-            Operation::Subtract => false,
-            Operation::Unknown(code) => {
+            EditOperation::Append => true,
+            EditOperation::Subtract => false,
+            EditOperation::Unknown(code) => {
                 let reason = format!("there is no operation {code}");
                 return Err((ErrorCode::InvalidRequest, reason));
             }

@@ -10,7 +10,7 @@ use crate::context::KafkaContext;
 use crate::error_code::ErrorCode;
 use crate::wire::Malformed;
 
-use super::Call;
+use super::ControlCall;
 use super::advertised::Advertised;
 use super::names::{message, text};
 
@@ -46,7 +46,7 @@ fn base64_url(bytes: &[u8; 16]) -> String {
     out
 }
 
-pub(super) fn describe(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn describe(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let reader = &mut call.body;
     let wants_operations = reader.bool()?;
     let endpoints = match call.version {

@@ -16,13 +16,13 @@ use crate::error_code::ErrorCode;
 use crate::options::KafkaOptions;
 use crate::wire::Malformed;
 
-use super::changed::Owner;
+use super::dynamic_settings::SettingOwner;
 use super::names::{message, text};
 use super::settings::{
-    BROKER_SETTINGS, BrokerSetting, GROUP_SETTINGS, IDLE_SETTINGS, Kind, SETTINGS, Setting,
-    Standard,
+    BROKER_SETTINGS, BrokerSetting, DefaultValue, GROUP_SETTINGS, INERT_SETTINGS, SETTINGS,
+    SettingType, TopicSetting,
 };
-use super::{Call, topics};
+use super::{ControlCall, topics};
 
 /// Resource types (`ConfigResource.Type`).
 pub(super) const TOPIC: i8 = 2;
@@ -40,9 +40,9 @@ const SOURCE_DEFAULT: i8 = 5;
 const SOURCE_GROUP: i8 = 8;
 
 /// One setting with its value.
-struct Entry {
+struct ConfigEntry {
     name: &'static str,
-    kind: Kind,
+    kind: SettingType,
     value: String,
     source: i8,
     /// Name, value and source, in order of precedence.
@@ -53,12 +53,12 @@ struct Entry {
 
 /// The details of each setting that a request wants.
 #[derive(Clone, Copy)]
-struct Detail {
+struct RequestedDetails {
     synonyms: bool,
     documentation: bool,
 }
 
-pub(super) fn describe(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn describe(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let version = call.version;
     let reader = &mut call.body;
     let resources = reader.array(|reader| {
@@ -68,7 +68,7 @@ pub(super) fn describe(mut call: Call<'_>) -> Result<Answer, Malformed> {
         reader.skip_tagged()?;
         Ok((kind, name, keys))
     })?;
-    let detail = Detail {
+    let detail = RequestedDetails {
         synonyms: reader.bool()?,
         documentation: version >= 3 && reader.bool()?,
     };
@@ -103,7 +103,7 @@ pub(super) fn describe(mut call: Call<'_>) -> Result<Answer, Malformed> {
     Ok(Answer::Ready(body(&response, version)))
 }
 
-fn answer(entry: Entry, detail: Detail) -> DescribeConfigsResourceResult {
+fn answer(entry: ConfigEntry, detail: RequestedDetails) -> DescribeConfigsResourceResult {
     let mut result = DescribeConfigsResourceResult::default()
         .with_name(text(entry.name))
         .with_value(Some(text(&entry.value)))
@@ -128,17 +128,17 @@ fn answer(entry: Entry, detail: Detail) -> DescribeConfigsResourceResult {
 
 type Refused = (ErrorCode, String);
 
-fn entries(context: &KafkaContext, kind: i8, name: &str) -> Result<Vec<Entry>, Refused> {
+fn entries(context: &KafkaContext, kind: i8, name: &str) -> Result<Vec<ConfigEntry>, Refused> {
     match kind {
         TOPIC => {
             let topic = topics::find_or_say(context, Operation::Describe, name)?;
             Ok(topic_entries(context, &topic.options()))
         }
         BROKER => check_broker(context, name).map(|owner| match owner {
-            Owner::Brokers => {
+            SettingOwner::Brokers => {
                 // Only the dynamic cluster-wide defaults.
                 let mut entries = broker_entries(context);
-                let of_all = context.changed.of(&owner);
+                let of_all = context.dynamic_settings.of(&owner);
                 entries.retain(|entry| of_all.contains_key(entry.name));
                 for entry in &mut entries {
                     entry
@@ -169,11 +169,11 @@ fn entries(context: &KafkaContext, kind: i8, name: &str) -> Result<Vec<Entry>, R
 }
 
 /// Checks the name of a broker resource: the node id, or empty for the cluster-wide default.
-pub(super) fn check_broker(context: &KafkaContext, name: &str) -> Result<Owner, Refused> {
+pub(super) fn check_broker(context: &KafkaContext, name: &str) -> Result<SettingOwner, Refused> {
     let node_id = context.options.node_id;
     match name.parse::<i32>() {
-        _ if name.is_empty() => Ok(Owner::Brokers),
-        Ok(id) if id == node_id => Ok(Owner::Broker),
+        _ if name.is_empty() => Ok(SettingOwner::Brokers),
+        Ok(id) if id == node_id => Ok(SettingOwner::Broker),
         _ => Err((
             ErrorCode::InvalidRequest,
             format!(
@@ -184,16 +184,19 @@ pub(super) fn check_broker(context: &KafkaContext, name: &str) -> Result<Owner, 
     }
 }
 
-fn topic_entries(context: &KafkaContext, options: &cloverleaf_broker::TopicOptions) -> Vec<Entry> {
-    let entry = |setting: &'static super::settings::Setting| {
+fn topic_entries(
+    context: &KafkaContext,
+    options: &cloverleaf_broker::TopicOptions,
+) -> Vec<ConfigEntry> {
+    let entry = |setting: &'static super::settings::TopicSetting| {
         let shown = setting.shown(context, options);
         let mut synonyms = Vec::new();
         if shown.is_own {
             synonyms.push((setting.name, shown.value.clone(), SOURCE_TOPIC));
         }
-        let standard_name = setting.broker_name.unwrap_or(setting.name);
-        synonyms.extend(levels(context, standard_name, setting.standard));
-        Entry {
+        let default_name = setting.broker_name.unwrap_or(setting.name);
+        synonyms.extend(broker_synonyms(context, default_name, setting.default));
+        ConfigEntry {
             name: setting.name,
             kind: setting.kind,
             value: shown.value,
@@ -206,10 +209,10 @@ fn topic_entries(context: &KafkaContext, options: &cloverleaf_broker::TopicOptio
     SETTINGS.iter().map(entry).collect()
 }
 
-fn broker_entries(context: &KafkaContext) -> Vec<Entry> {
+fn broker_entries(context: &KafkaContext) -> Vec<ConfigEntry> {
     let of_topics = SETTINGS.iter().filter_map(|setting| {
-        let synonyms = levels(context, setting.broker_name?, setting.standard);
-        Some(of_levels(
+        let synonyms = broker_synonyms(context, setting.broker_name?, setting.default);
+        Some(entry_of(
             synonyms,
             setting.kind,
             setting.documentation(),
@@ -218,39 +221,41 @@ fn broker_entries(context: &KafkaContext) -> Vec<Entry> {
     });
     let own = |settings: &'static [BrokerSetting], is_read_only| {
         settings.iter().map(move |setting| {
-            let synonyms = levels(context, setting.name, setting.value);
-            of_levels(synonyms, setting.kind, setting.doc.to_owned(), is_read_only)
+            let synonyms = broker_synonyms(context, setting.name, setting.value);
+            entry_of(synonyms, setting.kind, setting.doc.to_owned(), is_read_only)
         })
     };
-    let mut entries: Vec<Entry> = of_topics
+    let mut entries: Vec<ConfigEntry> = of_topics
         .chain(own(BROKER_SETTINGS, true))
-        .chain(own(IDLE_SETTINGS, false))
+        .chain(own(INERT_SETTINGS, false))
         .collect();
     entries.sort_by_key(|entry| entry.name);
     entries
 }
 
-fn group_entries(context: &KafkaContext, group: &str) -> Vec<Entry> {
-    let own = context.changed.of(&Owner::Group(group.to_owned()));
+fn group_entries(context: &KafkaContext, group: &str) -> Vec<ConfigEntry> {
+    let own = context
+        .dynamic_settings
+        .of(&SettingOwner::Group(group.to_owned()));
     let entry = |setting: &'static BrokerSetting| {
-        let mut synonyms = levels(context, setting.name, setting.value);
+        let mut synonyms = broker_synonyms(context, setting.name, setting.value);
         if let Some(value) = own.get(setting.name) {
             synonyms.insert(0, (setting.name, value.clone(), SOURCE_GROUP));
         }
-        of_levels(synonyms, setting.kind, setting.doc.to_owned(), false)
+        entry_of(synonyms, setting.kind, setting.doc.to_owned(), false)
     };
     GROUP_SETTINGS.iter().map(entry).collect()
 }
 
 /// An entry whose value is its first synonym, which has precedence.
-fn of_levels(
+fn entry_of(
     synonyms: Vec<(&'static str, String, i8)>,
-    kind: Kind,
+    kind: SettingType,
     documentation: String,
     is_read_only: bool,
-) -> Entry {
+) -> ConfigEntry {
     let (name, value, source) = synonyms[0].clone();
-    Entry {
+    ConfigEntry {
         name,
         kind,
         value,
@@ -263,18 +268,18 @@ fn of_levels(
 
 /// The values of a broker setting with their sources, in order of precedence: the dynamic values,
 /// then the configured value or the default.
-fn levels(
+fn broker_synonyms(
     context: &KafkaContext,
     name: &'static str,
-    standard: Standard,
+    default: DefaultValue,
 ) -> Vec<(&'static str, String, i8)> {
-    let changed = context.changed.of_broker(name).into_iter();
+    let changed = context.dynamic_settings.of_broker(name).into_iter();
     let changed = changed.map(|(owner, value)| match owner {
-        Owner::Broker => (name, value, SOURCE_BROKER),
+        SettingOwner::Broker => (name, value, SOURCE_BROKER),
         _ => (name, value, SOURCE_BROKERS),
     });
-    let value = standard.text(&context.options, context.realm.options());
-    let unconfigured = standard.text(&KafkaOptions::default(), &BrokerOptions::default());
+    let value = default.text(&context.options, context.realm.options());
+    let unconfigured = default.text(&KafkaOptions::default(), &BrokerOptions::default());
     let source = if value == unconfigured {
         SOURCE_DEFAULT
     } else {
@@ -284,7 +289,7 @@ fn levels(
 }
 
 /// The source of a topic setting's default.
-pub(super) fn standard_source(context: &KafkaContext, setting: &Setting) -> i8 {
+pub(super) fn default_source(context: &KafkaContext, setting: &TopicSetting) -> i8 {
     let name = setting.broker_name.unwrap_or(setting.name);
-    levels(context, name, setting.standard)[0].2
+    broker_synonyms(context, name, setting.default)[0].2
 }

@@ -6,10 +6,10 @@ use crate::answer::{Answer, body};
 use crate::error_code::ErrorCode;
 use crate::wire::Malformed;
 
-use super::Call;
+use super::ControlCall;
 use super::advertised::Advertised;
 use super::names::text;
-use super::producer_ids::note_transactional;
+use super::producer_ids::log_transactional;
 
 /// The key types. Only consumer groups are supported.
 const GROUP: i8 = 0;
@@ -20,9 +20,9 @@ const SHARE_GROUP: i8 = 2;
 const BATCHED_FROM: i16 = 4;
 
 /// The error code and message for a key; `None`: the key is accepted.
-type Refusal = Option<(ErrorCode, &'static str)>;
+type KeyRefusal = Option<(ErrorCode, &'static str)>;
 
-fn refusal(key_type: i8) -> Refusal {
+fn refusal(key_type: i8) -> KeyRefusal {
     // None of these errors is retriable: with a retriable one, clients would retry for ever.
     match key_type {
         GROUP => None,
@@ -35,7 +35,7 @@ fn refusal(key_type: i8) -> Refusal {
     }
 }
 
-pub(super) fn find(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn find(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let reader = &mut call.body;
     let is_batched = call.version >= BATCHED_FROM;
     let mut keys = Vec::new();
@@ -52,7 +52,7 @@ pub(super) fn find(mut call: Call<'_>) -> Result<Answer, Malformed> {
     reader.skip_tagged()?;
 
     if key_type == TRANSACTION {
-        note_transactional(&call);
+        log_transactional(&call);
     }
     let refusal = refusal(key_type);
     let node_id = match refusal {

@@ -13,10 +13,10 @@ use crate::error_code::{ErrorCode, of_catalog};
 use crate::wire::{Malformed, Reader};
 
 use super::names::{message, topic_name};
-use super::{Call, topics};
+use super::{ControlCall, topics};
 
 /// A topic that gets more partitions.
-struct Wanted {
+struct NewPartitions {
     name: String,
     /// The new total number of partitions.
     count: i32,
@@ -26,7 +26,7 @@ struct Wanted {
 
 type Refused = (ErrorCode, String);
 
-fn read(reader: &mut Reader<'_>) -> Result<(Vec<Wanted>, bool), Malformed> {
+fn read(reader: &mut Reader<'_>) -> Result<(Vec<NewPartitions>, bool), Malformed> {
     let topics = reader.array(|reader| {
         let (name, count) = (reader.string()?.to_owned(), reader.i32()?);
         let assignments = reader.nullable_array(|reader| {
@@ -35,7 +35,7 @@ fn read(reader: &mut Reader<'_>) -> Result<(Vec<Wanted>, bool), Malformed> {
             Ok(brokers)
         })?;
         reader.skip_tagged()?;
-        Ok(Wanted {
+        Ok(NewPartitions {
             name,
             count,
             assignments,
@@ -47,22 +47,22 @@ fn read(reader: &mut Reader<'_>) -> Result<(Vec<Wanted>, bool), Malformed> {
     Ok((topics, validate_only))
 }
 
-pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn handle(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let version = call.version;
     let (wanted, validate_only) = read(&mut call.body)?;
     let context = call.context.clone();
     Ok(later(call.context, move || {
-        let mut times: HashMap<&str, u32> = HashMap::new();
+        let mut mentions: HashMap<&str, u32> = HashMap::new();
         for topic in &wanted {
-            *times.entry(&topic.name).or_default() += 1;
+            *mentions.entry(&topic.name).or_default() += 1;
         }
         // With `validate_only`: the partitions that the request would have added so far.
-        let mut asked = 0;
+        let mut validated = 0;
         // A name that occurs several times gets one answer, in the place of its first occurrence.
         let results = wanted.iter().filter_map(|wanted| {
             let name = wanted.name.as_str();
-            let added = match times.remove(name)? {
-                1 => add(&context, wanted, validate_only, &mut asked),
+            let added = match mentions.remove(name)? {
+                1 => add(&context, wanted, validate_only, &mut validated),
                 _ => Err((
                     ErrorCode::InvalidRequest,
                     "Duplicate topic name.".to_owned(),
@@ -83,9 +83,9 @@ pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
 
 fn add(
     context: &KafkaContext,
-    wanted: &Wanted,
+    wanted: &NewPartitions,
     validate_only: bool,
-    asked: &mut u32,
+    validated: &mut u32,
 ) -> Result<(), Refused> {
     let topic = topics::find_or_say(context, Operation::Declare, &wanted.name)?;
     let current = topic.partition_count();
@@ -114,9 +114,9 @@ fn add(
     }
     let refused = |error: CatalogError| (of_catalog(&error), error.to_string());
     if validate_only && total <= cloverleaf_broker::PARTITIONS_MAX {
-        let more = asked.saturating_add(total - current);
+        let more = validated.saturating_add(total - current);
         context.realm.check_partitions(more).map_err(refused)?;
-        *asked = more;
+        *validated = more;
         return Ok(());
     }
     topic.add_partitions(total).map_err(refused)

@@ -16,11 +16,11 @@ use crate::error_code::{ErrorCode, of_catalog};
 use crate::wire::{Malformed, Reader};
 
 use super::names::{message, text, topic_name, topic_name_fault};
-use super::replicas::note_replicas;
-use super::{Call, configs, settings};
+use super::replicas::log_replicas_request;
+use super::{ControlCall, configs, settings};
 
 /// A topic to be created.
-struct Wanted {
+struct NewTopic {
     name: String,
     /// Number of partitions; -1: the default, or the number of `assignments`.
     partitions: i32,
@@ -33,7 +33,7 @@ struct Wanted {
 
 type Refused = (ErrorCode, String);
 
-fn read(reader: &mut Reader<'_>) -> Result<(Vec<Wanted>, bool), Malformed> {
+fn read(reader: &mut Reader<'_>) -> Result<(Vec<NewTopic>, bool), Malformed> {
     let topics = reader.array(|reader| {
         let name = reader.string()?.to_owned();
         let (partitions, replicas) = (reader.i32()?, reader.i16()?);
@@ -49,7 +49,7 @@ fn read(reader: &mut Reader<'_>) -> Result<(Vec<Wanted>, bool), Malformed> {
             Ok((name, value))
         })?;
         reader.skip_tagged()?;
-        Ok(Wanted {
+        Ok(NewTopic {
             name,
             partitions,
             replicas,
@@ -63,14 +63,14 @@ fn read(reader: &mut Reader<'_>) -> Result<(Vec<Wanted>, bool), Malformed> {
     Ok((topics, validate_only))
 }
 
-pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn handle(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let version = call.version;
     let (mut wanted, validate_only) = read(&mut call.body)?;
     let context = call.context.clone();
     Ok(later(call.context, move || {
-        let mut times: HashMap<String, u32> = HashMap::new();
+        let mut mentions: HashMap<String, u32> = HashMap::new();
         for topic in &wanted {
-            *times.entry(topic.name.clone()).or_default() += 1;
+            *mentions.entry(topic.name.clone()).or_default() += 1;
         }
         // A name that occurs several times gets one answer, an error, as in Kafka.
         let mut is_first = {
@@ -79,16 +79,16 @@ pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
         };
         wanted.retain(|topic| is_first(&topic.name));
         // With `validate_only`: the partitions that the request would have created so far.
-        let mut asked = 0;
+        let mut validated = 0;
         let results = wanted.iter().map(|wanted| {
-            let made = match times.get(&wanted.name) {
+            let created = match mentions.get(&wanted.name) {
                 Some(2..) => Err((
                     ErrorCode::InvalidRequest,
                     "Duplicate topic name.".to_owned(),
                 )),
-                _ => create(&context, wanted, validate_only, &mut asked),
+                _ => create(&context, wanted, validate_only, &mut validated),
             };
-            answer(&context, wanted, made, version)
+            answer(&context, wanted, created, version)
         });
         let response = CreateTopicsResponse::default().with_topics(results.collect());
         body(&response, version)
@@ -96,17 +96,17 @@ pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
 }
 
 /// A created topic: its options, and the topic itself; `None` with `validate_only`.
-struct Made {
+struct CreatedTopic {
     options: TopicOptions,
     topic: Option<Arc<Topic>>,
 }
 
 fn create(
     context: &KafkaContext,
-    wanted: &Wanted,
+    wanted: &NewTopic,
     validate_only: bool,
-    asked: &mut u32,
-) -> Result<Made, Refused> {
+    validated: &mut u32,
+) -> Result<CreatedTopic, Refused> {
     let name = wanted.name.as_str();
     if let Some(fault) = topic_name_fault(name) {
         let reason = format!("Topic name is invalid: {fault}");
@@ -130,10 +130,10 @@ fn create(
     let options = options(context, wanted, partitions)?;
     let refused = |error: CatalogError| (of_catalog(&error), error.to_string());
     if validate_only {
-        let more = asked.saturating_add(partitions);
+        let more = validated.saturating_add(partitions);
         context.realm.check_partitions(more).map_err(refused)?;
-        *asked = more;
-        return Ok(Made {
+        *validated = more;
+        return Ok(CreatedTopic {
             options,
             topic: None,
         });
@@ -147,7 +147,7 @@ fn create(
         })
         .map_err(refused)?;
     if is_new {
-        Ok(Made {
+        Ok(CreatedTopic {
             options,
             topic: Some(topic),
         })
@@ -160,10 +160,10 @@ fn create(
 
 fn options(
     context: &KafkaContext,
-    wanted: &Wanted,
+    wanted: &NewTopic,
     partitions: u32,
 ) -> Result<TopicOptions, Refused> {
-    let invalid = |refused: settings::Refused| (ErrorCode::InvalidConfig, refused.reason);
+    let invalid = |refused: settings::SettingRefused| (ErrorCode::InvalidConfig, refused.reason);
     let mut changes = Vec::new();
     for (name, value) in &wanted.configs {
         let Some(value) = value else {
@@ -174,11 +174,11 @@ fn options(
     }
     let mut options = settings::defaults(context, partitions);
     settings::change(context, &mut options, &changes).map_err(invalid)?;
-    note_replicas(wanted.replicas, &changes);
+    log_replicas_request(wanted.replicas, &changes);
     Ok(options)
 }
 
-fn partitions(context: &KafkaContext, wanted: &Wanted) -> Result<u32, Refused> {
+fn partitions(context: &KafkaContext, wanted: &NewTopic) -> Result<u32, Refused> {
     let invalid = |partitions: u32| {
         let error = CatalogError::Partitions { partitions };
         (ErrorCode::InvalidPartitions, error.to_string())
@@ -200,7 +200,7 @@ fn partitions(context: &KafkaContext, wanted: &Wanted) -> Result<u32, Refused> {
 
 /// Checks the replication factor as Kafka does. Whatever valid one is asked for, there is one
 /// replica.
-fn check_replicas(wanted: &Wanted) -> Result<(), Refused> {
+fn check_replicas(wanted: &NewTopic) -> Result<(), Refused> {
     if wanted.assignments.is_empty() {
         return match wanted.replicas {
             -1 | 1.. => Ok(()),
@@ -236,13 +236,13 @@ fn check_replicas(wanted: &Wanted) -> Result<(), Refused> {
 
 fn answer(
     context: &KafkaContext,
-    wanted: &Wanted,
-    made: Result<Made, Refused>,
+    wanted: &NewTopic,
+    created: Result<CreatedTopic, Refused>,
     version: i16,
 ) -> CreatableTopicResult {
     let result = CreatableTopicResult::default().with_name(topic_name(&wanted.name));
-    let made = match made {
-        Ok(made) => made,
+    let created = match created {
+        Ok(created) => created,
         Err((code, reason)) => {
             return result
                 .with_error_code(code.code())
@@ -250,25 +250,25 @@ fn answer(
         }
     };
     let mut result = result.with_error_message(None);
-    if let Some(topic) = made.topic {
+    if let Some(topic) = created.topic {
         result = result.with_topic_id(topic.id());
     }
     if version < 5 {
         return result;
     }
-    let config = |setting: &settings::Setting| {
-        let shown = setting.shown(context, &made.options);
+    let config = |setting: &settings::TopicSetting| {
+        let shown = setting.shown(context, &created.options);
         CreatableTopicConfigs::default()
             .with_name(text(setting.name))
             .with_config_source(if shown.is_own {
                 configs::SOURCE_TOPIC
             } else {
-                configs::standard_source(context, setting)
+                configs::default_source(context, setting)
             })
             .with_value(Some(text(&shown.value)))
     };
     result
-        .with_num_partitions(i32::try_from(made.options.partitions).unwrap_or(i32::MAX))
+        .with_num_partitions(i32::try_from(created.options.partitions).unwrap_or(i32::MAX))
         .with_replication_factor(1)
         .with_configs(Some(settings::SETTINGS.iter().map(config).collect()))
 }

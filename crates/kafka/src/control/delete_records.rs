@@ -12,15 +12,15 @@ use crate::error_code::{ErrorCode, of_catalog};
 use crate::wire::{Malformed, Reader};
 
 use super::names::topic_name;
-use super::{Call, settings, topics};
+use super::{ControlCall, settings, topics};
 
 /// Stands for the high watermark: all records are deleted.
 const END: i64 = -1;
 
 /// A topic, its partitions, and for each the offset before which records are deleted.
-type Wanted = (String, Vec<(i32, i64)>);
+type RecordsToDelete = (String, Vec<(i32, i64)>);
 
-fn read(reader: &mut Reader<'_>) -> Result<Vec<Wanted>, Malformed> {
+fn read(reader: &mut Reader<'_>) -> Result<Vec<RecordsToDelete>, Malformed> {
     let wanted = reader.array(|reader| {
         let name = reader.string()?.to_owned();
         let partitions = reader.array(|reader| {
@@ -36,12 +36,12 @@ fn read(reader: &mut Reader<'_>) -> Result<Vec<Wanted>, Malformed> {
     Ok(wanted)
 }
 
-pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn handle(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let version = call.version;
     let wanted = read(&mut call.body)?;
     let context = call.context.clone();
     Ok(later(call.context, move || {
-        let topic = |(name, partitions): Wanted| {
+        let topic = |(name, partitions): RecordsToDelete| {
             let partition = |(index, before)| {
                 let result = DeleteRecordsPartitionResult::default().with_partition_index(index);
                 match delete(&context, &name, index, before) {
@@ -64,7 +64,7 @@ pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
 /// Deletes records; returns the new log start offset.
 fn delete(context: &KafkaContext, name: &str, index: i32, before: i64) -> Result<i64, ErrorCode> {
     let (topic, log) = topics::partition(context, Operation::Declare, name, index)?;
-    if !settings::deletes(&topic.options()) {
+    if !settings::policy_deletes(&topic.options()) {
         return Err(ErrorCode::PolicyViolation);
     }
     let before = match before {

@@ -13,29 +13,29 @@ use crate::error_code::{ErrorCode, of_catalog};
 use crate::wire::{Malformed, Reader};
 
 use super::names::{message, topic_name};
-use super::{Call, topics};
+use super::{ControlCall, topics};
 
 /// A topic to be deleted, by name or (since version 6) by id.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Wanted {
+struct TopicToDelete {
     name: Option<String>,
     id: Uuid,
 }
 
 type Refused = (ErrorCode, &'static str);
 
-fn read(reader: &mut Reader<'_>, version: i16) -> Result<Vec<Wanted>, Malformed> {
+fn read(reader: &mut Reader<'_>, version: i16) -> Result<Vec<TopicToDelete>, Malformed> {
     let wanted = match version {
         6.. => reader.array(|reader| {
             let name = reader.nullable_string()?.map(str::to_owned);
             let id = reader.uuid()?;
             reader.skip_tagged()?;
-            Ok(Wanted { name, id })
+            Ok(TopicToDelete { name, id })
         }),
         _ => reader.array(|reader| {
             let name = Some(reader.string()?.to_owned());
             let id = Uuid::nil();
-            Ok(Wanted { name, id })
+            Ok(TopicToDelete { name, id })
         }),
     }?;
     let _timeout_ms = reader.i32()?;
@@ -43,19 +43,19 @@ fn read(reader: &mut Reader<'_>, version: i16) -> Result<Vec<Wanted>, Malformed>
     Ok(wanted)
 }
 
-pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn handle(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let version = call.version;
     let wanted = read(&mut call.body, version)?;
     let context = call.context.clone();
     Ok(later(call.context, move || {
-        let mut times: HashMap<&Wanted, u32> = HashMap::new();
+        let mut mentions: HashMap<&TopicToDelete, u32> = HashMap::new();
         for topic in &wanted {
-            *times.entry(topic).or_default() += 1;
+            *mentions.entry(topic).or_default() += 1;
         }
         // A topic that is named several times gets one answer, in the place of the first.
         let mut results: Vec<DeletableTopicResult> = Vec::new();
         results.extend(wanted.iter().filter_map(|wanted| {
-            Some(match times.remove(wanted)? {
+            Some(match mentions.remove(wanted)? {
                 1 => delete(&context, wanted),
                 _ => refused(
                     wanted,
@@ -63,7 +63,7 @@ pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
                 ),
             })
         }));
-        sync(&context, &mut results);
+        sync_deletions(&context, &mut results);
         let response = DeleteTopicsResponse::default().with_responses(results);
         body(&response, version)
     }))
@@ -71,7 +71,7 @@ pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
 
 /// Syncs the deletions before they are answered, so that no crash brings a deleted topic back. One
 /// sync for the whole request.
-fn sync(context: &KafkaContext, results: &mut [DeletableTopicResult]) {
+fn sync_deletions(context: &KafkaContext, results: &mut [DeletableTopicResult]) {
     let mut deleted = results.iter_mut().filter(|result| result.error_code == 0);
     let Some(first) = deleted.next() else {
         return;
@@ -85,7 +85,7 @@ fn sync(context: &KafkaContext, results: &mut [DeletableTopicResult]) {
     }
 }
 
-fn refused(wanted: &Wanted, (code, reason): Refused) -> DeletableTopicResult {
+fn refused(wanted: &TopicToDelete, (code, reason): Refused) -> DeletableTopicResult {
     DeletableTopicResult::default()
         .with_name(wanted.name.as_deref().map(topic_name))
         .with_topic_id(wanted.id)
@@ -93,7 +93,7 @@ fn refused(wanted: &Wanted, (code, reason): Refused) -> DeletableTopicResult {
         .with_error_message(message(reason))
 }
 
-fn delete(context: &KafkaContext, wanted: &Wanted) -> DeletableTopicResult {
+fn delete(context: &KafkaContext, wanted: &TopicToDelete) -> DeletableTopicResult {
     let topic = match (&wanted.name, wanted.id.is_nil()) {
         (Some(_), false) => {
             let reason = "You may not specify both topic name and topic id.";

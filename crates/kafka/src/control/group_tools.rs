@@ -18,7 +18,7 @@ use crate::error_code::ErrorCode;
 use crate::groups::reply::DescribedMember;
 use crate::wire::{Malformed, Reader};
 
-use super::Call;
+use super::ControlCall;
 use super::names::text;
 
 /// The authorized operations on a group, as Kafka reports them without an authorizer: the bits of
@@ -36,7 +36,7 @@ fn names(reader: &mut Reader<'_>) -> Result<Vec<String>, Malformed> {
     Ok(names.into_iter().map(str::to_owned).collect())
 }
 
-pub(super) fn describe(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn describe(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let version = call.version;
     let names = names(&mut call.body)?;
     let wants_operations = version >= 3 && call.body.bool()?;
@@ -100,7 +100,7 @@ fn passes(filter: &[String], value: &str) -> bool {
             .any(|one| one.trim().eq_ignore_ascii_case(value))
 }
 
-pub(super) fn list(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn list(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let version = call.version;
     let mut filter = |from: i16| {
         if version >= from {
@@ -136,7 +136,7 @@ pub(super) fn list(mut call: Call<'_>) -> Result<Answer, Malformed> {
     Ok(Answer::Ready(body(&response, version)))
 }
 
-pub(super) fn delete(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn delete(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let version = call.version;
     let names = names(&mut call.body)?;
     call.body.skip_tagged()?;

@@ -15,7 +15,7 @@ use crate::groups::reply::{Identity, Join, Joined, Sync, Synced};
 use crate::options::KafkaOptions;
 use crate::wire::{Malformed, Reader};
 
-use super::Call;
+use super::ControlCall;
 use super::names::text;
 
 fn owned(text: Option<&str>) -> Option<String> {
@@ -36,7 +36,7 @@ fn instance(reader: &mut Reader<'_>, has_one: bool) -> Result<Option<String>, Ma
     })
 }
 
-pub(super) fn join(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn join(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let version = call.version;
     let (group, join) = read_join(&mut call)?;
     let checked = check_join(group, &join, &call.context.options)
@@ -52,7 +52,7 @@ pub(super) fn join(mut call: Call<'_>) -> Result<Answer, Malformed> {
     })))
 }
 
-fn read_join<'a>(call: &mut Call<'a>) -> Result<(&'a str, Join), Malformed> {
+fn read_join<'a>(call: &mut ControlCall<'a>) -> Result<(&'a str, Join), Malformed> {
     let version = call.version;
     let reader = &mut call.body;
     let group = reader.string()?;
@@ -141,7 +141,7 @@ fn write_joined(joined: Joined, version: i16) -> Body {
     body(&response, version)
 }
 
-pub(super) fn sync(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn sync(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let version = call.version;
     let reader = &mut call.body;
     let group = reader.string()?;
@@ -188,7 +188,7 @@ fn write_synced(synced: Synced, version: i16) -> Body {
     body(&response, version)
 }
 
-pub(super) fn heartbeat(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn heartbeat(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let reader = &mut call.body;
     let group = reader.string()?;
     let generation = reader.i32()?;
@@ -208,7 +208,7 @@ pub(super) fn heartbeat(mut call: Call<'_>) -> Result<Answer, Malformed> {
     Ok(Answer::Ready(body(&response, call.version)))
 }
 
-pub(super) fn leave(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn leave(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let version = call.version;
     let reader = &mut call.body;
     let group = reader.string()?;

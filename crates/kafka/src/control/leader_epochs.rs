@@ -12,9 +12,9 @@ use crate::error_code::ErrorCode;
 use crate::wire::Malformed;
 
 use super::names::topic_name;
-use super::{Call, LEADER_EPOCH, check_epoch, topics};
+use super::{ControlCall, LEADER_EPOCH, check_epoch, topics};
 
-pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn handle(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let version = call.version;
     let reader = &mut call.body;
     if version >= 3 {

@@ -12,9 +12,9 @@ use crate::wire::{Malformed, Reader};
 
 use super::configs::{BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC};
 use super::names::text;
-use super::{Call, topics};
+use super::{ControlCall, topics};
 
-pub(super) fn list(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn list(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let version = call.version;
     let mut kinds: BTreeSet<i8> = match version {
         // Version 0 was named ListClientMetricsResources.
@@ -39,7 +39,7 @@ pub(super) fn list(mut call: Call<'_>) -> Result<Answer, Malformed> {
             }
             BROKER | BROKER_LOGGER => vec![call.context.options.node_id.to_string()],
             GROUP => {
-                let mut groups = call.context.changed.groups();
+                let mut groups = call.context.dynamic_settings.groups();
                 let context = call.context;
                 groups.retain(|name| context.check_group(Operation::Describe, name).is_ok());
                 groups

@@ -16,14 +16,14 @@ use crate::error_code::ErrorCode;
 use crate::wire::{Malformed, Reader};
 
 use super::names::topic_name;
-use super::{Call, LEADER_EPOCH, check_epoch, topics};
+use super::{ControlCall, LEADER_EPOCH, check_epoch, topics};
 
 /// The newest version that the library `kafka-protocol` knows.
 const LIBRARY_VERSION_MAX: i16 = 10;
 
 /// The offset that a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Query {
+enum OffsetQuery {
     /// The high watermark.
     Latest,
     /// The log start offset. Without tiered storage it is also the earliest local offset.
@@ -37,7 +37,7 @@ enum Query {
     Since(i64),
 }
 
-impl Query {
+impl OffsetQuery {
     /// Decodes the field `timestamp`, whose negative values are other queries. `None`: not valid in
     /// this version.
     fn of(timestamp: i64, version: i16) -> Option<Self> {
@@ -60,15 +60,15 @@ impl Query {
 }
 
 /// The query for one partition.
-struct Wanted {
+struct RequestedPartition {
     index: i32,
     epoch: i32,
-    query: Option<Query>,
+    query: Option<OffsetQuery>,
 }
 
-type Topics = Vec<(String, Vec<Wanted>)>;
+type OffsetQueries = Vec<(String, Vec<RequestedPartition>)>;
 
-fn read(reader: &mut Reader<'_>, version: i16) -> Result<Topics, Malformed> {
+fn read(reader: &mut Reader<'_>, version: i16) -> Result<OffsetQueries, Malformed> {
     let _replica_id = reader.i32()?;
     if version >= 2 {
         // The isolation level: without transactions, all readable records are committed.
@@ -82,9 +82,9 @@ fn read(reader: &mut Reader<'_>, version: i16) -> Result<Topics, Malformed> {
                 4.. => reader.i32()?,
                 _ => -1,
             };
-            let query = Query::of(reader.i64()?, version);
+            let query = OffsetQuery::of(reader.i64()?, version);
             reader.skip_tagged()?;
-            Ok(Wanted {
+            Ok(RequestedPartition {
                 index,
                 epoch,
                 query,
@@ -101,11 +101,11 @@ fn read(reader: &mut Reader<'_>, version: i16) -> Result<Topics, Malformed> {
     Ok(wanted)
 }
 
-pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn handle(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let version = call.version;
     let wanted = read(&mut call.body, version)?;
     let all = || wanted.iter().flat_map(|(_, partitions)| partitions);
-    if !all().any(|wanted| wanted.query.is_some_and(Query::blocks)) {
+    if !all().any(|wanted| wanted.query.is_some_and(OffsetQuery::blocks)) {
         return Ok(Answer::Ready(answer(call.context, wanted, version)));
     }
     let context = call.context.clone();
@@ -114,7 +114,7 @@ pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
     }))
 }
 
-fn answer(context: &KafkaContext, wanted: Topics, version: i16) -> Body {
+fn answer(context: &KafkaContext, wanted: OffsetQueries, version: i16) -> Body {
     let mut seen = HashSet::new();
     let mut duplicates = HashSet::new();
     for (name, partitions) in &wanted {
@@ -124,8 +124,8 @@ fn answer(context: &KafkaContext, wanted: Topics, version: i16) -> Body {
             }
         }
     }
-    let topic = |(name, partitions): &(String, Vec<Wanted>)| {
-        let partition = |wanted: &Wanted| {
+    let topic = |(name, partitions): &(String, Vec<RequestedPartition>)| {
+        let partition = |wanted: &RequestedPartition| {
             let result = ListOffsetsPartitionResponse::default().with_partition_index(wanted.index);
             let found = if duplicates.contains(&(name.as_str(), wanted.index)) {
                 Err(ErrorCode::InvalidRequest)
@@ -158,7 +158,7 @@ fn answer(context: &KafkaContext, wanted: Topics, version: i16) -> Body {
 fn find(
     context: &KafkaContext,
     name: &str,
-    wanted: &Wanted,
+    wanted: &RequestedPartition,
 ) -> Result<Option<(i64, i64)>, ErrorCode> {
     let (_, log) = topics::partition(context, Operation::Describe, name, wanted.index)?;
     check_epoch(wanted.epoch)?;
@@ -174,14 +174,14 @@ fn find(
     Ok(found.map(|(offset, timestamp)| (number(offset), timestamp)))
 }
 
-fn look_up(log: &Partition, query: Query) -> Result<Option<(u64, i64)>, ReadError> {
+fn look_up(log: &Partition, query: OffsetQuery) -> Result<Option<(u64, i64)>, ReadError> {
     /// The timestamp of an answer that is not about a message.
     const NO_TIMESTAMP: i64 = -1;
     match query {
-        Query::Latest => Ok(Some((log.written_end(), NO_TIMESTAMP))),
-        Query::Earliest => Ok(Some((log.start_offset(), NO_TIMESTAMP))),
-        Query::Tiered => Ok(None),
-        Query::MaxTimestamp => log.max_timestamp(),
-        Query::Since(timestamp_ms) => log.offset_for_timestamp(timestamp_ms),
+        OffsetQuery::Latest => Ok(Some((log.written_end(), NO_TIMESTAMP))),
+        OffsetQuery::Earliest => Ok(Some((log.start_offset(), NO_TIMESTAMP))),
+        OffsetQuery::Tiered => Ok(None),
+        OffsetQuery::MaxTimestamp => log.max_timestamp(),
+        OffsetQuery::Since(timestamp_ms) => log.offset_for_timestamp(timestamp_ms),
     }
 }

@@ -20,7 +20,7 @@ use crate::error_code::ErrorCode;
 use crate::wire::{Malformed, Reader};
 use crate::wire_out::Writer;
 
-use super::{Call, topics};
+use super::{ControlCall, topics};
 
 /// The first versions with the flexible encoding, with a top-level error, with total and usable
 /// bytes of the file system (KIP-827; -1: unknown), and with cordoned folders (KIP-1066).
@@ -34,9 +34,9 @@ fn bytes(count: u64) -> i64 {
 }
 
 /// The requested partitions of each topic.
-type Topics = BTreeMap<String, BTreeSet<i32>>;
+type RequestedTopics = BTreeMap<String, BTreeSet<i32>>;
 
-fn read(reader: &mut Reader<'_>) -> Result<Option<Topics>, Malformed> {
+fn read(reader: &mut Reader<'_>) -> Result<Option<RequestedTopics>, Malformed> {
     let topics = reader.nullable_array(|reader| {
         let topic = (reader.string()?.to_owned(), reader.array(Reader::i32)?);
         reader.skip_tagged()?;
@@ -44,7 +44,7 @@ fn read(reader: &mut Reader<'_>) -> Result<Option<Topics>, Malformed> {
     })?;
     reader.skip_tagged()?;
     Ok(topics.map(|topics| {
-        let mut wanted = Topics::new();
+        let mut wanted = RequestedTopics::new();
         for (name, partitions) in topics {
             wanted.entry(name).or_default().extend(partitions);
         }
@@ -52,7 +52,7 @@ fn read(reader: &mut Reader<'_>) -> Result<Option<Topics>, Malformed> {
     }))
 }
 
-pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn handle(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let version = call.version;
     let wanted = read(&mut call.body)?;
     let context = call.context.clone();
@@ -61,7 +61,7 @@ pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
     }))
 }
 
-fn answer(context: &KafkaContext, wanted: Option<&Topics>, version: i16) -> Body {
+fn answer(context: &KafkaContext, wanted: Option<&RequestedTopics>, version: i16) -> Body {
     let topics = find(context, wanted);
     let mut out = Vec::new();
     let mut writer = Writer::new(&mut out, version >= FLEXIBLE_FROM);
@@ -94,7 +94,7 @@ fn answer(context: &KafkaContext, wanted: Option<&Topics>, version: i16) -> Body
 }
 
 /// The requested topics. Topics that do not exist are left out, as in Kafka.
-fn find(context: &KafkaContext, wanted: Option<&Topics>) -> Vec<Arc<Topic>> {
+fn find(context: &KafkaContext, wanted: Option<&RequestedTopics>) -> Vec<Arc<Topic>> {
     match wanted {
         None => topics::all(context),
         Some(wanted) => wanted

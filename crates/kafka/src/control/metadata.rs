@@ -17,7 +17,7 @@ use crate::wire::{Malformed, Reader};
 
 use super::advertised::Advertised;
 use super::names::{text, topic_name};
-use super::{Call, LEADER_EPOCH, cluster, topics};
+use super::{ControlCall, LEADER_EPOCH, cluster, topics};
 
 /// The authorized operations on a topic, as Kafka reports them without an authorizer: the bits of
 /// READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS.
@@ -25,7 +25,7 @@ pub(super) const TOPIC_OPERATIONS: i32 = 0b1101_1111_1000;
 
 /// How a request names a topic.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Wanted {
+enum RequestedTopic {
     Name(Box<str>),
     /// Since version 12.
     Id(Uuid),
@@ -33,15 +33,15 @@ enum Wanted {
     Nothing,
 }
 
-struct Request {
+struct MetadataRequest {
     /// `None`: all topics.
-    topics: Option<Vec<Wanted>>,
+    topics: Option<Vec<RequestedTopic>>,
     auto_create: bool,
     cluster_operations: bool,
     topic_operations: bool,
 }
 
-impl Request {
+impl MetadataRequest {
     fn read(body: &mut Reader<'_>, version: i16) -> Result<Self, Malformed> {
         let topics = body.nullable_array(|reader| {
             let id = match version {
@@ -55,9 +55,9 @@ impl Request {
             reader.skip_tagged()?;
             Ok(match name {
                 // Ids are refused before version 12, as in Kafka.
-                _ if version >= 12 && !id.is_nil() => Wanted::Id(id),
-                Some(name) if id.is_nil() => Wanted::Name(name.into()),
-                _ => Wanted::Nothing,
+                _ if version >= 12 && !id.is_nil() => RequestedTopic::Id(id),
+                Some(name) if id.is_nil() => RequestedTopic::Name(name.into()),
+                _ => RequestedTopic::Nothing,
             })
         })?;
         let request = Self {
@@ -72,22 +72,22 @@ impl Request {
     }
 
     /// Whether the request creates topics, which may block on the disk.
-    fn makes_topics(&self, context: &KafkaContext) -> bool {
-        let is_made = |wanted: &Wanted| match wanted {
-            Wanted::Name(name) => topics::find(context, Operation::Describe, name).is_err(),
-            Wanted::Id(_) | Wanted::Nothing => false,
+    fn creates_topics(&self, context: &KafkaContext) -> bool {
+        let is_created = |wanted: &RequestedTopic| match wanted {
+            RequestedTopic::Name(name) => topics::find(context, Operation::Describe, name).is_err(),
+            RequestedTopic::Id(_) | RequestedTopic::Nothing => false,
         };
         self.auto_create
             && context.options.auto_create_topics
-            && self.topics.iter().flatten().any(is_made)
+            && self.topics.iter().flatten().any(is_created)
     }
 }
 
-pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn handle(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let version = call.version;
-    let request = Request::read(&mut call.body, version)?;
+    let request = MetadataRequest::read(&mut call.body, version)?;
     let broker = broker(&call);
-    if !request.makes_topics(call.context) {
+    if !request.creates_topics(call.context) {
         return Ok(Answer::Ready(answer(
             call.context,
             &request,
@@ -103,7 +103,7 @@ pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
 
 fn answer(
     context: &KafkaContext,
-    request: &Request,
+    request: &MetadataRequest,
     broker: MetadataResponseBroker,
     version: i16,
 ) -> Body {
@@ -138,7 +138,7 @@ fn answer(
     body(&response, version)
 }
 
-fn broker(call: &Call<'_>) -> MetadataResponseBroker {
+fn broker(call: &ControlCall<'_>) -> MetadataResponseBroker {
     let Advertised { host, port } = Advertised::to(call.context, call.peer);
     MetadataResponseBroker::default()
         .with_node_id(call.context.options.node_id.into())
@@ -149,23 +149,23 @@ fn broker(call: &Call<'_>) -> MetadataResponseBroker {
 
 fn answer_one(
     context: &KafkaContext,
-    wanted: &Wanted,
+    wanted: &RequestedTopic,
     auto_create: bool,
     operations: i32,
 ) -> MetadataResponseTopic {
     let refused = MetadataResponseTopic::default().with_topic_authorized_operations(operations);
     match wanted {
-        Wanted::Nothing => refused
+        RequestedTopic::Nothing => refused
             .with_error_code(ErrorCode::InvalidRequest.code())
             .with_name(Some(topic_name(""))),
-        Wanted::Id(id) => match topics::find_by_id(context, Operation::Describe, *id) {
+        RequestedTopic::Id(id) => match topics::find_by_id(context, Operation::Describe, *id) {
             Ok(topic) => describe(context, &topic, operations),
             Err(error) => refused
                 .with_error_code(error.code())
                 .with_name(None)
                 .with_topic_id(*id),
         },
-        Wanted::Name(name) => {
+        RequestedTopic::Name(name) => {
             let found = if auto_create {
                 topics::find_or_create(context, name)
             } else {

@@ -2,11 +2,9 @@
 //!
 //! Each file has the requests about one subject: their decoding, their execution and their answers.
 
-mod absent;
 pub(crate) mod advertised;
 mod alter_configs;
-mod alter_kept;
-mod changed;
+mod alter_dynamic;
 mod client_metrics;
 mod cluster;
 mod configs;
@@ -15,6 +13,7 @@ mod create_partitions;
 mod create_topics;
 mod delete_records;
 mod delete_topics;
+mod dynamic_settings;
 mod group_tools;
 mod groups;
 mod leader_epochs;
@@ -35,6 +34,7 @@ mod telemetry;
 mod topic_partitions;
 mod topic_settings;
 pub(crate) mod topics;
+mod unsupported;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -48,10 +48,10 @@ use crate::context::KafkaContext;
 use crate::error_code::ErrorCode;
 use crate::wire::{Malformed, Reader};
 
-pub(crate) use changed::ChangedSettings;
 pub use client_metrics::{ClientFigures, ClientMetrics, Figure};
+pub(crate) use dynamic_settings::DynamicSettings;
 pub use producer_ids::ProducerIds;
-pub use settings::Refused as SettingRefused;
+pub use settings::SettingRefused;
 pub use topic_settings::{change_topic_settings, topic_defaults, topic_settings};
 
 /// The leader epoch of every partition. It never changes, because the only broker is always the
@@ -72,7 +72,7 @@ pub struct Peer {
 }
 
 /// A request of the control plane.
-pub(crate) struct Call<'a> {
+pub(crate) struct ControlCall<'a> {
     pub(crate) context: &'a Arc<KafkaContext>,
     pub(crate) peer: &'a Peer,
     /// The connection's telemetry, whose id is unique in the process.
@@ -88,7 +88,7 @@ pub(crate) struct Call<'a> {
 /// # Errors
 /// The body does not follow the schema of its version: the connection has to be closed, as in
 /// Kafka.
-pub(crate) fn handle(api: Api, call: Call<'_>) -> Result<Answer, Malformed> {
+pub(crate) fn handle(api: Api, call: ControlCall<'_>) -> Result<Answer, Malformed> {
     match api {
         Api::ListOffsets => list_offsets::handle(call),
         Api::Metadata => metadata::handle(call),
@@ -104,13 +104,13 @@ pub(crate) fn handle(api: Api, call: Call<'_>) -> Result<Answer, Malformed> {
         Api::IncrementalAlterConfigs => alter_configs::alter_incrementally(call),
         Api::DescribeTopicPartitions => topic_partitions::describe(call),
         Api::ListConfigResources => list_configs::list(call),
-        Api::ListPartitionReassignments => absent::list_reassignments(call),
+        Api::ListPartitionReassignments => unsupported::list_reassignments(call),
         Api::ElectLeaders => placement::elect_leaders(call),
         Api::AlterPartitionReassignments => placement::alter_reassignments(call),
         Api::AlterReplicaLogDirs => placement::alter_log_dirs(call),
         Api::DescribeQuorum => quorum::describe(call),
-        Api::DescribeAcls => absent::describe_acls(call),
-        Api::DescribeClientQuotas => absent::describe_quotas(call),
+        Api::DescribeAcls => unsupported::describe_acls(call),
+        Api::DescribeClientQuotas => unsupported::describe_quotas(call),
         Api::DescribeCluster => cluster::describe(call),
         Api::DescribeProducers => producers::describe(call),
         Api::GetTelemetrySubscriptions => telemetry::get_subscriptions(call),

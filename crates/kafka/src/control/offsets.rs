@@ -27,7 +27,7 @@ use crate::groups::reply::Identity;
 use crate::wire::{Malformed, Reader};
 
 use super::names::{text, topic_name};
-use super::{Call, topics};
+use super::{ControlCall, topics};
 
 /// One partition of an OffsetCommit.
 struct CommitPartition<'a> {
@@ -42,14 +42,14 @@ struct CommitTopic<'a> {
     partitions: Vec<CommitPartition<'a>>,
 }
 
-struct Commit<'a> {
+struct CommitRequest<'a> {
     group: &'a str,
     generation: i32,
     who: Identity,
     topics: Vec<CommitTopic<'a>>,
 }
 
-fn read_commit<'a>(reader: &mut Reader<'a>, version: i16) -> Result<Commit<'a>, Malformed> {
+fn read_commit<'a>(reader: &mut Reader<'a>, version: i16) -> Result<CommitRequest<'a>, Malformed> {
     let group = reader.string()?;
     let generation = reader.i32()?;
     let member_id = reader.string()?.to_owned();
@@ -82,7 +82,7 @@ fn read_commit<'a>(reader: &mut Reader<'a>, version: i16) -> Result<Commit<'a>, 
         member_id,
         instance,
     };
-    Ok(Commit {
+    Ok(CommitRequest {
         group,
         generation,
         who,
@@ -91,9 +91,9 @@ fn read_commit<'a>(reader: &mut Reader<'a>, version: i16) -> Result<Commit<'a>, 
 }
 
 /// Maximum number of partitions of a commit that are reported to the timeline.
-const TOLD_MAX: usize = 8;
+const REPORTED_MAX: usize = 8;
 
-pub(super) fn commit(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn commit(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let version = call.version;
     let commit = read_commit(&mut call.body, version)?;
     let context = call.context;
@@ -115,7 +115,7 @@ pub(super) fn commit(mut call: Call<'_>) -> Result<Answer, Malformed> {
                     ErrorCode::None
                 }
                 Ok((topic, index, Some(offset))) => {
-                    if exchanges.len() < TOLD_MAX {
+                    if exchanges.len() < REPORTED_MAX {
                         exchanges.push(Exchange::commit(topic.number(), index, offset));
                     }
                     offsets.push(Committed {
@@ -224,12 +224,12 @@ fn write_commit(answers: Vec<(String, Vec<(i32, ErrorCode)>)>, version: i16) -> 
 }
 
 /// The requested partitions of a group; `None`: all that have a committed offset.
-type Wanted = Option<Vec<(String, Vec<i32>)>>;
+type RequestedPartitions = Option<Vec<(String, Vec<i32>)>>;
 
 /// The first version with several groups in one request.
 const BATCHED_FROM: i16 = 8;
 
-fn read_wanted(reader: &mut Reader<'_>) -> Result<Wanted, Malformed> {
+fn read_wanted(reader: &mut Reader<'_>) -> Result<RequestedPartitions, Malformed> {
     reader.nullable_array(|reader| {
         let name = reader.string()?.to_owned();
         let partitions = reader.array(|partition| partition.i32())?;
@@ -238,7 +238,10 @@ fn read_wanted(reader: &mut Reader<'_>) -> Result<Wanted, Malformed> {
     })
 }
 
-fn read_fetch(reader: &mut Reader<'_>, version: i16) -> Result<Vec<(String, Wanted)>, Malformed> {
+fn read_fetch(
+    reader: &mut Reader<'_>,
+    version: i16,
+) -> Result<Vec<(String, RequestedPartitions)>, Malformed> {
     let mut groups = if version < BATCHED_FROM {
         let group = reader.string()?.to_owned();
         let wanted = read_wanted(reader)?;
@@ -273,7 +276,7 @@ fn read_fetch(reader: &mut Reader<'_>, version: i16) -> Result<Vec<(String, Want
     Ok(groups)
 }
 
-pub(super) fn fetch(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn fetch(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let version = call.version;
     let asked = read_fetch(&mut call.body, version)?;
     if call.context.groups.is_written() {
@@ -289,9 +292,13 @@ pub(super) fn fetch(mut call: Call<'_>) -> Result<Answer, Malformed> {
 }
 
 /// Topics with their partitions, and the committed offset of each.
-type Fetched = Vec<(String, Vec<(i32, Option<Committed>)>)>;
+type FetchedOffsets = Vec<(String, Vec<(i32, Option<Committed>)>)>;
 
-fn answer_fetch(context: &KafkaContext, asked: Vec<(String, Wanted)>, version: i16) -> Vec<u8> {
+fn answer_fetch(
+    context: &KafkaContext,
+    asked: Vec<(String, RequestedPartitions)>,
+    version: i16,
+) -> Vec<u8> {
     let mut response = OffsetFetchResponse::default();
     for (group, wanted) in asked {
         let may = context.check_group(Operation::Describe, &group);
@@ -329,7 +336,11 @@ fn answer_fetch(context: &KafkaContext, asked: Vec<(String, Wanted)>, version: i
     body(&response, version)
 }
 
-fn fetch_some(context: &KafkaContext, group: &str, wanted: Vec<(String, Vec<i32>)>) -> Fetched {
+fn fetch_some(
+    context: &KafkaContext,
+    group: &str,
+    wanted: Vec<(String, Vec<i32>)>,
+) -> FetchedOffsets {
     let committed = |topic: Option<&Topic>, partition: i32| {
         let index = u32::try_from(partition).ok()?;
         context.realm.committed_offset(group, topic?.id(), index)
@@ -338,7 +349,10 @@ fn fetch_some(context: &KafkaContext, group: &str, wanted: Vec<(String, Vec<i32>
         let found = topics::find(context, Operation::Describe, &name).ok();
         let one = |partition: i32| {
             let committed = committed(found.as_deref(), partition);
-            (partition, committed.map(|it| placed(found.as_deref(), it)))
+            (
+                partition,
+                committed.map(|it| out_of_gap(found.as_deref(), it)),
+            )
         };
         let partitions = partitions.into_iter().map(one).collect();
         (name, partitions)
@@ -346,7 +360,7 @@ fn fetch_some(context: &KafkaContext, group: &str, wanted: Vec<(String, Vec<i32>
     wanted.into_iter().map(fetch).collect()
 }
 
-fn fetch_all(context: &KafkaContext, group: &str) -> Fetched {
+fn fetch_all(context: &KafkaContext, group: &str) -> FetchedOffsets {
     let mut by_topic: BTreeMap<uuid::Uuid, Vec<(i32, Option<Committed>)>> = BTreeMap::new();
     for committed in context.realm.committed_offsets(group) {
         let Ok(index) = i32::try_from(committed.partition) else {
@@ -359,10 +373,10 @@ fn fetch_all(context: &KafkaContext, group: &str) -> Fetched {
         .into_iter()
         .filter_map(|(id, partitions)| {
             let topic = topics::find_by_id(context, Operation::Describe, id).ok()?;
-            let placed = |(index, committed): (i32, Option<Committed>)| {
-                (index, committed.map(|it| placed(Some(&*topic), it)))
+            let out_of_gap = |(index, committed): (i32, Option<Committed>)| {
+                (index, committed.map(|it| out_of_gap(Some(&*topic), it)))
             };
-            let partitions = partitions.into_iter().map(placed).collect();
+            let partitions = partitions.into_iter().map(out_of_gap).collect();
             Some((topic.name().to_owned(), partitions))
         })
         .collect()
@@ -371,7 +385,7 @@ fn fetch_all(context: &KafkaContext, group: &str) -> Fetched {
 /// Moves a committed offset out of a gap in the offsets, so that a tool that subtracts it from the
 /// end offset gets the right lag. After a power loss, a group may have read messages that were
 /// lost, and the next message has a far higher offset.
-fn placed(topic: Option<&Topic>, mut committed: Committed) -> Committed {
+fn out_of_gap(topic: Option<&Topic>, mut committed: Committed) -> Committed {
     if let Some(log) = topic.and_then(|topic| topic.partition(committed.partition)) {
         committed.offset = log.same_place(committed.offset);
     }
@@ -379,7 +393,7 @@ fn placed(topic: Option<&Topic>, mut committed: Committed) -> Committed {
 }
 
 /// Offset, leader epoch and metadata, for an answer.
-fn parts(committed: Option<Committed>) -> (i64, i32, String) {
+fn offset_fields(committed: Option<Committed>) -> (i64, i32, String) {
     match committed {
         Some(committed) => (
             i64::try_from(committed.offset).unwrap_or(i64::MAX),
@@ -395,7 +409,7 @@ fn topic(
     version: i16,
 ) -> OffsetFetchResponseTopic {
     let partitions = partitions.into_iter().map(|(index, committed)| {
-        let (offset, leader_epoch, metadata) = parts(committed);
+        let (offset, leader_epoch, metadata) = offset_fields(committed);
         let mut one = OffsetFetchResponsePartition::default()
             .with_partition_index(index)
             .with_committed_offset(offset)
@@ -414,7 +428,7 @@ fn batched_topic(
     (name, partitions): (String, Vec<(i32, Option<Committed>)>),
 ) -> OffsetFetchResponseTopics {
     let partitions = partitions.into_iter().map(|(index, committed)| {
-        let (offset, leader_epoch, metadata) = parts(committed);
+        let (offset, leader_epoch, metadata) = offset_fields(committed);
         OffsetFetchResponsePartitions::default()
             .with_partition_index(index)
             .with_committed_offset(offset)
@@ -426,7 +440,7 @@ fn batched_topic(
         .with_partitions(partitions.collect())
 }
 
-pub(super) fn delete(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn delete(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let version = call.version;
     let reader = &mut call.body;
     let group = reader.string()?.to_owned();

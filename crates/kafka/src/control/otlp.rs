@@ -44,7 +44,7 @@ pub(super) struct NotOtlp;
 
 /// A field's content.
 #[derive(Clone, Copy)]
-enum Value<'a> {
+enum FieldValue<'a> {
     Varint(u64),
     Fixed64(u64),
     Bytes(&'a [u8]),
@@ -52,11 +52,11 @@ enum Value<'a> {
 }
 
 /// The fields of one message.
-struct Fields<'a> {
+struct FieldReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Fields<'a> {
+impl<'a> FieldReader<'a> {
     fn varint(&mut self) -> Result<u64, NotOtlp> {
         let mut value = 0u64;
         for shift in (0..70).step_by(7) {
@@ -81,25 +81,25 @@ impl<'a> Fields<'a> {
     }
 
     /// The next field: its number and content.
-    fn next(&mut self) -> Result<Option<(u64, Value<'a>)>, NotOtlp> {
+    fn next(&mut self) -> Result<Option<(u64, FieldValue<'a>)>, NotOtlp> {
         if self.rest.is_empty() {
             return Ok(None);
         }
         let key = self.varint()?;
         let value = match key & 7 {
-            0 => Value::Varint(self.varint()?),
+            0 => FieldValue::Varint(self.varint()?),
             1 => {
                 let (bytes, rest) = self.rest.split_first_chunk().ok_or(NotOtlp)?;
                 self.rest = rest;
-                Value::Fixed64(u64::from_le_bytes(*bytes))
+                FieldValue::Fixed64(u64::from_le_bytes(*bytes))
             }
             2 => {
                 let count = self.varint()?;
-                Value::Bytes(self.take(count)?)
+                FieldValue::Bytes(self.take(count)?)
             }
             5 => {
                 self.take(4)?;
-                Value::Fixed32
+                FieldValue::Fixed32
             }
             _ => return Err(NotOtlp),
         };
@@ -110,9 +110,9 @@ impl<'a> Fields<'a> {
 /// Passes each field of a message to `field`.
 fn each<'a>(
     message: &'a [u8],
-    mut field: impl FnMut(u64, Value<'a>) -> Result<(), NotOtlp>,
+    mut field: impl FnMut(u64, FieldValue<'a>) -> Result<(), NotOtlp>,
 ) -> Result<(), NotOtlp> {
-    let mut fields = Fields { rest: message };
+    let mut fields = FieldReader { rest: message };
     while let Some((number, value)) = fields.next()? {
         field(number, value)?;
     }
@@ -126,9 +126,9 @@ pub(super) fn figures(
 ) -> Result<Vec<Figure>, NotOtlp> {
     let mut figures = Vec::new();
     each(message, |number, resource| match (number, resource) {
-        (1, Value::Bytes(resource)) => each(resource, |number, scope| match (number, scope) {
-            (2, Value::Bytes(scope)) => each(scope, |number, metric| match (number, metric) {
-                (2, Value::Bytes(metric)) => read_metric(metric, &wants, &mut figures),
+        (1, FieldValue::Bytes(resource)) => each(resource, |number, scope| match (number, scope) {
+            (2, FieldValue::Bytes(scope)) => each(scope, |number, metric| match (number, metric) {
+                (2, FieldValue::Bytes(metric)) => read_metric(metric, &wants, &mut figures),
                 _ => Ok(()),
             }),
             _ => Ok(()),
@@ -146,7 +146,7 @@ fn read_metric(
     // The fields may be in any order, so the name is searched first.
     let mut name = None;
     each(metric, |number, value| {
-        if let (1, Value::Bytes(text)) = (number, value) {
+        if let (1, FieldValue::Bytes(text)) = (number, value) {
             name = std::str::from_utf8(text).ok();
         }
         Ok(())
@@ -156,8 +156,8 @@ fn read_metric(
         return Ok(());
     };
     each(metric, |number, value| match (number, value) {
-        (5 | 7, Value::Bytes(points)) => each(points, |number, value| match (number, value) {
-            (1, Value::Bytes(point)) => read_point(point, name, figures),
+        (5 | 7, FieldValue::Bytes(points)) => each(points, |number, value| match (number, value) {
+            (1, FieldValue::Bytes(point)) => read_point(point, name, figures),
             _ => Ok(()),
         }),
         _ => Ok(()),
@@ -168,9 +168,9 @@ fn read_point(point: &[u8], name: &str, figures: &mut Vec<Figure>) -> Result<(),
     let (mut value, mut node) = (None, None);
     each(point, |number, field| {
         match (number, field) {
-            (4, Value::Fixed64(bits)) => value = Some(f64::from_bits(bits)),
-            (6, Value::Fixed64(bits)) => value = Some(bits.cast_signed() as f64),
-            (7, Value::Bytes(attribute)) => node = read_node(attribute)?.or(node.take()),
+            (4, FieldValue::Fixed64(bits)) => value = Some(f64::from_bits(bits)),
+            (6, FieldValue::Fixed64(bits)) => value = Some(bits.cast_signed() as f64),
+            (7, FieldValue::Bytes(attribute)) => node = read_node(attribute)?.or(node.take()),
             _ => {}
         }
         Ok(())
@@ -193,15 +193,17 @@ fn read_node(attribute: &[u8]) -> Result<Option<String>, NotOtlp> {
     let (mut is_node, mut node) = (false, None);
     each(attribute, |number, field| {
         match (number, field) {
-            (1, Value::Bytes(key)) => {
+            (1, FieldValue::Bytes(key)) => {
                 is_node = matches!(key, b"node_id" | b"node.id" | b"node-id");
             }
-            (2, Value::Bytes(value)) => each(value, |number, value| {
+            (2, FieldValue::Bytes(value)) => each(value, |number, value| {
                 match (number, value) {
-                    (1, Value::Bytes(text)) if text.len() <= TEXT_BYTES_MAX => {
+                    (1, FieldValue::Bytes(text)) if text.len() <= TEXT_BYTES_MAX => {
                         node = std::str::from_utf8(text).ok().map(str::to_owned);
                     }
-                    (3, Value::Varint(number)) => node = Some(number.cast_signed().to_string()),
+                    (3, FieldValue::Varint(number)) => {
+                        node = Some(number.cast_signed().to_string())
+                    }
                     _ => {}
                 }
                 Ok(())

@@ -19,10 +19,10 @@ use crate::error_code::ErrorCode;
 use crate::wire::{Malformed, Reader};
 
 use super::names::{message, topic_name};
-use super::{Call, topics};
+use super::{ControlCall, topics};
 
 /// A topic's name, and a value for each of its partitions.
-type Named<'a, T> = (&'a str, Vec<T>);
+type TopicPartitions<'a, T> = (&'a str, Vec<T>);
 
 type Refused = (ErrorCode, String);
 
@@ -31,7 +31,7 @@ type Refused = (ErrorCode, String);
 fn read_topics<'a, T>(
     reader: &mut Reader<'a>,
     mut partition: impl FnMut(&mut Reader<'a>) -> Result<T, Malformed>,
-) -> Result<Option<Vec<Named<'a, T>>>, Malformed> {
+) -> Result<Option<Vec<TopicPartitions<'a, T>>>, Malformed> {
     reader.nullable_array(|reader| {
         let topic = (reader.string()?, reader.array(&mut partition)?);
         reader.skip_tagged()?;
@@ -40,7 +40,7 @@ fn read_topics<'a, T>(
 }
 
 /// ElectLeaders: no election is needed, because each partition has its preferred leader.
-pub(super) fn elect_leaders(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn elect_leaders(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let (version, context) = (call.version, call.context);
     let reader = &mut call.body;
     // Before version 1 there was one election type: the preferred leader.
@@ -52,7 +52,7 @@ pub(super) fn elect_leaders(mut call: Call<'_>) -> Result<Answer, Malformed> {
         let reason = format!("there is no type of election {election}");
         (ErrorCode::InvalidRequest, reason)
     });
-    let result = |(name, partitions): &Named<'_, i32>| {
+    let result = |(name, partitions): &TopicPartitions<'_, i32>| {
         let result = |index: &i32| {
             let (error, reason) = match &fault {
                 Some(fault) => fault.clone(),
@@ -99,7 +99,7 @@ fn no_partition(name: &str, index: i32) -> String {
 
 /// AlterPartitionReassignments: the only valid replica is this broker, where the partition is
 /// already.
-pub(super) fn alter_reassignments(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn alter_reassignments(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let (version, context) = (call.version, call.context);
     let reader = &mut call.body;
     let _timeout_ms = reader.i32()?;
@@ -113,7 +113,7 @@ pub(super) fn alter_reassignments(mut call: Call<'_>) -> Result<Answer, Malforme
     })?;
     reader.skip_tagged()?;
     let wanted = wanted.unwrap_or_default();
-    let response = |(name, partitions): &Named<'_, (i32, Option<Vec<i32>>)>| {
+    let response = |(name, partitions): &TopicPartitions<'_, (i32, Option<Vec<i32>>)>| {
         let response = |(index, replicas): &(i32, Option<Vec<i32>>)| {
             let response = ReassignablePartitionResponse::default().with_partition_index(*index);
             match reassign(context, name, *index, replicas.as_deref()) {
@@ -160,7 +160,7 @@ fn reassign(
 }
 
 /// AlterReplicaLogDirs: the only valid folder is the one in which all partitions are already.
-pub(super) fn alter_log_dirs(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn alter_log_dirs(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let (version, context) = (call.version, call.context);
     let reader = &mut call.body;
     let mut results = Vec::new();

@@ -8,7 +8,7 @@ use crate::answer::{Answer, body};
 use crate::error_code::ErrorCode;
 use crate::wire::Malformed;
 
-use super::Call;
+use super::ControlCall;
 
 /// The low bits of a producer id, which count the ids of one run of the broker. The high bits are
 /// the number of the broker's start.
@@ -33,7 +33,7 @@ impl ProducerIds {
     }
 }
 
-pub(super) fn init(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn init(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let version = call.version;
     let reader = &mut call.body;
     let transactional_id = reader.nullable_string()?;
@@ -47,7 +47,7 @@ pub(super) fn init(mut call: Call<'_>) -> Result<Answer, Malformed> {
     let context = call.context;
     let given = match transactional_id {
         Some(_) => {
-            note_transactional(&call);
+            log_transactional(&call);
             Err(ErrorCode::TransactionalIdAuthorizationFailed)
         }
         None if (id == NONE) != (epoch == -1) => Err(ErrorCode::InvalidRequest),
@@ -70,7 +70,7 @@ pub(super) fn init(mut call: Call<'_>) -> Result<Answer, Malformed> {
 /// requests are refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED: it is fatal at once in
 /// librdkafka and in the Java client, which retry other codes until a timeout. The name of the code
 /// misleads, so the log explains it.
-pub(super) fn note_transactional(call: &Call<'_>) {
+pub(super) fn log_transactional(call: &ControlCall<'_>) {
     static NOTED: AtomicBool = AtomicBool::new(false);
     if !NOTED.swap(true, Ordering::Relaxed) {
         tracing::warn!(

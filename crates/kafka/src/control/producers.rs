@@ -13,12 +13,12 @@ use crate::context::KafkaContext;
 use crate::wire::{Malformed, Reader};
 
 use super::names::topic_name;
-use super::{Call, topics};
+use super::{ControlCall, topics};
 
 /// The coordinator epoch of a producer without transactions.
 const NONE: i32 = -1;
 
-pub(super) fn describe(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn describe(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let reader = &mut call.body;
     // Each partition once: a short request must not cause a huge answer.
     let mut wanted: BTreeMap<&str, BTreeSet<i32>> = BTreeMap::new();

@@ -10,7 +10,7 @@ use crate::answer::{Answer, body};
 use crate::error_code::ErrorCode;
 use crate::wire::Malformed;
 
-use super::Call;
+use super::ControlCall;
 use super::advertised::Advertised;
 use super::names::{text, topic_name};
 
@@ -23,7 +23,7 @@ const PARTITION: i32 = 0;
 const TIMES_FROM: i16 = 1;
 const NODES_FROM: i16 = 2;
 
-pub(super) fn describe(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn describe(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let reader = &mut call.body;
     let wanted = reader.array(|reader| {
         let name = reader.string()?;
@@ -72,7 +72,7 @@ pub(super) fn describe(mut call: Call<'_>) -> Result<Answer, Malformed> {
 
 /// The only voter, which is the leader and always caught up. Its log end offset counts the changes
 /// of definitions since the start.
-fn leader(call: &Call<'_>) -> PartitionData {
+fn leader(call: &ControlCall<'_>) -> PartitionData {
     let context = call.context;
     let node_id = context.options.node_id.into();
     let end = i64::try_from(context.realm.generation()).unwrap_or(i64::MAX);

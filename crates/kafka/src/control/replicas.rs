@@ -3,14 +3,14 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::settings::{Change, Handling};
+use super::settings::{SettingChange, SettingHandling};
 
 /// Logs once per process that a client asks for several replicas, by the replication factor `count`
 /// or by a setting.
-pub(super) fn note_replicas(count: i16, changes: &[Change]) {
+pub(super) fn log_replicas_request(count: i16, changes: &[SettingChange]) {
     static NOTED: AtomicBool = AtomicBool::new(false);
-    let is_many = |change: &Change| {
-        let is_about_replicas = matches!(change.setting.handling, Handling::OneReplica(_));
+    let is_many = |change: &SettingChange| {
+        let is_about_replicas = matches!(change.setting.handling, SettingHandling::OneReplica(_));
         is_about_replicas && change.value.as_deref().is_some_and(|value| value != "1")
     };
     let is_asked = count > 1 || changes.iter().any(is_many);

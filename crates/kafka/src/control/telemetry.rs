@@ -14,11 +14,11 @@ use crate::wire::Malformed;
 use super::client_metrics::ClientFigures;
 use super::names::text;
 use super::otlp::{self, Figure, PREFIX};
-use super::{Call, Peer};
+use super::{ControlCall, Peer};
 
 /// Prefixes of the names of the requested metrics, without [`PREFIX`]: the standard metrics of
 /// KIP-714, and others that librdkafka and the Java client send.
-const WANTED: &[&str] = &[
+const REQUESTED_METRICS: &[&str] = &[
     "producer.batch.size.avg",
     "producer.connection.creation.",
     "producer.node.request.latency.",
@@ -35,8 +35,8 @@ const WANTED: &[&str] = &[
     "consumer.poll.idle.ratio.",
 ];
 
-/// The subscription id. It has to change whenever [`WANTED`] does, so that clients fetch the
-/// subscription again.
+/// The subscription id. It has to change whenever [`REQUESTED_METRICS`] does, so that clients fetch
+/// the subscription again.
 const SUBSCRIPTION_ID: i32 = 1;
 
 /// Maximum size of a push after decompression, in bytes.
@@ -51,13 +51,13 @@ const GZIP: i8 = 1;
 /// default).
 const IDLE_INTERVAL_MS: i32 = 300_000;
 
-pub(super) fn get_subscriptions(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn get_subscriptions(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let instance = call.body.uuid()?;
     call.body.skip_tagged()?;
     let options = &call.context.options;
     let interval_ms = i32::try_from(options.client_metrics_interval_ms).unwrap_or(i32::MAX);
     let instance = match instance.is_nil() {
-        true if logs_its_instance(call.peer) => Uuid::nil(),
+        true if is_librdkafka(call.peer) => Uuid::nil(),
         true => Uuid::new_v4(),
         false => instance,
     };
@@ -68,7 +68,9 @@ pub(super) fn get_subscriptions(mut call: Call<'_>) -> Result<Answer, Malformed>
         .with_push_interval_ms(IDLE_INTERVAL_MS)
         .with_telemetry_max_bytes(bytes_max(&call));
     if interval_ms > 0 {
-        let wanted = WANTED.iter().map(|name| text(&format!("{PREFIX}{name}")));
+        let wanted = REQUESTED_METRICS
+            .iter()
+            .map(|name| text(&format!("{PREFIX}{name}")));
         response = response
             .with_push_interval_ms(interval_ms)
             .with_requested_metrics(wanted.collect());
@@ -80,7 +82,7 @@ pub(super) fn get_subscriptions(mut call: Call<'_>) -> Result<Answer, Malformed>
 /// id, which is nil at first, so every program would print a line that it does not print with a
 /// Kafka without telemetry. Without an id it works, and the connection's id stands for it. Other
 /// clients, such as the Java client, fail without one.
-fn logs_its_instance(peer: &Peer) -> bool {
+fn is_librdkafka(peer: &Peer) -> bool {
     let software = peer.software.as_ref();
     software.is_some_and(|(name, version)| {
         // Bindings of librdkafka report their own name; most add librdkafka's version to theirs.
@@ -90,12 +92,12 @@ fn logs_its_instance(peer: &Peer) -> bool {
     })
 }
 
-fn bytes_max(call: &Call<'_>) -> i32 {
+fn bytes_max(call: &ControlCall<'_>) -> i32 {
     i32::try_from(call.context.options.client_metrics_bytes_max).unwrap_or(i32::MAX)
 }
 
 /// A client's push of metrics.
-struct Push<'a> {
+struct MetricsPush<'a> {
     instance: Uuid,
     subscription_id: i32,
     is_last: bool,
@@ -103,15 +105,15 @@ struct Push<'a> {
     metrics: &'a [u8],
 }
 
-pub(super) fn push(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn push(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let reader = &mut call.body;
     let instance = match reader.uuid()? {
-        nil if nil.is_nil() && logs_its_instance(call.peer) => {
+        nil if nil.is_nil() && is_librdkafka(call.peer) => {
             Uuid::from_u128(u128::from(call.probe.id()) + 1)
         }
         instance => instance,
     };
-    let push = Push {
+    let push = MetricsPush {
         instance,
         subscription_id: reader.i32()?,
         is_last: reader.bool()?,
@@ -151,7 +153,7 @@ pub(super) fn push(mut call: Call<'_>) -> Result<Answer, Malformed> {
 }
 
 /// Validates a push by the rules of Kafka's `ClientMetricsManager`.
-fn check(call: &Call<'_>, push: &Push<'_>) -> Result<(), ErrorCode> {
+fn check(call: &ControlCall<'_>, push: &MetricsPush<'_>) -> Result<(), ErrorCode> {
     let known = &call.context.client_metrics;
     if push.instance.is_nil() {
         return Err(ErrorCode::InvalidRequest);
@@ -177,7 +179,11 @@ fn check(call: &Call<'_>, push: &Push<'_>) -> Result<(), ErrorCode> {
 }
 
 fn read(codec: i8, metrics: &[u8]) -> Result<Vec<Figure>, ErrorCode> {
-    let wants = |name: &str| WANTED.iter().any(|wanted| name.starts_with(wanted));
+    let wants = |name: &str| {
+        REQUESTED_METRICS
+            .iter()
+            .any(|wanted| name.starts_with(wanted))
+    };
     let read = |plain: &[u8]| otlp::figures(plain, wants).map_err(|_| ErrorCode::InvalidRecord);
     match codec {
         UNCOMPRESSED => read(metrics),

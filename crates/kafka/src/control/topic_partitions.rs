@@ -20,13 +20,13 @@ use crate::wire::{Malformed, Reader};
 
 use super::metadata::TOPIC_OPERATIONS;
 use super::names::topic_name;
-use super::{Call, LEADER_EPOCH, topics};
+use super::{ControlCall, LEADER_EPOCH, topics};
 
 /// Maximum number of partitions in one answer, whatever the client asks for (Kafka's default of
 /// `max.request.partition.size.limit`).
 const PARTITIONS_MAX: i32 = 2_000;
 
-struct Request<'a> {
+struct DescribeRequest<'a> {
     /// Empty: all topics.
     topics: BTreeSet<&'a str>,
     partitions_max: i32,
@@ -34,7 +34,7 @@ struct Request<'a> {
     cursor: Option<(&'a str, i32)>,
 }
 
-fn read<'a>(reader: &mut Reader<'a>) -> Result<Request<'a>, Malformed> {
+fn read<'a>(reader: &mut Reader<'a>) -> Result<DescribeRequest<'a>, Malformed> {
     let topics = reader.array(|reader| {
         let name = reader.string()?;
         reader.skip_tagged()?;
@@ -57,14 +57,14 @@ fn read<'a>(reader: &mut Reader<'a>) -> Result<Request<'a>, Malformed> {
         }
     };
     reader.skip_tagged()?;
-    Ok(Request {
+    Ok(DescribeRequest {
         topics: topics.into_iter().collect(),
         partitions_max: partitions_max.clamp(1, PARTITIONS_MAX),
         cursor,
     })
 }
 
-pub(super) fn describe(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn describe(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let request = read(&mut call.body)?;
     let response = if request.topics.is_empty() {
         let all = topics::all(call.context);
@@ -82,7 +82,7 @@ pub(super) fn describe(mut call: Call<'_>) -> Result<Answer, Malformed> {
 /// A page of these topics, which are in the order of their names.
 fn page<'n>(
     context: &KafkaContext,
-    request: &Request<'_>,
+    request: &DescribeRequest<'_>,
     wanted: impl Iterator<Item = (&'n str, Result<Arc<Topic>, ErrorCode>)>,
 ) -> DescribeTopicPartitionsResponse {
     let (first_name, first_partition) = request.cursor.unwrap_or_default();

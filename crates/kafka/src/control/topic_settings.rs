@@ -7,8 +7,8 @@ use cloverleaf_broker::TopicOptions;
 
 use crate::context::KafkaContext;
 
-use super::replicas::note_replicas;
-use super::settings::{self, Refused};
+use super::replicas::log_replicas_request;
+use super::settings::{self, SettingRefused};
 
 /// The options of a topic that is created without any settings.
 pub fn topic_defaults(context: &KafkaContext, partitions: u32) -> TopicOptions {
@@ -32,12 +32,12 @@ pub fn change_topic_settings(
     context: &KafkaContext,
     options: &mut TopicOptions,
     changes: &BTreeMap<String, Option<String>>,
-) -> Result<(), Refused> {
+) -> Result<(), SettingRefused> {
     let checked = changes
         .iter()
         .map(|(name, value)| settings::check(name, value.as_deref()));
     let changes = checked.collect::<Result<Vec<_>, _>>()?;
     settings::change(context, options, &changes)?;
-    note_replicas(1, &changes);
+    log_replicas_request(1, &changes);
     Ok(())
 }

@@ -121,7 +121,7 @@ impl FetchPartition {
                 Some(_) => ErrorCode::UnknownTopicOrPartition,
             });
         };
-        if version < ZSTD_FROM && settings::says_zstd(&topic.options()) {
+        if version < ZSTD_FROM && settings::requires_zstd(&topic.options()) {
             return Some(ErrorCode::UnsupportedCompressionType);
         }
         // The leader epoch is always 0.

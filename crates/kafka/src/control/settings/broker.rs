@@ -6,19 +6,19 @@ use cloverleaf_log::Durability;
 
 use crate::options::KafkaOptions;
 
-use super::kind::Kind;
-use super::table::{Standard, or_minus_one};
+use super::kind::SettingType;
+use super::table::{DefaultValue, or_minus_one};
 
 /// One setting of the broker, or of a group.
 pub(crate) struct BrokerSetting {
     pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
-    pub(crate) value: Standard,
+    pub(crate) kind: SettingType,
+    pub(crate) value: DefaultValue,
     pub(crate) doc: &'static str,
 }
 
-const NUMBER: Kind = Kind::Long(i64::MIN);
-const THREADS: Kind = Kind::Int(1, i32::MAX);
+const NUMBER: SettingType = SettingType::Long(i64::MIN);
+const THREADS: SettingType = SettingType::Int(1, i32::MAX);
 
 fn advertised(kafka: &KafkaOptions, _: &BrokerOptions) -> String {
     let listener = |scheme: &str, address: &Option<(String, u16)>| {
@@ -56,87 +56,87 @@ macro_rules! settings {
 settings! {
 /// Read-only settings, which are changed only in the broker's configuration. Sorted by name.
 BROKER_SETTINGS {
-    "advertised.listeners", Kind::Text, Standard::Of(advertised),
+    "advertised.listeners", SettingType::Text, DefaultValue::Of(advertised),
         "Addresses that clients are told; empty: the one that each has connected to.";
-    "auto.create.topics.enable", Kind::Bool,
-        Standard::Of(|kafka, _| kafka.auto_create_topics.to_string()),
+    "auto.create.topics.enable", SettingType::Bool,
+        DefaultValue::Of(|kafka, _| kafka.auto_create_topics.to_string()),
         "Whether asking for a topic or publishing to it makes it.";
-    "broker.id", NUMBER, Standard::Of(|kafka, _| kafka.node_id.to_string()),
+    "broker.id", NUMBER, DefaultValue::Of(|kafka, _| kafka.node_id.to_string()),
         "The number of this broker.";
-    "cloverleaf.durability", Kind::Text,
-        Standard::Of(|_, broker| broker.durability.name().to_owned()),
+    "cloverleaf.durability", SettingType::Text,
+        DefaultValue::Of(|_, broker| broker.durability.name().to_owned()),
         "The mode of the option durability, for topics of which flush.messages and flush.ms say \
          nothing else.";
-    "cloverleaf.durability.acks.1", Kind::Text,
-        Standard::Of(|_, broker| broker.durability.class_name(Durability::Kernel).to_owned()),
+    "cloverleaf.durability.acks.1", SettingType::Text,
+        DefaultValue::Of(|_, broker| broker.durability.class_name(Durability::Kernel).to_owned()),
         "What an answer to acks=1 promises: kernel (written) or disk (synced).";
-    "cloverleaf.durability.acks.all", Kind::Text,
-        Standard::Of(|_, broker| broker.durability.class_name(Durability::Disk).to_owned()),
+    "cloverleaf.durability.acks.all", SettingType::Text,
+        DefaultValue::Of(|_, broker| broker.durability.class_name(Durability::Disk).to_owned()),
         "What an answer to acks=all promises: kernel (written) or disk (synced).";
-    "cloverleaf.version", Kind::Text, Standard::Is(env!("CARGO_PKG_VERSION")),
+    "cloverleaf.version", SettingType::Text, DefaultValue::Is(env!("CARGO_PKG_VERSION")),
         "The version of Cloverleaf, by which it is told from Apache Kafka.";
-    "default.replication.factor", NUMBER, Standard::Is("1"),
+    "default.replication.factor", NUMBER, DefaultValue::Is("1"),
         "Replicas of topics that are made without a number: there is one broker.";
-    "delete.topic.enable", Kind::Bool, Standard::Is("true"),
+    "delete.topic.enable", SettingType::Bool, DefaultValue::Is("true"),
         "Whether topics can be deleted.";
-    "fetch.max.bytes", NUMBER, Standard::Of(|kafka, _| kafka.fetch_bytes_max.to_string()),
+    "fetch.max.bytes", NUMBER, DefaultValue::Of(|kafka, _| kafka.fetch_bytes_max.to_string()),
         "Most bytes of one Fetch answer.";
     "group.initial.rebalance.delay.ms", NUMBER,
-        Standard::Of(|kafka, _| kafka.initial_rebalance_delay_ms.to_string()),
+        DefaultValue::Of(|kafka, _| kafka.initial_rebalance_delay_ms.to_string()),
         "How long the first members of an empty group wait for more.";
     "group.max.session.timeout.ms", NUMBER,
-        Standard::Of(|kafka, _| kafka.session_timeout_ms_max.to_string()),
+        DefaultValue::Of(|kafka, _| kafka.session_timeout_ms_max.to_string()),
         "Longest session timeout of a group member.";
-    "group.max.size", NUMBER, Standard::Of(|kafka, _| kafka.group_members_max.to_string()),
+    "group.max.size", NUMBER, DefaultValue::Of(|kafka, _| kafka.group_members_max.to_string()),
         "Most members of a group.";
     "group.min.session.timeout.ms", NUMBER,
-        Standard::Of(|kafka, _| kafka.session_timeout_ms_min.to_string()),
+        DefaultValue::Of(|kafka, _| kafka.session_timeout_ms_min.to_string()),
         "Shortest session timeout of a group member.";
-    "log.dirs", Kind::Text, Standard::Of(|kafka, _| kafka.log_dir.clone()),
+    "log.dirs", SettingType::Text, DefaultValue::Of(|kafka, _| kafka.log_dir.clone()),
         "The folder of the log.";
-    "log.retention.hours", NUMBER, Standard::Of(|kafka, _| retention_in(kafka, 3_600_000)),
+    "log.retention.hours", NUMBER, DefaultValue::Of(|kafka, _| retention_in(kafka, 3_600_000)),
         "log.retention.ms in whole hours, rounded up; -1: no limit.";
-    "log.retention.minutes", NUMBER, Standard::Of(|kafka, _| retention_in(kafka, 60_000)),
+    "log.retention.minutes", NUMBER, DefaultValue::Of(|kafka, _| retention_in(kafka, 60_000)),
         "log.retention.ms in whole minutes, rounded up; -1: no limit.";
     "max.incremental.fetch.session.cache.slots", NUMBER,
-        Standard::Of(|kafka, _| kafka.fetch_sessions_max.to_string()),
+        DefaultValue::Of(|kafka, _| kafka.fetch_sessions_max.to_string()),
         "Most incremental fetch sessions.";
-    "node.id", NUMBER, Standard::Of(|kafka, _| kafka.node_id.to_string()),
+    "node.id", NUMBER, DefaultValue::Of(|kafka, _| kafka.node_id.to_string()),
         "The number of this broker.";
-    "num.partitions", NUMBER, Standard::Of(|kafka, _| kafka.partitions_default.to_string()),
+    "num.partitions", NUMBER, DefaultValue::Of(|kafka, _| kafka.partitions_default.to_string()),
         "Partitions of topics that are made without a number.";
     "offset.metadata.max.bytes", NUMBER,
-        Standard::Of(|kafka, _| kafka.offset_metadata_bytes_max.to_string()),
+        DefaultValue::Of(|kafka, _| kafka.offset_metadata_bytes_max.to_string()),
         "Longest note that a client may add to a committed offset.";
     "offsets.retention.minutes", NUMBER,
-        Standard::Of(|kafka, _| (kafka.offsets_retention_ms / 60_000).to_string()),
+        DefaultValue::Of(|kafka, _| (kafka.offsets_retention_ms / 60_000).to_string()),
         "Committed offsets of a group without members go after this time.";
-    "process.roles", Kind::Text, Standard::Is("broker,controller"),
+    "process.roles", SettingType::Text, DefaultValue::Is("broker,controller"),
         "There is one broker, and it is its own controller.";
     "socket.request.max.bytes", NUMBER,
-        Standard::Of(|kafka, _| kafka.request_bytes_max.to_string()),
+        DefaultValue::Of(|kafka, _| kafka.request_bytes_max.to_string()),
         "Largest request.";
     "telemetry.max.bytes", NUMBER,
-        Standard::Of(|kafka, _| kafka.client_metrics_bytes_max.to_string()),
+        DefaultValue::Of(|kafka, _| kafka.client_metrics_bytes_max.to_string()),
         "Largest set of metrics that a client may push.";
 }
 
 /// Settings that Kafka can change at run time, but that have no effect here: they are only stored
 /// and shown. Sorted by name.
-IDLE_SETTINGS {
-    "background.threads", THREADS, Standard::Is("10"),
+INERT_SETTINGS {
+    "background.threads", THREADS, DefaultValue::Is("10"),
         "Threads for background work. Each kind of work has one here: it changes nothing.";
-    "log.cleaner.threads", THREADS, Standard::Is("1"),
+    "log.cleaner.threads", THREADS, DefaultValue::Is("1"),
         "Threads that compact. There is one here: it changes nothing.";
-    "num.io.threads", THREADS, Standard::Is("8"),
+    "num.io.threads", THREADS, DefaultValue::Is("8"),
         "Threads that carry out requests. There is one for each core here: it changes nothing.";
-    "num.network.threads", THREADS, Standard::Is("3"),
+    "num.network.threads", THREADS, DefaultValue::Is("3"),
         "Threads that read and write sockets. There is one for each core here: it changes nothing.";
-    "num.recovery.threads.per.data.dir", THREADS, Standard::Is("2"),
+    "num.recovery.threads.per.data.dir", THREADS, DefaultValue::Is("2"),
         "Threads that recover the log at a start. There is one here: it changes nothing.";
-    "num.replica.fetchers", THREADS, Standard::Is("1"),
+    "num.replica.fetchers", THREADS, DefaultValue::Is("1"),
         "Threads that copy from other brokers. There are none: it changes nothing.";
-    "sasl.kerberos.min.time.before.relogin", Kind::Long(0), Standard::Is("60000"),
+    "sasl.kerberos.min.time.before.relogin", SettingType::Long(0), DefaultValue::Is("60000"),
         "How often a Kerberos ticket may be renewed. There are none here: it changes nothing.";
 }
 }
@@ -149,7 +149,11 @@ mod tests {
 
     #[test]
     fn names_are_in_order() {
-        for table in [BROKER_SETTINGS, IDLE_SETTINGS, super::super::GROUP_SETTINGS] {
+        for table in [
+            BROKER_SETTINGS,
+            INERT_SETTINGS,
+            super::super::GROUP_SETTINGS,
+        ] {
             assert!(table.is_sorted_by(|a, b| a.name < b.name));
         }
     }

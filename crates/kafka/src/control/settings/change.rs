@@ -6,8 +6,8 @@ use cloverleaf_broker::{Compaction, Compression, DurabilityMode, Retention, Topi
 
 use crate::context::KafkaContext;
 
-use super::Refused;
-use super::table::{Field, Handling, SETTINGS, Setting, find};
+use super::SettingRefused;
+use super::table::{OptionField, SETTINGS, SettingHandling, TopicSetting, find};
 
 /// The interval at which the log is synced in any case, in milliseconds
 /// (`LogOptions::sync_interval_ms`).
@@ -15,19 +15,19 @@ const SYNC_INTERVAL_MS: i64 = 1_000;
 
 /// The change of one setting to a value, or (`None`) to its default.
 #[derive(Debug, Clone)]
-pub(crate) struct Change {
-    pub(crate) setting: &'static Setting,
+pub(crate) struct SettingChange {
+    pub(crate) setting: &'static TopicSetting,
     pub(crate) value: Option<String>,
 }
 
 /// The value of `cleanup.policy`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Policy {
+struct CleanupPolicy {
     delete: bool,
     compact: bool,
 }
 
-impl Policy {
+impl CleanupPolicy {
     fn of(text: &str) -> Self {
         let has = |word| text.split(',').any(|given| given == word);
         Self {
@@ -76,20 +76,20 @@ pub(crate) fn defaults(context: &KafkaContext, partitions: u32) -> TopicOptions 
         ..TopicOptions::default()
     };
     let fields = [
-        Field::SegmentMs,
-        Field::TimestampBeforeMaxMs,
-        Field::TimestampAfterMaxMs,
+        OptionField::SegmentMs,
+        OptionField::TimestampBeforeMaxMs,
+        OptionField::TimestampAfterMaxMs,
     ];
     let mut changes = Vec::new();
     for setting in SETTINGS {
-        let Handling::Honoured(field) = setting.handling else {
+        let SettingHandling::Honoured(field) = setting.handling else {
             continue;
         };
-        if setting.changed_text(context).is_some() {
+        if setting.dynamic_text(context).is_some() {
             let value = None;
-            changes.push(Change { setting, value });
+            changes.push(SettingChange { setting, value });
         } else if fields.contains(&field) {
-            set(&mut topic, field, &setting.standard_text(context), false);
+            set(&mut topic, field, &setting.default_text(context), false);
         }
     }
     if !changes.is_empty()
@@ -101,15 +101,15 @@ pub(crate) fn defaults(context: &KafkaContext, partitions: u32) -> TopicOptions 
 }
 
 /// Validates a setting that a client sends; `None` stands for the default.
-pub(crate) fn check(name: &str, value: Option<&str>) -> Result<Change, Refused> {
+pub(crate) fn check(name: &str, value: Option<&str>) -> Result<SettingChange, SettingRefused> {
     let Some(setting) = find(name) else {
         let name = name.escape_debug();
-        return Err(Refused {
+        return Err(SettingRefused {
             reason: format!("Unknown topic config name: {name}"),
         });
     };
     let value = value.map(|value| setting.check(value)).transpose()?;
-    Ok(Change { setting, value })
+    Ok(SettingChange { setting, value })
 }
 
 /// Applies changes to a topic's options. Options that are not named stay, also those that another
@@ -117,10 +117,10 @@ pub(crate) fn check(name: &str, value: Option<&str>) -> Result<Change, Refused> 
 pub(crate) fn change(
     context: &KafkaContext,
     options: &mut TopicOptions,
-    changes: &[Change],
-) -> Result<(), Refused> {
-    let before = Policy::current(options);
-    let changes: BTreeMap<&str, &Change> = changes
+    changes: &[SettingChange],
+) -> Result<(), SettingRefused> {
+    let before = CleanupPolicy::current(options);
+    let changes: BTreeMap<&str, &SettingChange> = changes
         .iter()
         .map(|change| (change.setting.name, change))
         .collect();
@@ -129,17 +129,17 @@ pub(crate) fn change(
             Some(value) => options.settings.insert((*name).to_owned(), value.clone()),
             None => options.settings.remove(*name),
         };
-        if let Handling::Honoured(field) = change.setting.handling {
-            let standard = change.setting.standard_text(context);
+        if let SettingHandling::Honoured(field) = change.setting.handling {
+            let default = change.setting.default_text(context);
             let value = change.value.as_deref();
-            let is_own = value.is_some() || change.setting.changed_text(context).is_some();
-            set(options, field, value.unwrap_or(&standard), is_own);
+            let is_own = value.is_some() || change.setting.dynamic_text(context).is_some();
+            set(options, field, value.unwrap_or(&default), is_own);
         }
     }
     let number = |name: &str| number(context, options, name);
     let lags = ["min.compaction.lag.ms", "max.compaction.lag.ms"].map(number);
-    if let Some(reason) = lags_fault(lags) {
-        return Err(Refused { reason });
+    if let Some(reason) = lag_error(lags) {
+        return Err(SettingRefused { reason });
     }
     if changes.keys().any(|name| name.starts_with("flush.")) {
         let wants_sync =
@@ -147,9 +147,9 @@ pub(crate) fn change(
         options.durability = wants_sync.then_some(DurabilityMode::Disk);
     }
     let policy = match changes.get("cleanup.policy") {
-        Some(Change { setting, value }) => match value {
-            Some(text) => Policy::of(text),
-            None => Policy::of(&setting.standard_text(context)),
+        Some(SettingChange { setting, value }) => match value {
+            Some(text) => CleanupPolicy::of(text),
+            None => CleanupPolicy::of(&setting.default_text(context)),
         },
         None => before,
     };
@@ -160,7 +160,7 @@ pub(crate) fn change(
 
 /// The error if the minimum compaction lag is larger than the maximum: a message would have to be
 /// compacted before it may be.
-pub(crate) fn lags_fault([min_ms, max_ms]: [i64; 2]) -> Option<String> {
+pub(crate) fn lag_error([min_ms, max_ms]: [i64; 2]) -> Option<String> {
     (min_ms > max_ms).then(|| {
         format!("min.compaction.lag.ms ({min_ms}) is larger than max.compaction.lag.ms ({max_ms})")
     })
@@ -170,9 +170,9 @@ pub(crate) fn lags_fault([min_ms, max_ms]: [i64; 2]) -> Option<String> {
 fn set_retention(
     context: &KafkaContext,
     options: &mut TopicOptions,
-    before: Policy,
-    policy: Policy,
-    changes: &BTreeMap<&str, &Change>,
+    before: CleanupPolicy,
+    policy: CleanupPolicy,
+    changes: &BTreeMap<&str, &SettingChange>,
 ) {
     if !policy.delete {
         options.retention = Retention::default();
@@ -207,7 +207,7 @@ fn compaction(context: &KafkaContext, options: &TopicOptions) -> Compaction {
     Compaction {
         delete_retention_ms: ms("delete.retention.ms"),
         min_lag_ms: ms("min.compaction.lag.ms"),
-        max_lag_ms: limited(max_lag_ms),
+        max_lag_ms: limit_of(max_lag_ms),
         // The ratio lies between 0 and 1.
         dirty_ratio_permille: (ratio * 1000.0).round() as u32,
         compression: match own_or_standard(context, options, "compression.type").as_str() {
@@ -223,7 +223,7 @@ fn compaction(context: &KafkaContext, options: &TopicOptions) -> Compaction {
 
 fn own_or_standard(context: &KafkaContext, options: &TopicOptions, name: &str) -> String {
     let own = options.settings.get(name).cloned();
-    own.or_else(|| find(name).map(|setting| setting.standard_text(context)))
+    own.or_else(|| find(name).map(|setting| setting.default_text(context)))
         .unwrap_or_default()
 }
 
@@ -235,7 +235,7 @@ fn number(context: &KafkaContext, options: &TopicOptions, name: &str) -> i64 {
 }
 
 /// `i64::MAX` means no limit.
-fn limited(value: i64) -> Option<u64> {
+fn limit_of(value: i64) -> Option<u64> {
     match value {
         i64::MAX => None,
         _ => u64::try_from(value).ok(),
@@ -244,32 +244,32 @@ fn limited(value: i64) -> Option<u64> {
 
 /// Sets one field. Fields of retention, compaction and syncs depend on each other, and [`change`]
 /// sets them.
-fn set(options: &mut TopicOptions, field: Field, value: &str, is_own: bool) {
+fn set(options: &mut TopicOptions, field: OptionField, value: &str, is_own: bool) {
     let number: i64 = value.parse().unwrap_or(-1);
     let own = || is_own.then(|| u64::try_from(number).ok()).flatten();
     match field {
-        Field::SegmentBytes => options.segment_bytes = own(),
-        Field::BatchBytesMax => options.batch_bytes_max = own(),
-        Field::SegmentMs => options.segment_ms = limited(number),
-        Field::TimestampType => options.append_time = value == "LogAppendTime",
-        Field::TimestampBeforeMaxMs => options.timestamp_before_max_ms = limited(number),
-        Field::TimestampAfterMaxMs => options.timestamp_after_max_ms = limited(number),
-        Field::CleanupPolicy
-        | Field::FlushMessages
-        | Field::FlushMs
-        | Field::RetentionMs
-        | Field::RetentionBytes
-        | Field::DeleteRetentionMs
-        | Field::MinLagMs
-        | Field::MaxLagMs
-        | Field::DirtyRatio => {}
+        OptionField::SegmentBytes => options.segment_bytes = own(),
+        OptionField::BatchBytesMax => options.batch_bytes_max = own(),
+        OptionField::SegmentMs => options.segment_ms = limit_of(number),
+        OptionField::TimestampType => options.append_time = value == "LogAppendTime",
+        OptionField::TimestampBeforeMaxMs => options.timestamp_before_max_ms = limit_of(number),
+        OptionField::TimestampAfterMaxMs => options.timestamp_after_max_ms = limit_of(number),
+        OptionField::CleanupPolicy
+        | OptionField::FlushMessages
+        | OptionField::FlushMs
+        | OptionField::RetentionMs
+        | OptionField::RetentionBytes
+        | OptionField::DeleteRetentionMs
+        | OptionField::MinLagMs
+        | OptionField::MaxLagMs
+        | OptionField::DirtyRatio => {}
     }
 }
 
 /// The value of a field in a topic's options; `None`: it does not apply to the topic, or the topic
 /// uses the default.
-pub(super) fn read(field: Field, options: &TopicOptions) -> Option<String> {
-    let policy = Policy::current(options);
+pub(super) fn read(field: OptionField, options: &TopicOptions) -> Option<String> {
+    let policy = CleanupPolicy::current(options);
     let limit = |limit: Option<u64>| match limit {
         Some(limit) => limit.to_string(),
         None => i64::MAX.to_string(),
@@ -280,40 +280,40 @@ pub(super) fn read(field: Field, options: &TopicOptions) -> Option<String> {
     };
     let compaction = options.compaction.as_ref();
     match field {
-        Field::CleanupPolicy => match options.settings.get("cleanup.policy") {
+        OptionField::CleanupPolicy => match options.settings.get("cleanup.policy") {
             Some(_) => None,
             None => Some(policy.text().to_owned()),
         },
-        Field::RetentionMs if !policy.delete => None,
-        Field::RetentionMs => Some(or_minus_one(options.retention.ms)),
-        Field::RetentionBytes if !policy.delete => None,
-        Field::RetentionBytes => Some(or_minus_one(options.retention.bytes)),
-        Field::SegmentBytes => options.segment_bytes.map(|bytes| bytes.to_string()),
-        Field::BatchBytesMax => options.batch_bytes_max.map(|bytes| bytes.to_string()),
-        Field::SegmentMs => Some(limit(options.segment_ms)),
-        Field::TimestampType => Some(if options.append_time {
+        OptionField::RetentionMs if !policy.delete => None,
+        OptionField::RetentionMs => Some(or_minus_one(options.retention.ms)),
+        OptionField::RetentionBytes if !policy.delete => None,
+        OptionField::RetentionBytes => Some(or_minus_one(options.retention.bytes)),
+        OptionField::SegmentBytes => options.segment_bytes.map(|bytes| bytes.to_string()),
+        OptionField::BatchBytesMax => options.batch_bytes_max.map(|bytes| bytes.to_string()),
+        OptionField::SegmentMs => Some(limit(options.segment_ms)),
+        OptionField::TimestampType => Some(if options.append_time {
             "LogAppendTime".to_owned()
         } else {
             "CreateTime".to_owned()
         }),
-        Field::TimestampBeforeMaxMs => Some(limit(options.timestamp_before_max_ms)),
-        Field::TimestampAfterMaxMs => Some(limit(options.timestamp_after_max_ms)),
-        Field::DeleteRetentionMs => compaction.map(|c| c.delete_retention_ms.to_string()),
-        Field::MinLagMs => compaction.map(|c| c.min_lag_ms.to_string()),
-        Field::MaxLagMs => compaction.map(|c| limit(c.max_lag_ms)),
-        Field::DirtyRatio | Field::FlushMessages | Field::FlushMs => None,
+        OptionField::TimestampBeforeMaxMs => Some(limit(options.timestamp_before_max_ms)),
+        OptionField::TimestampAfterMaxMs => Some(limit(options.timestamp_after_max_ms)),
+        OptionField::DeleteRetentionMs => compaction.map(|c| c.delete_retention_ms.to_string()),
+        OptionField::MinLagMs => compaction.map(|c| c.min_lag_ms.to_string()),
+        OptionField::MaxLagMs => compaction.map(|c| limit(c.max_lag_ms)),
+        OptionField::DirtyRatio | OptionField::FlushMessages | OptionField::FlushMs => None,
     }
 }
 
 /// Whether two values of a field are equivalent.
-pub(super) fn is_same(field: Field, a: &str, b: &str) -> bool {
+pub(super) fn is_same(field: OptionField, a: &str, b: &str) -> bool {
     match field {
-        Field::CleanupPolicy => Policy::of(a) == Policy::of(b),
+        OptionField::CleanupPolicy => CleanupPolicy::of(a) == CleanupPolicy::of(b),
         _ => a == b,
     }
 }
 
 /// Whether the cleanup policy includes `delete`.
-pub(crate) fn deletes(options: &TopicOptions) -> bool {
-    Policy::current(options).delete
+pub(crate) fn policy_deletes(options: &TopicOptions) -> bool {
+    CleanupPolicy::current(options).delete
 }

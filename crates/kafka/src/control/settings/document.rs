@@ -6,7 +6,7 @@ use cloverleaf_broker::BrokerOptions;
 
 use crate::options::KafkaOptions;
 
-use super::table::{Handling, SETTINGS};
+use super::table::{SETTINGS, SettingHandling};
 
 /// `docs/kafka-settings.md`, with the defaults of a broker without configuration.
 pub(crate) fn markdown() -> String {
@@ -26,22 +26,22 @@ pub(crate) fn markdown() -> String {
          |---|---|---|---|\n",
     );
     for setting in SETTINGS {
-        let standard = setting.standard.text(&kafka, &broker);
-        let standard = match standard.as_str() {
+        let default = setting.default.text(&kafka, &broker);
+        let default = match default.as_str() {
             "" => String::new(),
             text => format!("`{text}`"),
         };
         let handling = match setting.handling {
-            Handling::Honoured(_) => "honoured".to_owned(),
-            Handling::Accepted(_) => "accepted".to_owned(),
-            Handling::OneReplica(_) => "accepted".to_owned(),
-            Handling::Only(value, _) => format!("only `{value}`"),
+            SettingHandling::Honoured(_) => "honoured".to_owned(),
+            SettingHandling::Accepted(_) => "accepted".to_owned(),
+            SettingHandling::OneReplica(_) => "accepted".to_owned(),
+            SettingHandling::Only(value, _) => format!("only `{value}`"),
         };
         let doc = setting.documentation();
         // Writing to a string does not fail.
         let _ = writeln!(
             out,
-            "| `{}` | {standard} | {handling} | {doc} |",
+            "| `{}` | {default} | {handling} | {doc} |",
             setting.name
         );
     }

@@ -3,22 +3,22 @@
 //! shown.
 
 use super::broker::BrokerSetting;
-use super::kind::Kind;
-use super::table::Standard;
+use super::kind::SettingType;
+use super::table::DefaultValue;
 
 /// All of them, by name.
 pub(crate) const GROUP_SETTINGS: &[BrokerSetting] = &[
     BrokerSetting {
         name: "consumer.heartbeat.interval.ms",
-        kind: Kind::Int(1, i32::MAX),
-        value: Standard::Is("5000"),
+        kind: SettingType::Int(1, i32::MAX),
+        value: DefaultValue::Is("5000"),
         doc: "How often members send heartbeats, in groups whose assignments the broker makes. \
               There are none: it changes nothing.",
     },
     BrokerSetting {
         name: "consumer.session.timeout.ms",
-        kind: Kind::Int(1, i32::MAX),
-        value: Standard::Is("45000"),
+        kind: SettingType::Int(1, i32::MAX),
+        value: DefaultValue::Is("45000"),
         doc: "After which silence a member is out, in groups whose assignments the broker makes. \
               There are none: it changes nothing.",
     },

@@ -2,7 +2,7 @@
 
 /// The type of a setting and its bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum SettingType {
     /// `true` or `false`.
     Bool,
     /// A 32-bit number within bounds.
@@ -21,7 +21,7 @@ pub(crate) enum Kind {
     Text,
 }
 
-impl Kind {
+impl SettingType {
     /// The type on the wire (DescribeConfigs since version 3).
     pub(crate) fn code(self) -> i8 {
         match self {
@@ -105,32 +105,32 @@ mod tests {
 
     #[test]
     fn values_are_checked_as_kafka_does() {
-        let policy = Kind::Words(&["compact", "delete"]);
+        let policy = SettingType::Words(&["compact", "delete"]);
         for (kind, good, kept) in [
-            (Kind::Bool, "TRUE", "true"),
-            (Kind::Int(0, i32::MAX), " 5 ", "5"),
-            (Kind::Long(-1), "-1", "-1"),
-            (Kind::Ratio, "0.5", "0.5"),
+            (SettingType::Bool, "TRUE", "true"),
+            (SettingType::Int(0, i32::MAX), " 5 ", "5"),
+            (SettingType::Long(-1), "-1", "-1"),
+            (SettingType::Ratio, "0.5", "0.5"),
             (policy, "compact, delete", "compact,delete"),
-            (Kind::Replicas, "0:1,1:1", "0:1,1:1"),
-            (Kind::Replicas, "*", "*"),
-            (Kind::Word(&["producer"]), "producer", "producer"),
+            (SettingType::Replicas, "0:1,1:1", "0:1,1:1"),
+            (SettingType::Replicas, "*", "*"),
+            (SettingType::Word(&["producer"]), "producer", "producer"),
         ] {
             assert_eq!(kind.check(good).unwrap(), kept);
         }
         for (kind, bad) in [
-            (Kind::Bool, "yes"),
-            (Kind::Int(0, i32::MAX), "-1"),
-            (Kind::Int(0, i32::MAX), "2147483648"),
-            (Kind::Long(-1), "-2"),
-            (Kind::Long(-1), "1e3"),
-            (Kind::Long(-1), ""),
-            (Kind::Ratio, "1.5"),
-            (Kind::Ratio, "NaN"),
+            (SettingType::Bool, "yes"),
+            (SettingType::Int(0, i32::MAX), "-1"),
+            (SettingType::Int(0, i32::MAX), "2147483648"),
+            (SettingType::Long(-1), "-2"),
+            (SettingType::Long(-1), "1e3"),
+            (SettingType::Long(-1), ""),
+            (SettingType::Ratio, "1.5"),
+            (SettingType::Ratio, "NaN"),
             (policy, "keep"),
             (policy, ""),
-            (Kind::Replicas, "0"),
-            (Kind::Word(&["producer"]), "zstd"),
+            (SettingType::Replicas, "0"),
+            (SettingType::Word(&["producer"]), "zstd"),
         ] {
             assert!(kind.check(bad).is_err(), "{kind:?} {bad}");
         }

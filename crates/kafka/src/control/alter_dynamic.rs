@@ -10,11 +10,11 @@ use cloverleaf_broker::{NewOptions, Topic, TopicOptions};
 use crate::context::KafkaContext;
 use crate::error_code::{ErrorCode, of_catalog};
 
-use super::alter_configs::{Known, Refused, Resource};
-use super::changed::{Owner, Values};
+use super::alter_configs::{AlteredResource, KnownSetting, Refused};
+use super::dynamic_settings::{SettingOwner, SettingValues};
 use super::settings::{
-    self, BROKER_SETTINGS, BrokerSetting, Change, GROUP_SETTINGS, IDLE_SETTINGS, SETTINGS, Setting,
-    find,
+    self, BROKER_SETTINGS, BrokerSetting, GROUP_SETTINGS, INERT_SETTINGS, SETTINGS, SettingChange,
+    TopicSetting, find,
 };
 use super::{configs, topics};
 
@@ -22,11 +22,11 @@ use super::{configs, topics};
 const GROUP_NAME_BYTES_MAX: usize = 1_000;
 
 /// A topic, and the settings for which it uses the default.
-type Follower = (Arc<Topic>, Vec<&'static Setting>);
+type TopicOnDefaults = (Arc<Topic>, Vec<&'static TopicSetting>);
 
 pub(super) fn change_broker(
     context: &Arc<KafkaContext>,
-    resource: &Resource,
+    resource: &AlteredResource,
     validate_only: bool,
 ) -> Result<(), Refused> {
     let not_allowed = |error| (error, "not allowed".to_owned());
@@ -38,37 +38,37 @@ pub(super) fn change_broker(
     let lag = |name: &str| {
         let text = find(name).map(|setting| match setting.broker_name {
             Some(name) if values.contains_key(name) => values[name].clone(),
-            _ => setting.standard_text(context),
+            _ => setting.default_text(context),
         });
         text.and_then(|text| text.parse().ok()).unwrap_or(-1)
     };
     let lags = ["min.compaction.lag.ms", "max.compaction.lag.ms"].map(lag);
-    if let Some(reason) = settings::lags_fault(lags) {
+    if let Some(reason) = settings::lag_error(lags) {
         return Err((invalid, reason));
     }
     if validate_only {
         return Ok(());
     }
-    let before = || (standards(context), followers(context));
+    let before = || (current_defaults(context), topics_on_defaults(context));
     // The new default and the options of all topics that use it are one journal entry, so that a
     // crash cannot separate them.
-    keep(context, owner, values, before, |(before, followers)| {
-        let after = standards(context);
+    store(context, owner, values, before, |(before, topics)| {
+        let after = current_defaults(context);
         let pairs = SETTINGS.iter().zip(before.iter().zip(&after));
         let changed = pairs.filter(|(_, (before, after))| before != after);
         let changed: HashSet<&str> = changed.map(|(setting, _)| setting.name).collect();
-        let options = |(topic, mut follows): Follower| {
+        let options = |(topic, mut follows): TopicOnDefaults| {
             follows.retain(|setting| changed.contains(setting.name));
-            let options = followed(context, &topic, &follows)?;
+            let options = with_new_defaults(context, &topic, &follows)?;
             Some((topic, options))
         };
-        followers.into_iter().filter_map(options).collect()
+        topics.into_iter().filter_map(options).collect()
     })
 }
 
 pub(super) fn change_group(
     context: &Arc<KafkaContext>,
-    resource: &Resource,
+    resource: &AlteredResource,
     validate_only: bool,
 ) -> Result<(), Refused> {
     let name = &resource.name;
@@ -79,7 +79,7 @@ pub(super) fn change_group(
     let not_allowed = |error| (error, "not allowed".to_owned());
     let checked = context.check_group(Operation::Declare, name);
     checked.map_err(not_allowed)?;
-    let owner = Owner::Group(name.clone());
+    let owner = SettingOwner::Group(name.clone());
     let values = new_values(
         context,
         resource,
@@ -87,7 +87,7 @@ pub(super) fn change_group(
         ErrorCode::InvalidConfig,
         of_group,
     )?;
-    let groups = context.changed.groups();
+    let groups = context.dynamic_settings.groups();
     if groups.len() >= context.options.groups_max && !groups.contains(name) {
         let reason = format!("{} groups have settings of their own", groups.len());
         return Err((ErrorCode::PolicyViolation, reason));
@@ -95,39 +95,41 @@ pub(super) fn change_group(
     if validate_only {
         Ok(())
     } else {
-        keep(context, owner, values, || (), |()| Vec::new())
+        store(context, owner, values, || (), |()| Vec::new())
     }
 }
 
-fn keep<T>(
+fn store<T>(
     context: &KafkaContext,
-    owner: Owner,
-    values: Values,
+    owner: SettingOwner,
+    values: SettingValues,
     before: impl FnOnce() -> T,
     after: impl FnOnce(T) -> NewOptions,
 ) -> Result<(), Refused> {
     let broker = &context.realm;
-    let kept = context.changed.set(broker, owner, values, before, after);
+    let kept = context
+        .dynamic_settings
+        .set(broker, owner, values, before, after);
     kept.map_err(|error| (of_catalog(&error), error.to_string()))
 }
 
 /// The owner's values after all edits of the request. If one edit is invalid, none is applied.
 fn new_values(
     context: &KafkaContext,
-    resource: &Resource,
-    owner: &Owner,
+    resource: &AlteredResource,
+    owner: &SettingOwner,
     invalid: ErrorCode,
-    known: fn(&KafkaContext, &str) -> Result<Known, String>,
-) -> Result<Values, Refused> {
+    known: fn(&KafkaContext, &str) -> Result<KnownSetting, String>,
+) -> Result<SettingValues, Refused> {
     let mut values = if resource.replaces_all {
-        Values::new()
+        SettingValues::new()
     } else {
-        context.changed.of(owner)
+        context.dynamic_settings.of(owner)
     };
     resource.check_names()?;
     let mut reasons = Vec::new();
     for edit in &resource.edits {
-        let known = known(context, &edit.name).map(|known| Known {
+        let known = known(context, &edit.name).map(|known| KnownSetting {
             current: values.get(&edit.name).cloned().unwrap_or(known.current),
             ..known
         });
@@ -149,10 +151,14 @@ fn new_values(
 }
 
 /// A broker setting that can be changed at run time.
-fn of_broker(context: &KafkaContext, name: &str) -> Result<Known, String> {
+fn of_broker(context: &KafkaContext, name: &str) -> Result<KnownSetting, String> {
     let of_topics = SETTINGS.iter().find_map(|setting| {
         let known = setting.broker_name.filter(|known| *known == name)?;
-        Some(Known::of(setting, known, setting.standard_text(context)))
+        Some(KnownSetting::of(
+            setting,
+            known,
+            setting.default_text(context),
+        ))
     });
     if let Some(known) = of_topics {
         return Ok(known);
@@ -163,10 +169,10 @@ fn of_broker(context: &KafkaContext, name: &str) -> Result<Known, String> {
              configuration file or command line"
         ));
     }
-    named(context, IDLE_SETTINGS, name)
+    named(context, INERT_SETTINGS, name)
 }
 
-fn of_group(context: &KafkaContext, name: &str) -> Result<Known, String> {
+fn of_group(context: &KafkaContext, name: &str) -> Result<KnownSetting, String> {
     named(context, GROUP_SETTINGS, name)
 }
 
@@ -174,31 +180,31 @@ fn named(
     context: &KafkaContext,
     settings: &'static [BrokerSetting],
     name: &str,
-) -> Result<Known, String> {
+) -> Result<KnownSetting, String> {
     let setting = settings.iter().find(|setting| setting.name == name);
     let setting = setting.ok_or_else(|| format!("Unknown config name: {}", name.escape_debug()))?;
-    let standard = setting.value;
-    Ok(Known {
+    let default = setting.value;
+    Ok(KnownSetting {
         name: setting.name,
         kind: setting.kind,
-        current: standard.text(&context.options, context.realm.options()),
+        current: default.text(&context.options, context.realm.options()),
         setting: None,
     })
 }
 
 /// The defaults of all topic settings, in the order of [`SETTINGS`].
-fn standards(context: &KafkaContext) -> Vec<String> {
-    let text = |setting: &Setting| setting.standard_text(context);
+fn current_defaults(context: &KafkaContext) -> Vec<String> {
+    let text = |setting: &TopicSetting| setting.default_text(context);
     SETTINGS.iter().map(text).collect()
 }
 
 /// The topics that use defaults, with the settings for which they do: they get a new default, as in
 /// Kafka. Topics that another protocol has created are left out, because they keep its options.
-fn followers(context: &KafkaContext) -> Vec<Follower> {
+fn topics_on_defaults(context: &KafkaContext) -> Vec<TopicOnDefaults> {
     let of_kafka = |options: &TopicOptions| {
         !options.retention.consumed && options.settings.keys().all(|name| find(name).is_some())
     };
-    let follower = |topic: Arc<Topic>| {
+    let topic_on_defaults = |topic: Arc<Topic>| {
         let options = topic.options();
         let follows = SETTINGS.iter().filter(|setting| {
             setting.broker_name.is_some() && !setting.shown(context, &options).is_own
@@ -207,20 +213,20 @@ fn followers(context: &KafkaContext) -> Vec<Follower> {
         of_kafka(&options).then_some((topic, follows))
     };
     let topics = topics::all(context).into_iter();
-    topics.filter_map(follower).collect()
+    topics.filter_map(topic_on_defaults).collect()
 }
 
 /// The options of a topic after these settings get the current defaults; `None`: nothing changes.
-fn followed(
+fn with_new_defaults(
     context: &KafkaContext,
     topic: &Topic,
-    settings: &[&'static Setting],
+    settings: &[&'static TopicSetting],
 ) -> Option<TopicOptions> {
-    let change = |setting: &&'static Setting| Change {
+    let change = |setting: &&'static TopicSetting| SettingChange {
         setting,
         value: None,
     };
-    let changes: Vec<Change> = settings.iter().map(change).collect();
+    let changes: Vec<SettingChange> = settings.iter().map(change).collect();
     if changes.is_empty() {
         return None;
     }

@@ -11,7 +11,7 @@ const PREFIX: &str = "kafka-settings/";
 
 /// The resource that has the settings.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Owner {
+pub(crate) enum SettingOwner {
     /// The broker with its node id. Its settings override those of `Brokers`.
     Broker,
     /// The cluster-wide default for all brokers.
@@ -20,15 +20,15 @@ pub(crate) enum Owner {
 }
 
 /// Values by name.
-pub(crate) type Values = BTreeMap<String, String>;
+pub(crate) type SettingValues = BTreeMap<String, String>;
 
 /// All dynamic settings, in memory. The state journal has them, too.
 #[derive(Debug, Default)]
-pub(crate) struct ChangedSettings {
-    values: RwLock<BTreeMap<Owner, Values>>,
+pub(crate) struct DynamicSettings {
+    values: RwLock<BTreeMap<SettingOwner, SettingValues>>,
 }
 
-impl Owner {
+impl SettingOwner {
     /// The key in the state journal. Stable: it is stored.
     fn key(&self) -> String {
         match self {
@@ -51,53 +51,54 @@ impl Owner {
 
 /// Encodes settings as lines of `NAME=VALUE`. Valid names and values have no line breaks. Stable:
 /// the text is stored.
-fn encode(values: &Values) -> Vec<u8> {
+fn encode(values: &SettingValues) -> Vec<u8> {
     let line = |(name, value): (&String, &String)| format!("{name}={value}\n");
     values.iter().map(line).collect::<String>().into_bytes()
 }
 
-fn decode(bytes: &[u8]) -> Values {
+fn decode(bytes: &[u8]) -> SettingValues {
     let text = String::from_utf8_lossy(bytes);
     let pairs = text.lines().filter_map(|line| line.split_once('='));
     let pairs = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
     pairs.collect()
 }
 
-impl ChangedSettings {
+impl DynamicSettings {
     /// Loads the settings from the state journal.
     pub(crate) fn load(realm: &Realm) -> Self {
         let kept = realm.kept_under(PREFIX).into_iter();
-        let values = kept.filter_map(|(key, bytes)| Some((Owner::of_key(&key)?, decode(&bytes))));
+        let values =
+            kept.filter_map(|(key, bytes)| Some((SettingOwner::of_key(&key)?, decode(&bytes))));
         Self {
             values: RwLock::new(values.collect()),
         }
     }
 
     /// The settings of this owner.
-    pub(crate) fn of(&self, owner: &Owner) -> Values {
+    pub(crate) fn of(&self, owner: &SettingOwner) -> SettingValues {
         self.values.read().get(owner).cloned().unwrap_or_default()
     }
 
     /// The dynamic values of a broker setting, in order of precedence.
-    pub(crate) fn of_broker(&self, name: &str) -> Vec<(Owner, String)> {
+    pub(crate) fn of_broker(&self, name: &str) -> Vec<(SettingOwner, String)> {
         let values = self.values.read();
         if values.is_empty() {
             return Vec::new();
         }
-        let value = |owner: Owner| {
+        let value = |owner: SettingOwner| {
             let value = values.get(&owner)?.get(name)?.clone();
             Some((owner, value))
         };
-        let owners = [Owner::Broker, Owner::Brokers];
+        let owners = [SettingOwner::Broker, SettingOwner::Brokers];
         owners.into_iter().filter_map(value).collect()
     }
 
     /// The groups that have settings.
     pub(crate) fn groups(&self) -> Vec<String> {
         let values = self.values.read();
-        let name = |owner: &Owner| match owner {
-            Owner::Group(name) => Some(name.clone()),
-            Owner::Broker | Owner::Brokers => None,
+        let name = |owner: &SettingOwner| match owner {
+            SettingOwner::Group(name) => Some(name.clone()),
+            SettingOwner::Broker | SettingOwner::Brokers => None,
         };
         values.keys().filter_map(name).collect()
     }
@@ -111,8 +112,8 @@ impl ChangedSettings {
     pub(crate) fn set<T>(
         &self,
         realm: &Realm,
-        owner: Owner,
-        values: Values,
+        owner: SettingOwner,
+        values: SettingValues,
         before: impl FnOnce() -> T,
         after: impl FnOnce(T) -> NewOptions,
     ) -> Result<(), CatalogError> {
@@ -130,7 +131,7 @@ impl ChangedSettings {
     }
 
     /// Replaces an owner's settings in memory; returns the old ones.
-    fn put(&self, owner: Owner, values: Values) -> Values {
+    fn put(&self, owner: SettingOwner, values: SettingValues) -> SettingValues {
         let mut all = self.values.write();
         let replaced = if values.is_empty() {
             all.remove(&owner)
@@ -147,14 +148,14 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_read_again() {
-        let values: Values = [("a.b", "1"), ("list", "x=y,z"), ("none", "")]
+        let values: SettingValues = [("a.b", "1"), ("list", "x=y,z"), ("none", "")]
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .into();
         assert_eq!(decode(&encode(&values)), values);
-        let group = Owner::Group("a/b".to_owned());
-        for owner in [Owner::Broker, Owner::Brokers, group] {
-            assert_eq!(Owner::of_key(&owner.key()), Some(owner));
+        let group = SettingOwner::Group("a/b".to_owned());
+        for owner in [SettingOwner::Broker, SettingOwner::Brokers, group] {
+            assert_eq!(SettingOwner::of_key(&owner.key()), Some(owner));
         }
-        assert_eq!(Owner::of_key("kafka-settings/topic/t"), None);
+        assert_eq!(SettingOwner::of_key("kafka-settings/topic/t"), None);
     }
 }

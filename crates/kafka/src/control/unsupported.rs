@@ -13,11 +13,11 @@ use crate::answer::{Answer, body};
 use crate::error_code::ErrorCode;
 use crate::wire::{Malformed, Reader};
 
-use super::Call;
+use super::ControlCall;
 use super::names::{message, text};
 
 /// ListPartitionReassignments: always empty, because a partition has one replica.
-pub(super) fn list_reassignments(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn list_reassignments(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let reader = &mut call.body;
     let _timeout_ms = reader.i32()?;
     reader.nullable_array(|reader| {
@@ -31,7 +31,7 @@ pub(super) fn list_reassignments(mut call: Call<'_>) -> Result<Answer, Malformed
 }
 
 /// DescribeAcls: as Kafka answers without an authorizer.
-pub(super) fn describe_acls(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn describe_acls(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let reader = &mut call.body;
     let _resource_type = reader.i8()?;
     reader.nullable_string()?;
@@ -48,7 +48,7 @@ pub(super) fn describe_acls(mut call: Call<'_>) -> Result<Answer, Malformed> {
 }
 
 /// DescribeClientQuotas: always empty, because quotas cannot be set.
-pub(super) fn describe_quotas(mut call: Call<'_>) -> Result<Answer, Malformed> {
+pub(super) fn describe_quotas(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let reader = &mut call.body;
     let components = reader.array(|reader| {
         let kind = reader.string()?;
