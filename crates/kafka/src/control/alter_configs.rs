@@ -19,7 +19,7 @@ use crate::wire::{Malformed, Reader};
 use super::names::{message, text};
 use super::replicas::log_replicas_request;
 use super::settings::{self, SettingChange, SettingType, TopicSetting, find};
-use super::{ControlCall, alter_dynamic, configs, topics};
+use super::{ControlCall, ErrorWithReason, alter_dynamic, configs, topics};
 
 /// The kind of change of a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,8 +81,6 @@ struct ResourceOutcome {
     error: ErrorCode,
     reason: Option<String>,
 }
-
-pub(super) type Refused = (ErrorCode, String);
 
 fn read(
     reader: &mut Reader<'_>,
@@ -194,7 +192,7 @@ fn change(
     context: &Arc<KafkaContext>,
     resource: &AlteredResource,
     validate_only: bool,
-) -> Result<(), Refused> {
+) -> Result<(), ErrorWithReason> {
     match resource.kind {
         configs::TOPIC => change_topic(context, resource, validate_only),
         configs::BROKER => alter_dynamic::change_broker(context, resource, validate_only),
@@ -212,7 +210,7 @@ fn change_topic(
     context: &Arc<KafkaContext>,
     resource: &AlteredResource,
     validate_only: bool,
-) -> Result<(), Refused> {
+) -> Result<(), ErrorWithReason> {
     let topic = topics::find_or_say(
         context,
         cloverleaf_access::Operation::Declare,
@@ -268,7 +266,7 @@ impl AlteredResource {
     ///
     /// # Errors
     /// A setting is named twice.
-    pub(super) fn check_names(&self) -> Result<HashSet<&str>, Refused> {
+    pub(super) fn check_names(&self) -> Result<HashSet<&str>, ErrorWithReason> {
         let mut named = HashSet::new();
         match self.edits.iter().find(|edit| !named.insert(&*edit.name)) {
             None => Ok(named),
@@ -307,7 +305,7 @@ impl SettingEdit {
     pub(super) fn new_value(
         &self,
         known: Option<&KnownSetting>,
-    ) -> Result<Option<String>, Refused> {
+    ) -> Result<Option<String>, ErrorWithReason> {
         let name = self.name.escape_debug();
         let is_add = match self.operation {
             EditOperation::Delete => return Ok(None),

@@ -10,13 +10,13 @@ use cloverleaf_broker::{NewOptions, Topic, TopicOptions};
 use crate::context::KafkaContext;
 use crate::error_code::{ErrorCode, of_catalog};
 
-use super::alter_configs::{AlteredResource, KnownSetting, Refused};
+use super::alter_configs::{AlteredResource, KnownSetting};
 use super::dynamic_settings::{SettingOwner, SettingValues};
 use super::settings::{
     self, BROKER_SETTINGS, BrokerSetting, GROUP_SETTINGS, INERT_SETTINGS, SETTINGS, SettingChange,
     TopicSetting, find,
 };
-use super::{configs, topics};
+use super::{ErrorWithReason, configs, topics};
 
 /// Maximum length of the name of a group with settings, in bytes.
 const GROUP_NAME_BYTES_MAX: usize = 1_000;
@@ -28,7 +28,7 @@ pub(super) fn change_broker(
     context: &Arc<KafkaContext>,
     resource: &AlteredResource,
     validate_only: bool,
-) -> Result<(), Refused> {
+) -> Result<(), ErrorWithReason> {
     let not_allowed = |error| (error, "not allowed".to_owned());
     context.check_administrator().map_err(not_allowed)?;
     let owner = configs::check_broker(context, &resource.name)?;
@@ -70,7 +70,7 @@ pub(super) fn change_group(
     context: &Arc<KafkaContext>,
     resource: &AlteredResource,
     validate_only: bool,
-) -> Result<(), Refused> {
+) -> Result<(), ErrorWithReason> {
     let name = &resource.name;
     if name.is_empty() || name.len() > GROUP_NAME_BYTES_MAX {
         let reason = format!("a group's name has 1 to {GROUP_NAME_BYTES_MAX} bytes");
@@ -105,7 +105,7 @@ fn store<T>(
     values: SettingValues,
     before: impl FnOnce() -> T,
     after: impl FnOnce(T) -> NewOptions,
-) -> Result<(), Refused> {
+) -> Result<(), ErrorWithReason> {
     let broker = &context.realm;
     let kept = context
         .dynamic_settings
@@ -120,7 +120,7 @@ fn new_values(
     owner: &SettingOwner,
     invalid: ErrorCode,
     known: fn(&KafkaContext, &str) -> Result<KnownSetting, String>,
-) -> Result<SettingValues, Refused> {
+) -> Result<SettingValues, ErrorWithReason> {
     let mut values = if resource.replaces_all {
         SettingValues::new()
     } else {

@@ -22,7 +22,7 @@ use super::settings::{
     BROKER_SETTINGS, BrokerSetting, DefaultValue, GROUP_SETTINGS, INERT_SETTINGS, SETTINGS,
     SettingType, TopicSetting,
 };
-use super::{ControlCall, topics};
+use super::{ControlCall, ErrorWithReason, topics};
 
 /// Resource types (`ConfigResource.Type`).
 pub(super) const TOPIC: i8 = 2;
@@ -126,9 +126,11 @@ fn answer(entry: ConfigEntry, detail: RequestedDetails) -> DescribeConfigsResour
     result
 }
 
-type Refused = (ErrorCode, String);
-
-fn entries(context: &KafkaContext, kind: i8, name: &str) -> Result<Vec<ConfigEntry>, Refused> {
+fn entries(
+    context: &KafkaContext,
+    kind: i8,
+    name: &str,
+) -> Result<Vec<ConfigEntry>, ErrorWithReason> {
     match kind {
         TOPIC => {
             let topic = topics::find_or_say(context, Operation::Describe, name)?;
@@ -169,7 +171,10 @@ fn entries(context: &KafkaContext, kind: i8, name: &str) -> Result<Vec<ConfigEnt
 }
 
 /// Checks the name of a broker resource: the node id, or empty for the cluster-wide default.
-pub(super) fn check_broker(context: &KafkaContext, name: &str) -> Result<SettingOwner, Refused> {
+pub(super) fn check_broker(
+    context: &KafkaContext,
+    name: &str,
+) -> Result<SettingOwner, ErrorWithReason> {
     let node_id = context.options.node_id;
     match name.parse::<i32>() {
         _ if name.is_empty() => Ok(SettingOwner::Brokers),

@@ -13,7 +13,7 @@ use crate::error_code::{ErrorCode, of_catalog};
 use crate::wire::{Malformed, Reader};
 
 use super::names::{message, topic_name};
-use super::{ControlCall, topics};
+use super::{ControlCall, ErrorWithReason, topics};
 
 /// A topic that gets more partitions.
 struct NewPartitions {
@@ -23,8 +23,6 @@ struct NewPartitions {
     /// The replicas of each new partition, if the client assigns them.
     assignments: Option<Vec<Vec<i32>>>,
 }
-
-type Refused = (ErrorCode, String);
 
 fn read(reader: &mut Reader<'_>) -> Result<(Vec<NewPartitions>, bool), Malformed> {
     let topics = reader.array(|reader| {
@@ -86,7 +84,7 @@ fn add(
     wanted: &NewPartitions,
     validate_only: bool,
     validated: &mut u32,
-) -> Result<(), Refused> {
+) -> Result<(), ErrorWithReason> {
     let topic = topics::find_or_say(context, Operation::Declare, &wanted.name)?;
     let current = topic.partition_count();
     let total = match u32::try_from(wanted.count) {

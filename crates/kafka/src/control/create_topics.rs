@@ -17,7 +17,7 @@ use crate::wire::{Malformed, Reader};
 
 use super::names::{message, text, topic_name, topic_name_fault};
 use super::replicas::log_replicas_request;
-use super::{ControlCall, configs, settings};
+use super::{ControlCall, ErrorWithReason, configs, settings};
 
 /// A topic to be created.
 struct NewTopic {
@@ -30,8 +30,6 @@ struct NewTopic {
     assignments: Vec<(i32, Vec<i32>)>,
     configs: Vec<(String, Option<String>)>,
 }
-
-type Refused = (ErrorCode, String);
 
 fn read(reader: &mut Reader<'_>) -> Result<(Vec<NewTopic>, bool), Malformed> {
     let topics = reader.array(|reader| {
@@ -106,7 +104,7 @@ fn create(
     wanted: &NewTopic,
     validate_only: bool,
     validated: &mut u32,
-) -> Result<CreatedTopic, Refused> {
+) -> Result<CreatedTopic, ErrorWithReason> {
     let name = wanted.name.as_str();
     if let Some(fault) = topic_name_fault(name) {
         let reason = format!("Topic name is invalid: {fault}");
@@ -162,7 +160,7 @@ fn options(
     context: &KafkaContext,
     wanted: &NewTopic,
     partitions: u32,
-) -> Result<TopicOptions, Refused> {
+) -> Result<TopicOptions, ErrorWithReason> {
     let invalid = |refused: settings::SettingRefused| (ErrorCode::InvalidConfig, refused.reason);
     let mut changes = Vec::new();
     for (name, value) in &wanted.configs {
@@ -178,7 +176,7 @@ fn options(
     Ok(options)
 }
 
-fn partitions(context: &KafkaContext, wanted: &NewTopic) -> Result<u32, Refused> {
+fn partitions(context: &KafkaContext, wanted: &NewTopic) -> Result<u32, ErrorWithReason> {
     let invalid = |partitions: u32| {
         let error = CatalogError::Partitions { partitions };
         (ErrorCode::InvalidPartitions, error.to_string())
@@ -200,7 +198,7 @@ fn partitions(context: &KafkaContext, wanted: &NewTopic) -> Result<u32, Refused>
 
 /// Checks the replication factor as Kafka does. Whatever valid one is asked for, there is one
 /// replica.
-fn check_replicas(wanted: &NewTopic) -> Result<(), Refused> {
+fn check_replicas(wanted: &NewTopic) -> Result<(), ErrorWithReason> {
     if wanted.assignments.is_empty() {
         return match wanted.replicas {
             -1 | 1.. => Ok(()),
@@ -237,7 +235,7 @@ fn check_replicas(wanted: &NewTopic) -> Result<(), Refused> {
 fn answer(
     context: &KafkaContext,
     wanted: &NewTopic,
-    created: Result<CreatedTopic, Refused>,
+    created: Result<CreatedTopic, ErrorWithReason>,
     version: i16,
 ) -> CreatableTopicResult {
     let result = CreatableTopicResult::default().with_name(topic_name(&wanted.name));

@@ -22,8 +22,6 @@ struct TopicToDelete {
     id: Uuid,
 }
 
-type Refused = (ErrorCode, &'static str);
-
 fn read(reader: &mut Reader<'_>, version: i16) -> Result<Vec<TopicToDelete>, Malformed> {
     let wanted = match version {
         6.. => reader.array(|reader| {
@@ -85,7 +83,10 @@ fn sync_deletions(context: &KafkaContext, results: &mut [DeletableTopicResult]) 
     }
 }
 
-fn refused(wanted: &TopicToDelete, (code, reason): Refused) -> DeletableTopicResult {
+fn refused(
+    wanted: &TopicToDelete,
+    (code, reason): (ErrorCode, &'static str),
+) -> DeletableTopicResult {
     DeletableTopicResult::default()
         .with_name(wanted.name.as_deref().map(topic_name))
         .with_topic_id(wanted.id)

@@ -83,6 +83,9 @@ pub(crate) struct ControlCall<'a> {
     pub(crate) now: Now,
 }
 
+/// An error code, and the message that the client gets with it.
+pub(crate) type ErrorWithReason = (ErrorCode, String);
+
 /// Executes a request.
 ///
 /// # Errors

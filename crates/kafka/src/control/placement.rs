@@ -19,12 +19,10 @@ use crate::error_code::ErrorCode;
 use crate::wire::{Malformed, Reader};
 
 use super::names::{message, topic_name};
-use super::{ControlCall, topics};
+use super::{ControlCall, ErrorWithReason, topics};
 
 /// A topic's name, and a value for each of its partitions.
 type TopicPartitions<'a, T> = (&'a str, Vec<T>);
-
-type Refused = (ErrorCode, String);
 
 /// Reads an array of topics with a value for each partition; `None`: a null array, which means all
 /// topics.
@@ -83,7 +81,7 @@ pub(super) fn elect_leaders(mut call: ControlCall<'_>) -> Result<Answer, Malform
     Ok(Answer::Ready(body(&response, version)))
 }
 
-fn election_fault(context: &KafkaContext, name: &str, index: i32) -> Refused {
+fn election_fault(context: &KafkaContext, name: &str, index: i32) -> ErrorWithReason {
     match topics::partition(context, Operation::Describe, name, index) {
         Ok(_) => (
             ErrorCode::ElectionNotNeeded,
@@ -140,7 +138,7 @@ fn reassign(
     name: &str,
     index: i32,
     replicas: Option<&[i32]>,
-) -> Result<(), Refused> {
+) -> Result<(), ErrorWithReason> {
     let found = topics::partition(context, Operation::Describe, name, index);
     found.map_err(|error| (error, no_partition(name, index)))?;
     let node_id = context.options.node_id;

@@ -9,6 +9,7 @@ use uuid::Uuid;
 use crate::context::KafkaContext;
 use crate::error_code::{ErrorCode, of_catalog};
 
+use super::ErrorWithReason;
 use super::names::topic_name_fault;
 use super::settings;
 
@@ -59,7 +60,7 @@ pub(crate) fn find_or_say(
     context: &KafkaContext,
     operation: Operation,
     name: &str,
-) -> Result<Arc<Topic>, (ErrorCode, String)> {
+) -> Result<Arc<Topic>, ErrorWithReason> {
     find(context, operation, name).map_err(|error| {
         let name = name.escape_debug();
         let reason = match error {
