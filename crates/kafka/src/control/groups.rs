@@ -10,8 +10,8 @@ use cloverleaf_access::Operation;
 use crate::answer::{Answer, Body, body};
 use crate::context::KafkaContext;
 use crate::error_code::ErrorCode;
-use crate::groups::Protocol;
-use crate::groups::reply::{Identity, Join, Joined, Sync, Synced};
+use crate::groups::GroupProtocol;
+use crate::groups::reply::{JoinAnswer, JoinRequest, MemberIdentity, SyncAnswer, SyncRequest};
 use crate::options::KafkaOptions;
 use crate::wire::{Malformed, Reader};
 
@@ -42,7 +42,7 @@ pub(super) fn join(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let checked = check_join(group, &join, &call.context.options)
         .and_then(|()| call.context.check_group(Operation::Consume, group));
     if let Err(error) = checked {
-        let joined = Joined::refused(&join.member_id, error);
+        let joined = JoinAnswer::refused(&join.member_id, error);
         return Ok(Answer::Ready(write_joined(joined, version)));
     }
     let groups = &call.context.groups;
@@ -52,7 +52,7 @@ pub(super) fn join(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     })))
 }
 
-fn read_join<'a>(call: &mut ControlCall<'a>) -> Result<(&'a str, Join), Malformed> {
+fn read_join<'a>(call: &mut ControlCall<'a>) -> Result<(&'a str, JoinRequest), Malformed> {
     let version = call.version;
     let reader = &mut call.body;
     let group = reader.string()?;
@@ -64,11 +64,11 @@ fn read_join<'a>(call: &mut ControlCall<'a>) -> Result<(&'a str, Join), Malforme
     let member_id = reader.string()?.to_owned();
     let instance = instance(reader, version >= 5)?;
     let protocol_type = reader.string()?.to_owned();
-    let mut protocols: Vec<Protocol> = reader.array(|reader| {
+    let mut protocols: Vec<GroupProtocol> = reader.array(|reader| {
         let name = reader.string()?.to_owned();
         let metadata = Bytes::copy_from_slice(reader.bytes()?);
         reader.skip_tagged()?;
-        Ok(Protocol { name, metadata })
+        Ok(GroupProtocol { name, metadata })
     })?;
     let mut names = std::collections::HashSet::new();
     protocols.retain(|protocol| names.insert(protocol.name.clone()));
@@ -77,7 +77,7 @@ fn read_join<'a>(call: &mut ControlCall<'a>) -> Result<(&'a str, Join), Malforme
         _ => None,
     };
     reader.skip_tagged()?;
-    let join = Join {
+    let join = JoinRequest {
         member_id,
         instance,
         client_id: call.client_id.unwrap_or_default().to_owned(),
@@ -94,7 +94,7 @@ fn read_join<'a>(call: &mut ControlCall<'a>) -> Result<(&'a str, Join), Malforme
     Ok((group, join))
 }
 
-fn check_join(group: &str, join: &Join, options: &KafkaOptions) -> Result<(), ErrorCode> {
+fn check_join(group: &str, join: &JoinRequest, options: &KafkaOptions) -> Result<(), ErrorCode> {
     let timeouts = options.session_timeout_ms_min..=options.session_timeout_ms_max;
     if group.is_empty() {
         Err(ErrorCode::InvalidGroupId)
@@ -113,7 +113,7 @@ fn check_member(context: &KafkaContext, group: &str) -> Result<(), ErrorCode> {
     }
 }
 
-fn write_joined(joined: Joined, version: i16) -> Body {
+fn write_joined(joined: JoinAnswer, version: i16) -> Body {
     let members = joined.members.into_iter().map(|member| {
         let mut one = JoinGroupResponseMember::default()
             .with_member_id(text(&member.id))
@@ -160,7 +160,7 @@ pub(super) fn sync(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
         Ok((id, assignment))
     })?;
     reader.skip_tagged()?;
-    let sync = Sync {
+    let sync = SyncRequest {
         member_id,
         instance,
         generation,
@@ -169,7 +169,10 @@ pub(super) fn sync(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
         assignments,
     };
     if let Err(error) = check_member(call.context, group) {
-        return Ok(Answer::Ready(write_synced(Synced::refused(error), version)));
+        return Ok(Answer::Ready(write_synced(
+            SyncAnswer::refused(error),
+            version,
+        )));
     }
     let reply = call.context.groups.sync(group, sync);
     Ok(Answer::Later(Box::pin(async move {
@@ -177,7 +180,7 @@ pub(super) fn sync(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     })))
 }
 
-fn write_synced(synced: Synced, version: i16) -> Body {
+fn write_synced(synced: SyncAnswer, version: i16) -> Body {
     let mut response = SyncGroupResponse::default()
         .with_error_code(synced.error.code())
         .with_assignment(synced.assignment);
@@ -195,7 +198,7 @@ pub(super) fn heartbeat(mut call: ControlCall<'_>) -> Result<Answer, Malformed> 
     let member_id = reader.string()?.to_owned();
     let instance = instance(reader, call.version >= 3)?;
     reader.skip_tagged()?;
-    let who = Identity {
+    let who = MemberIdentity {
         member_id,
         instance,
     };
@@ -213,9 +216,9 @@ pub(super) fn leave(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     let reader = &mut call.body;
     let group = reader.string()?;
     let is_batched = version >= 3;
-    let members: Vec<(Identity, Option<String>)> = if is_batched {
+    let members: Vec<(MemberIdentity, Option<String>)> = if is_batched {
         reader.array(|reader| {
-            let who = Identity {
+            let who = MemberIdentity {
                 member_id: reader.string()?.to_owned(),
                 instance: owned(reader.nullable_string()?),
             };
@@ -228,7 +231,7 @@ pub(super) fn leave(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
         })?
     } else {
         let member_id = reader.string()?.to_owned();
-        let who = Identity {
+        let who = MemberIdentity {
             member_id,
             instance: None,
         };
@@ -248,7 +251,7 @@ pub(super) fn leave(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
         }
         Ok(errors) => {
             let pairs = members.into_iter().zip(errors);
-            let answer = |((who, _), error): ((Identity, Option<String>), ErrorCode)| {
+            let answer = |((who, _), error): ((MemberIdentity, Option<String>), ErrorCode)| {
                 MemberResponse::default()
                     .with_member_id(text(&who.member_id))
                     .with_group_instance_id(who.instance.as_deref().map(text))

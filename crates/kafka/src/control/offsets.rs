@@ -22,8 +22,8 @@ use uuid::Uuid;
 use crate::answer::{Answer, body, promise};
 use crate::context::KafkaContext;
 use crate::error_code::ErrorCode;
-use crate::groups::Commits;
-use crate::groups::reply::Identity;
+use crate::groups::OffsetCommits;
+use crate::groups::reply::MemberIdentity;
 use crate::wire::{Malformed, Reader};
 
 use super::names::{text, topic_name};
@@ -45,7 +45,7 @@ struct CommitTopic<'a> {
 struct CommitRequest<'a> {
     group: &'a str,
     generation: i32,
-    who: Identity,
+    who: MemberIdentity,
     topics: Vec<CommitTopic<'a>>,
 }
 
@@ -78,7 +78,7 @@ fn read_commit<'a>(reader: &mut Reader<'a>, version: i16) -> Result<CommitReques
         Ok(CommitTopic { name, partitions })
     })?;
     reader.skip_tagged()?;
-    let who = Identity {
+    let who = MemberIdentity {
         member_id,
         instance,
     };
@@ -143,7 +143,7 @@ pub(super) fn commit(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     }
     let groups = &context.groups;
     let at = groups.at(call.now);
-    let what = Commits { offsets, forgotten };
+    let what = OffsetCommits { offsets, forgotten };
     let committed = groups.commit(commit.group, &commit.who, commit.generation, what, at);
     let reply = match committed {
         Ok(reply) => reply,

@@ -7,9 +7,9 @@ use cloverleaf_access::Operation;
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-use super::reply::{DescribedMember, Description};
+use super::reply::{DescribedMember, GroupDescription};
 use super::writer::of_write;
-use super::{Groups, Slot, key};
+use super::{GroupSlot, Groups, key};
 use crate::error_code::ErrorCode;
 
 /// Number of groups that are checked for expired offsets before the worker yields to other jobs.
@@ -17,7 +17,7 @@ const RETENTION_GROUPS: usize = 256;
 
 /// A group as ListGroups shows it.
 #[derive(Debug, Clone)]
-pub(crate) struct Listed {
+pub(crate) struct GroupListing {
     pub(crate) name: Arc<str>,
     pub(crate) state: &'static str,
     pub(crate) protocol_type: String,
@@ -71,21 +71,21 @@ impl Groups {
     }
 
     /// One group, as DescribeGroups shows it.
-    pub(crate) fn describe(&self, name: &str) -> Option<Description> {
+    pub(crate) fn describe(&self, name: &str) -> Option<GroupDescription> {
         self.find(name).map(|slot| slot.lock().group.describe())
     }
 
     /// All groups, sorted by name.
-    pub(crate) fn list(&self) -> Vec<Listed> {
-        let listed = |(name, slot): (Arc<str>, Arc<Mutex<Slot>>)| {
+    pub(crate) fn list(&self) -> Vec<GroupListing> {
+        let listed = |(name, slot): (Arc<str>, Arc<Mutex<GroupSlot>>)| {
             let slot = slot.lock();
-            Listed {
+            GroupListing {
                 name,
                 state: slot.group.state().name(),
                 protocol_type: slot.group.protocol_type().to_owned(),
             }
         };
-        let mut all: Vec<Listed> = self.all().into_iter().map(listed).collect();
+        let mut all: Vec<GroupListing> = self.all().into_iter().map(listed).collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all
     }
@@ -97,14 +97,14 @@ impl Groups {
             return ErrorCode::GroupIdNotFound;
         };
         let at = self.note_time(self.now_ms.load(std::sync::atomic::Ordering::Acquire));
-        match self.with(&slot, |group| group.delete(at)) {
+        match self.with_group(&slot, |group| group.delete(at)) {
             Ok(()) => self.delete_dead(name, &slot),
             Err(error) => error,
         }
     }
 
     /// Deletes a group that is dead, so no request changes it any more.
-    fn delete_dead(self: &Arc<Self>, name: &str, slot: &Mutex<Slot>) -> ErrorCode {
+    fn delete_dead(self: &Arc<Self>, name: &str, slot: &Mutex<GroupSlot>) -> ErrorCode {
         let is_stored = slot.lock().group.is_stored;
         let mut deleted = self.realm.delete_group(name).map(drop);
         if deleted.is_ok() && is_stored {
@@ -112,16 +112,16 @@ impl Groups {
         }
         if let Err(error) = deleted {
             tracing::error!(group = name, %error, "a group cannot be deleted");
-            self.with(slot, super::Group::revive);
+            self.with_group(slot, super::Group::revive);
             return of_write(&error);
         }
         self.table.write().remove(name);
         let slot = slot.lock();
         self.bytes
             .fetch_sub(slot.counted_bytes, std::sync::atomic::Ordering::Relaxed);
-        self.agenda
+        self.timers
             .lock()
-            .remove(&(slot.agenda_ms, slot.group.name.clone()));
+            .remove(&(slot.timer_ms, slot.group.name.clone()));
         ErrorCode::None
     }
 

@@ -13,15 +13,15 @@
 //!
 //! The rules are those of Kafka's classic group coordinator (`ClassicGroup`,
 //! `GroupMetadataManager`). This file has the state and the membership; `join`, `rebalance` and
-//! `settled` have the effects of requests and timeouts. The state machine is pure: time is passed
-//! in, answers go through promises, and records for the journal are left in `effects`.
+//! `requests` have the effects of requests and timeouts. The state machine is pure: time is passed
+//! in, answers go through promises, and records for the journal are left in `pending_writes`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::member::Member;
-use super::reply::{Joined, JoinedMember, Synced};
-use super::store::Effect;
+use super::reply::{JoinAnswer, JoinedMember, SyncAnswer};
+use super::store::RecordWrite;
 use super::subscription;
 use crate::answer::Promise;
 use crate::error_code::ErrorCode;
@@ -31,7 +31,7 @@ pub(crate) const CONSUMER_TYPE: &str = "consumer";
 
 /// The limits of all groups.
 #[derive(Debug, Clone)]
-pub(crate) struct Limits {
+pub(crate) struct GroupLimits {
     /// Maximum number of members of a group. Also the maximum number of its pending member ids: ids
     /// that were assigned (KIP-394) to clients that have not rejoined with them yet.
     pub(crate) members_max: usize,
@@ -49,7 +49,7 @@ pub(crate) struct Limits {
 
 /// Two clocks, read once per request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct At {
+pub(crate) struct ClockReading {
     /// Monotonic, in milliseconds: for timeouts.
     pub(crate) ms: u64,
     /// Milliseconds since 1970, for times that are stored.
@@ -58,7 +58,7 @@ pub(crate) struct At {
 
 /// The state of a group, as in Kafka.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum GroupState {
     Empty,
     PreparingRebalance,
     CompletingRebalance,
@@ -66,7 +66,7 @@ pub(crate) enum State {
     Dead,
 }
 
-impl State {
+impl GroupState {
     /// The name that tools show.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -79,7 +79,7 @@ impl State {
     }
 
     fn may_become(self, next: Self) -> bool {
-        use State::{CompletingRebalance, Dead, Empty, PreparingRebalance, Stable};
+        use GroupState::{CompletingRebalance, Dead, Empty, PreparingRebalance, Stable};
         match next {
             Empty | CompletingRebalance => self == PreparingRebalance,
             PreparingRebalance => matches!(self, Stable | CompletingRebalance | Empty),
@@ -101,8 +101,8 @@ pub(super) struct JoinTimer {
 /// A group.
 pub(crate) struct Group {
     pub(crate) name: Arc<str>,
-    pub(super) state: State,
-    pub(super) previous: State,
+    pub(super) state: GroupState,
+    pub(super) previous: GroupState,
     /// When the state was reached, milliseconds since 1970.
     pub(super) since_unix_ms: u64,
     pub(super) protocol_type: Option<String>,
@@ -111,7 +111,7 @@ pub(crate) struct Group {
     pub(super) leader: Option<String>,
     pub(super) members: BTreeMap<String, Member>,
     /// Member ids of static members, by `group.instance.id`.
-    pub(super) statics: BTreeMap<String, String>,
+    pub(super) static_ids: BTreeMap<String, String>,
     /// Pending member ids, which were assigned (KIP-394) to clients that have not rejoined yet, and
     /// the time in milliseconds at which each expires.
     pub(super) pending: BTreeMap<String, u64>,
@@ -127,7 +127,7 @@ pub(crate) struct Group {
     pub(super) join_timer: Option<JoinTimer>,
     pub(super) sync_due_ms: Option<u64>,
     /// Records to be written to the journal, in this order.
-    pub(super) effects: Vec<Effect>,
+    pub(super) pending_writes: Vec<RecordWrite>,
     /// The journal has a record of the group.
     pub(super) is_stored: bool,
     /// A lower bound of the next timeout, in milliseconds; `u64::MAX`: none.
@@ -141,15 +141,15 @@ impl Group {
         Self {
             bytes: name.len() * 2 + GROUP_BYTES,
             name,
-            state: State::Empty,
-            previous: State::Dead,
+            state: GroupState::Empty,
+            previous: GroupState::Dead,
             since_unix_ms: unix_ms,
             protocol_type: None,
             protocol: None,
             generation: 0,
             leader: None,
             members: BTreeMap::new(),
-            statics: BTreeMap::new(),
+            static_ids: BTreeMap::new(),
             pending: BTreeMap::new(),
             unsynced: BTreeSet::new(),
             supported: BTreeMap::new(),
@@ -158,14 +158,14 @@ impl Group {
             new_member_added: false,
             join_timer: None,
             sync_due_ms: None,
-            effects: Vec::new(),
+            pending_writes: Vec::new(),
             is_stored: false,
             due_hint_ms: u64::MAX,
         }
     }
 
     /// The current state.
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> GroupState {
         self.state
     }
 
@@ -179,7 +179,7 @@ impl Group {
         self.bytes
     }
 
-    pub(super) fn transition(&mut self, next: State, at: At) {
+    pub(super) fn transition(&mut self, next: GroupState, at: ClockReading) {
         debug_assert!(self.state.may_become(next), "{:?} → {next:?}", self.state);
         self.previous = self.state;
         self.state = next;
@@ -187,24 +187,24 @@ impl Group {
     }
 
     /// Notes that a timeout is due at `due_ms`.
-    pub(super) fn wake_by(&mut self, due_ms: u64) {
+    pub(super) fn note_timeout(&mut self, due_ms: u64) {
         self.due_hint_ms = self.due_hint_ms.min(due_ms);
     }
 
     /// Restarts the member's session timeout.
-    pub(super) fn renew_session(&mut self, id: &str, at: At) {
+    pub(super) fn renew_session(&mut self, id: &str, at: ClockReading) {
         let Some(member) = self.members.get_mut(id) else {
             return;
         };
         let due_ms = at.ms.saturating_add(member.session_timeout_ms);
         member.session_due_ms = Some(due_ms);
-        self.wake_by(due_ms);
+        self.note_timeout(due_ms);
     }
 
     /// Adds a member, and the JoinGroup in which it waits.
-    pub(super) fn add(&mut self, mut member: Member, promise: Option<Promise<Joined>>) {
+    pub(super) fn add(&mut self, mut member: Member, promise: Option<Promise<JoinAnswer>>) {
         if let Some(instance) = &member.instance {
-            self.statics.insert(instance.clone(), member.id.clone());
+            self.static_ids.insert(instance.clone(), member.id.clone());
         }
         if self.leader.is_none() {
             self.leader = Some(member.id.clone());
@@ -219,13 +219,13 @@ impl Group {
 
     /// Removes a member or a pending id. Its waiting requests are answered with UNKNOWN_MEMBER_ID.
     pub(super) fn remove(&mut self, id: &str) {
-        self.answer_join(id, |_| Joined::refused("", ErrorCode::UnknownMemberId));
+        self.answer_join(id, |_| JoinAnswer::refused("", ErrorCode::UnknownMemberId));
         if let Some(mut member) = self.members.remove(id) {
             member.refuse_sync(ErrorCode::UnknownMemberId);
             self.bytes -= member.bytes();
             self.count_protocols(&member, false);
             if let Some(instance) = &member.instance {
-                self.statics.remove(instance);
+                self.static_ids.remove(instance);
             }
         }
         if self.leader.as_deref() == Some(id) {
@@ -236,7 +236,7 @@ impl Group {
     }
 
     /// Removes a member without answering its requests, to replace it by another one.
-    pub(super) fn take_out(&mut self, id: &str) -> Option<Member> {
+    pub(super) fn detach(&mut self, id: &str) -> Option<Member> {
         let member = self.members.remove(id)?;
         debug_assert!(member.joining.is_none());
         self.bytes -= member.bytes();
@@ -273,8 +273,10 @@ impl Group {
 
     /// Makes the member wait in this JoinGroup. An earlier one of the same member is answered with
     /// REBALANCE_IN_PROGRESS.
-    pub(super) fn wait_in_join(&mut self, id: &str, promise: Promise<Joined>) {
-        self.answer_join(id, |id| Joined::refused(id, ErrorCode::RebalanceInProgress));
+    pub(super) fn wait_in_join(&mut self, id: &str, promise: Promise<JoinAnswer>) {
+        self.answer_join(id, |id| {
+            JoinAnswer::refused(id, ErrorCode::RebalanceInProgress)
+        });
         if let Some(member) = self.members.get_mut(id) {
             member.joining = Some(promise);
             self.joining += 1;
@@ -282,7 +284,11 @@ impl Group {
     }
 
     /// Answers the JoinGroup in which the member waits. Returns whether there was one.
-    pub(super) fn answer_join(&mut self, id: &str, joined: impl FnOnce(&str) -> Joined) -> bool {
+    pub(super) fn answer_join(
+        &mut self,
+        id: &str,
+        joined: impl FnOnce(&str) -> JoinAnswer,
+    ) -> bool {
         let Some(promise) = self.members.get_mut(id).and_then(|m| m.joining.take()) else {
             return false;
         };
@@ -297,9 +303,9 @@ impl Group {
         let ids: Vec<_> = self.members.keys().cloned().collect();
         for id in ids {
             let error = ErrorCode::CoordinatorNotAvailable;
-            self.answer_join(&id, |id| Joined::refused(id, error));
+            self.answer_join(&id, |id| JoinAnswer::refused(id, error));
             if let Some(promise) = self.members.get_mut(&id).and_then(|m| m.syncing.take()) {
-                promise.keep(Synced::refused(error));
+                promise.keep(SyncAnswer::refused(error));
             }
         }
     }
@@ -307,7 +313,7 @@ impl Group {
     pub(super) fn add_pending(&mut self, id: String, due_ms: u64) {
         self.bytes += id.len() + PENDING_BYTES;
         self.pending.insert(id, due_ms);
-        self.wake_by(due_ms);
+        self.note_timeout(due_ms);
     }
 
     pub(super) fn forget_pending(&mut self, id: &str) {
@@ -346,7 +352,7 @@ impl Group {
         protocol_type: &str,
         mut protocols: impl Iterator<Item = &'a str>,
     ) -> bool {
-        if self.state == State::Empty {
+        if self.state == GroupState::Empty {
             return !protocol_type.is_empty() && protocols.next().is_some();
         }
         let known = |name: &str| self.supported.get(name).copied().unwrap_or(0);
@@ -371,7 +377,7 @@ impl Group {
     /// Checks that `id` is a member, and the current one of its `group.instance.id`, if it has one.
     pub(super) fn check_member(&self, id: &str, instance: Option<&str>) -> Result<(), ErrorCode> {
         if let Some(instance) = instance {
-            match self.statics.get(instance) {
+            match self.static_ids.get(instance) {
                 None => return Err(ErrorCode::UnknownMemberId),
                 Some(current) if current != id => return Err(ErrorCode::FencedInstanceId),
                 Some(_) => {}
@@ -385,8 +391,8 @@ impl Group {
     }
 
     /// The answer to a JoinGroup, with the current generation.
-    pub(super) fn joined(&self, id: &str) -> Joined {
-        Joined {
+    pub(super) fn joined(&self, id: &str) -> JoinAnswer {
+        JoinAnswer {
             error: ErrorCode::None,
             generation: self.generation,
             protocol_type: self.protocol_type.clone(),
@@ -395,14 +401,14 @@ impl Group {
             skip_assignment: false,
             member_id: id.to_owned(),
             members: if self.is_leader(id) {
-                self.everybody()
+                self.member_list()
             } else {
                 Vec::new()
             },
         }
     }
 
-    fn everybody(&self) -> Vec<JoinedMember> {
+    fn member_list(&self) -> Vec<JoinedMember> {
         let protocol = self.protocol.as_deref().unwrap_or_default();
         self.members
             .values()

@@ -2,18 +2,24 @@
 
 use uuid::Uuid;
 
-use super::group::{At, Group, Limits, State};
+use super::group::{ClockReading, Group, GroupLimits, GroupState};
 use super::member::Member;
-use super::reply::{Join, Joined};
-use super::store::{Effect, Ticket};
+use super::reply::{JoinAnswer, JoinRequest};
+use super::store::{AfterWrite, RecordWrite};
 use crate::answer::Promise;
 use crate::error_code::ErrorCode;
 
 impl Group {
     /// Handles a JoinGroup.
-    pub(crate) fn join(&mut self, join: Join, promise: Promise<Joined>, limits: &Limits, at: At) {
+    pub(crate) fn join(
+        &mut self,
+        join: JoinRequest,
+        promise: Promise<JoinAnswer>,
+        limits: &GroupLimits,
+        at: ClockReading,
+    ) {
         if let Err((member_id, error)) = self.check_join(&join, limits) {
-            promise.keep(Joined::refused(&member_id, error));
+            promise.keep(JoinAnswer::refused(&member_id, error));
             return;
         }
         if join.member_id.is_empty() {
@@ -27,9 +33,13 @@ impl Group {
     }
 
     /// Checks a JoinGroup. An error has the member id for its answer.
-    fn check_join(&mut self, join: &Join, limits: &Limits) -> Result<(), (String, ErrorCode)> {
+    fn check_join(
+        &mut self,
+        join: &JoinRequest,
+        limits: &GroupLimits,
+    ) -> Result<(), (String, ErrorCode)> {
         let id = &join.member_id;
-        if !self.has_room(id, limits) {
+        if !self.accepts_member(id, limits) {
             self.remove(id);
             return Err((String::new(), ErrorCode::GroupMaxSizeReached));
         }
@@ -39,7 +49,7 @@ impl Group {
         {
             return Err((id.clone(), ErrorCode::MessageTooLarge));
         }
-        if self.state == State::Dead {
+        if self.state == GroupState::Dead {
             return Err((id.clone(), ErrorCode::CoordinatorNotAvailable));
         }
         let names = join.protocols.iter().map(|protocol| protocol.name.as_str());
@@ -60,36 +70,42 @@ impl Group {
         Ok(())
     }
 
-    fn has_room(&self, id: &str, limits: &Limits) -> bool {
+    fn accepts_member(&self, id: &str, limits: &GroupLimits) -> bool {
         let is_awaited = id.is_empty() && self.pending.len() >= limits.members_max;
         match self.state {
-            State::Empty | State::Dead => !is_awaited,
+            GroupState::Empty | GroupState::Dead => !is_awaited,
             // Members that wait in a JoinGroup already, and others up to the limit. If the limit
             // was lowered, the members that rejoin last are removed.
-            State::PreparingRebalance => {
+            GroupState::PreparingRebalance => {
                 let waits = self.members.get(id).is_some_and(|m| m.joining.is_some());
                 waits || (!is_awaited && self.joining() < limits.members_max)
             }
-            State::CompletingRebalance | State::Stable => {
+            GroupState::CompletingRebalance | GroupState::Stable => {
                 let has_room = !is_awaited && self.members.len() < limits.members_max;
                 self.members.contains_key(id) || has_room
             }
         }
     }
 
-    fn join_new(&mut self, join: Join, promise: Promise<Joined>, limits: &Limits, at: At) {
+    fn join_new(
+        &mut self,
+        join: JoinRequest,
+        promise: Promise<JoinAnswer>,
+        limits: &GroupLimits,
+        at: ClockReading,
+    ) {
         let prefix = join.instance.as_deref().unwrap_or(&join.client_id);
         let id = format!("{prefix}-{}", Uuid::new_v4());
         let known = join
             .instance
             .as_ref()
-            .and_then(|name| self.statics.get(name));
+            .and_then(|name| self.static_ids.get(name));
         if let Some(old) = known.cloned() {
             self.replace(join, &old, id, promise, limits, at);
         } else if join.instance.is_none() && join.needs_member_id {
             tracing::debug!(group = %self.name, member = %id, "a member is to come again");
             self.add_pending(id.clone(), at.ms.saturating_add(join.session_timeout_ms));
-            promise.keep(Joined::refused(&id, ErrorCode::MemberIdRequired));
+            promise.keep(JoinAnswer::refused(&id, ErrorCode::MemberIdRequired));
         } else {
             self.add_and_rebalance(join, id, promise, limits, at);
         }
@@ -97,14 +113,14 @@ impl Group {
 
     fn add_and_rebalance(
         &mut self,
-        join: Join,
+        join: JoinRequest,
         id: String,
-        promise: Promise<Joined>,
-        limits: &Limits,
-        at: At,
+        promise: Promise<JoinAnswer>,
+        limits: &GroupLimits,
+        at: ClockReading,
     ) {
         let reason = format!("member {id} joins, its reason: {}", join.reason());
-        if self.state == State::PreparingRebalance && self.previous == State::Empty {
+        if self.state == GroupState::PreparingRebalance && self.previous == GroupState::Empty {
             self.new_member_added = true;
         }
         if self.members.is_empty() {
@@ -125,34 +141,42 @@ impl Group {
             joining: None,
             syncing: None,
         };
-        self.wake_by(due_ms);
+        self.note_timeout(due_ms);
         self.add(member, Some(promise));
         self.rebalance(&reason, limits, at);
     }
 
     /// Handles the JoinGroup of a known member.
-    fn join_again(&mut self, join: Join, promise: Promise<Joined>, limits: &Limits, at: At) {
+    fn join_again(
+        &mut self,
+        join: JoinRequest,
+        promise: Promise<JoinAnswer>,
+        limits: &GroupLimits,
+        at: ClockReading,
+    ) {
         let id = join.member_id.clone();
         let Some(member) = self.members.get(&id) else {
-            return promise.keep(Joined::refused(&id, ErrorCode::UnknownMemberId));
+            return promise.keep(JoinAnswer::refused(&id, ErrorCode::UnknownMemberId));
         };
         let is_unchanged = member.protocols == join.protocols;
         let reason = match self.state {
-            State::PreparingRebalance => "member joins again",
+            GroupState::PreparingRebalance => "member joins again",
             // The member may have missed the answer to its JoinGroup, or is a follower that rejoins
             // without a change. It gets the current generation again.
-            State::CompletingRebalance if is_unchanged => return promise.keep(self.joined(&id)),
-            State::Stable if is_unchanged && !self.is_leader(&id) => {
+            GroupState::CompletingRebalance if is_unchanged => {
+                return promise.keep(self.joined(&id));
+            }
+            GroupState::Stable if is_unchanged && !self.is_leader(&id) => {
                 let mut joined = self.joined(&id);
                 joined.members.clear();
                 return promise.keep(joined);
             }
             // A leader that rejoins may know of changes that its metadata does not show, such as
             // new partitions.
-            State::Stable if self.is_leader(&id) => "the leader joins again",
-            State::CompletingRebalance | State::Stable => "a member's metadata changed",
-            State::Empty | State::Dead => {
-                return promise.keep(Joined::refused(&id, ErrorCode::UnknownMemberId));
+            GroupState::Stable if self.is_leader(&id) => "the leader joins again",
+            GroupState::CompletingRebalance | GroupState::Stable => "a member's metadata changed",
+            GroupState::Empty | GroupState::Dead => {
+                return promise.keep(JoinAnswer::refused(&id, ErrorCode::UnknownMemberId));
             }
         };
         let reason = format!("{reason}: {id}, its reason: {}", join.reason());
@@ -160,7 +184,7 @@ impl Group {
         self.rebalance(&reason, limits, at);
     }
 
-    fn update(&mut self, id: &str, join: Join, promise: Promise<Joined>) {
+    fn update(&mut self, id: &str, join: JoinRequest, promise: Promise<JoinAnswer>) {
         self.change(id, |member| {
             member.protocols = join.protocols;
             member.rebalance_timeout_ms = join.rebalance_timeout_ms;
@@ -172,12 +196,12 @@ impl Group {
     /// A static member has restarted: it gets a new id, and keeps its place and its assignment.
     fn replace(
         &mut self,
-        join: Join,
+        join: JoinRequest,
         old_id: &str,
         new_id: String,
-        promise: Promise<Joined>,
-        limits: &Limits,
-        at: At,
+        promise: Promise<JoinAnswer>,
+        limits: &GroupLimits,
+        at: ClockReading,
     ) {
         tracing::info!(
             group = %self.name, old = %old_id, new = %new_id, "a static member has restarted"
@@ -185,14 +209,14 @@ impl Group {
         let leader_before = self.leader.clone().unwrap_or_default();
         let skips_assignment = join.skips_assignment;
         let reason = join.reason().to_owned();
-        let Some(old) = self.swap(old_id, &new_id) else {
-            return promise.keep(Joined::refused("", ErrorCode::UnknownMemberId));
+        let Some(old) = self.replace_id(old_id, &new_id) else {
+            return promise.keep(JoinAnswer::refused("", ErrorCode::UnknownMemberId));
         };
         self.update(&new_id, join, promise);
         self.renew_session(&new_id, at);
         match self.state {
-            State::Stable if self.select_protocol() == self.protocol => {
-                let ticket = Ticket::Swap {
+            GroupState::Stable if self.select_protocol() == self.protocol => {
+                let after_write = AfterWrite::Swap {
                     generation: self.generation,
                     new_id,
                     old,
@@ -200,18 +224,19 @@ impl Group {
                     skips_assignment,
                 };
                 let value = self.encode(None);
-                self.effects.push(Effect::keep(value, ticket));
+                self.pending_writes
+                    .push(RecordWrite::new(value, after_write));
             }
-            State::Stable => {
+            GroupState::Stable => {
                 let reason = format!("a static member changes the protocol, its reason: {reason}");
                 self.rebalance(&reason, limits, at);
             }
             // The leader may know the old id only, and its assignment would not reach the new one.
-            State::CompletingRebalance => {
+            GroupState::CompletingRebalance => {
                 let reason = format!("a static member has restarted, its reason: {reason}");
                 self.prepare(&reason, limits, at);
             }
-            State::PreparingRebalance | State::Empty | State::Dead => {
+            GroupState::PreparingRebalance | GroupState::Empty | GroupState::Dead => {
                 self.complete_join_if_all_joined(at);
             }
         }
@@ -219,13 +244,13 @@ impl Group {
 
     /// Gives a static member a new id. Waiting requests of the old id are answered with
     /// FENCED_INSTANCE_ID. Returns the former values, which are needed to undo the change.
-    pub(super) fn swap(&mut self, old_id: &str, new_id: &str) -> Option<Box<Former>> {
+    pub(super) fn replace_id(&mut self, old_id: &str, new_id: &str) -> Option<Box<FormerMember>> {
         self.answer_join(old_id, |id| {
-            Joined::refused(id, ErrorCode::FencedInstanceId)
+            JoinAnswer::refused(id, ErrorCode::FencedInstanceId)
         });
-        let mut member = self.take_out(old_id)?;
+        let mut member = self.detach(old_id)?;
         member.refuse_sync(ErrorCode::FencedInstanceId);
-        let former = Former {
+        let former = FormerMember {
             id: old_id.to_owned(),
             protocols: member.protocols.clone(),
             rebalance_timeout_ms: member.rebalance_timeout_ms,
@@ -246,9 +271,9 @@ impl Group {
 
 /// A static member as it was before it restarted.
 #[derive(Debug)]
-pub(crate) struct Former {
+pub(crate) struct FormerMember {
     pub(super) id: String,
-    pub(super) protocols: Vec<super::member::Protocol>,
+    pub(super) protocols: Vec<super::member::GroupProtocol>,
     pub(super) rebalance_timeout_ms: u64,
     pub(super) session_timeout_ms: u64,
 }

@@ -2,13 +2,13 @@
 
 use bytes::Bytes;
 
-use super::reply::{Joined, Synced};
+use super::reply::{JoinAnswer, SyncAnswer};
 use crate::answer::Promise;
 use crate::error_code::ErrorCode;
 
 /// An assignment protocol that a member supports, with the member's metadata for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Protocol {
+pub(crate) struct GroupProtocol {
     /// Its name, such as `range` or `cooperative-sticky`.
     pub(crate) name: String,
     /// For consumers, the topics that they subscribe to and more. Opaque to the coordinator
@@ -31,7 +31,7 @@ pub(crate) struct Member {
     /// How long it may send no heartbeat, in milliseconds.
     pub(crate) session_timeout_ms: u64,
     /// The protocols that it supports, in its order of preference.
-    pub(crate) protocols: Vec<Protocol>,
+    pub(crate) protocols: Vec<GroupProtocol>,
     /// Its assignment, which the leader made.
     pub(crate) assignment: Bytes,
     /// The member does not know its id yet, so it cannot send heartbeats.
@@ -41,9 +41,9 @@ pub(crate) struct Member {
     pub(crate) session_due_ms: Option<u64>,
     /// The JoinGroup that waits for the rebalance. Only [`super::group::Group`] sets it, because it
     /// counts them.
-    pub(super) joining: Option<Promise<Joined>>,
+    pub(super) joining: Option<Promise<JoinAnswer>>,
     /// The SyncGroup that waits for the leader.
-    pub(super) syncing: Option<Promise<Synced>>,
+    pub(super) syncing: Option<Promise<SyncAnswer>>,
 }
 
 impl Member {
@@ -70,7 +70,7 @@ impl Member {
     }
 
     /// Answers the waiting SyncGroup. Returns whether there was one.
-    pub(super) fn answer_sync(&mut self, synced: impl FnOnce() -> Synced) -> bool {
+    pub(super) fn answer_sync(&mut self, synced: impl FnOnce() -> SyncAnswer) -> bool {
         match self.syncing.take() {
             Some(promise) => {
                 promise.keep(synced());
@@ -82,7 +82,7 @@ impl Member {
 
     /// Answers the waiting SyncGroup with an error. Returns whether there was one.
     pub(super) fn refuse_sync(&mut self, error: ErrorCode) -> bool {
-        self.answer_sync(|| Synced::refused(error))
+        self.answer_sync(|| SyncAnswer::refused(error))
     }
 }
 
@@ -90,7 +90,7 @@ impl Member {
 pub(super) const MEMBER_BYTES: usize = 256;
 
 /// Approximate bytes of these protocols.
-pub(super) fn protocols_bytes(protocols: &[Protocol]) -> usize {
-    let one = |protocol: &Protocol| protocol.name.len() + protocol.metadata.len() + 64;
+pub(super) fn protocols_bytes(protocols: &[GroupProtocol]) -> usize {
+    let one = |protocol: &GroupProtocol| protocol.name.len() + protocol.metadata.len() + 64;
     protocols.iter().map(one).sum()
 }

@@ -4,17 +4,17 @@
 //! timeouts and writes their records to the state journal. The broker stores committed offsets; the
 //! group decides whether a commit is accepted.
 //!
-//! Lock order: the table of groups, then a group, then the agenda or the journal queue; never two
+//! Lock order: the table of groups, then a group, then the timers or the journal queue; never two
 //! groups at once. No lock is held while the journal is written.
 
 mod admin;
 mod group;
 mod join;
-mod look;
 mod member;
 mod rebalance;
 pub(crate) mod reply;
-mod settled;
+mod requests;
+mod snapshots;
 mod store;
 mod subscription;
 mod writer;
@@ -40,15 +40,15 @@ use crate::error_code::ErrorCode;
 use crate::options::KafkaOptions;
 
 pub use admin::{GroupView, MemberView};
-pub(crate) use group::At;
-use group::{Group, Limits};
-pub use look::{GroupLook, MemberLook};
-pub(crate) use member::Protocol;
-use reply::{Identity, Join, Joined, Sync, Synced};
-use store::Ticket;
+pub(crate) use group::ClockReading;
+use group::{Group, GroupLimits};
+pub(crate) use member::GroupProtocol;
+use reply::{JoinAnswer, JoinRequest, MemberIdentity, SyncAnswer, SyncRequest};
+pub use snapshots::{GroupLook, MemberLook};
+use store::AfterWrite;
 #[doc(hidden)]
 pub use store::is_stored_group;
-pub(crate) use writer::{Commits, Written};
+pub(crate) use writer::{CommitOutcome, OffsetCommits};
 
 /// Maximum bytes of one member: its ids, its protocols and their metadata. A consumer that
 /// subscribes to a thousand topics by name needs a twentieth of it.
@@ -80,35 +80,35 @@ fn key(name: &str) -> String {
 pub struct Groups {
     realm: Realm,
     worker: Arc<dyn Worker>,
-    limits: Limits,
+    limits: GroupLimits,
     groups_max: usize,
     offsets_retention_ms: u64,
-    table: RwLock<HashMap<Arc<str>, Arc<Mutex<Slot>>>>,
-    agenda: Mutex<BTreeSet<(u64, Arc<str>)>>,
-    queue: writer::Queue,
+    table: RwLock<HashMap<Arc<str>, Arc<Mutex<GroupSlot>>>>,
+    timers: Mutex<BTreeSet<(u64, Arc<str>)>>,
+    queue: writer::JournalQueue,
     /// Bytes of all groups together, without offsets.
     bytes: AtomicUsize,
     /// When the next tick is due, in milliseconds: the time that the last one returned, or an
     /// earlier one if a group has set an earlier timeout since.
-    told_due_ms: AtomicU64,
+    next_tick_ms: AtomicU64,
     /// The latest monotonic time that was passed in, in milliseconds.
     now_ms: AtomicU64,
     /// When the next check for expired offsets is due, in milliseconds.
     retention_due_ms: AtomicU64,
     /// The session timeouts of the members that were loaded from the journal have been started.
-    is_armed: AtomicBool,
+    are_sessions_started: AtomicBool,
     /// The broker is shutting down: no request waits for other members any more.
     is_ending: AtomicBool,
     on_due: RwLock<Option<Box<dyn Fn() + Send + std::marker::Sync>>>,
 }
 
-/// A group, and its share of the totals and the agenda.
-struct Slot {
+/// A group, and its share of the totals and the timers.
+struct GroupSlot {
     group: Group,
     /// The bytes for which it counts in `Groups::bytes`.
     counted_bytes: usize,
-    /// The time of its entry in the agenda, in milliseconds; `u64::MAX`: it has none.
-    agenda_ms: u64,
+    /// The time of its entry in `Groups::timers`, in milliseconds; `u64::MAX`: it has none.
+    timer_ms: u64,
 }
 
 impl std::fmt::Debug for Groups {
@@ -124,7 +124,7 @@ impl Groups {
     pub fn new(realm: Realm, worker: Arc<dyn Worker>, options: &KafkaOptions) -> Arc<Self> {
         let groups = Self {
             worker,
-            limits: Limits {
+            limits: GroupLimits {
                 members_max: options.group_members_max,
                 initial_delay_ms: options.initial_rebalance_delay_ms,
                 member_bytes_max: MEMBER_BYTES_MAX,
@@ -134,13 +134,13 @@ impl Groups {
             groups_max: options.groups_max,
             offsets_retention_ms: options.offsets_retention_ms,
             table: RwLock::default(),
-            agenda: Mutex::default(),
-            queue: writer::Queue::default(),
+            timers: Mutex::default(),
+            queue: writer::JournalQueue::default(),
             bytes: AtomicUsize::new(0),
-            told_due_ms: AtomicU64::new(u64::MAX),
+            next_tick_ms: AtomicU64::new(u64::MAX),
             now_ms: AtomicU64::new(0),
             retention_due_ms: AtomicU64::new(0),
-            is_armed: AtomicBool::new(false),
+            are_sessions_started: AtomicBool::new(false),
             is_ending: AtomicBool::new(false),
             on_due: RwLock::default(),
             realm,
@@ -168,13 +168,13 @@ impl Groups {
         }
     }
 
-    fn slot(&self, group: Group) -> Arc<Mutex<Slot>> {
+    fn slot(&self, group: Group) -> Arc<Mutex<GroupSlot>> {
         let counted_bytes = group.bytes();
         self.bytes.fetch_add(counted_bytes, Ordering::Relaxed);
-        Arc::new(Mutex::new(Slot {
+        Arc::new(Mutex::new(GroupSlot {
             group,
             counted_bytes,
-            agenda_ms: u64::MAX,
+            timer_ms: u64::MAX,
         }))
     }
 
@@ -188,11 +188,11 @@ impl Groups {
     /// of [`cloverleaf_session::Now`]). Returns the time at which it has to be called again.
     pub fn tick(self: &Arc<Self>, now_ms: u64) -> u64 {
         let at = self.note_time(now_ms);
-        if !self.is_armed.swap(true, Ordering::AcqRel) {
+        if !self.are_sessions_started.swap(true, Ordering::AcqRel) {
             self.retention_due_ms
                 .store(now_ms.saturating_add(RETENTION_CHECK_MS), Ordering::Release);
             for (_, slot) in self.all() {
-                self.with(&slot, |group| group.arm(at));
+                self.with_group(&slot, |group| group.start_sessions(at));
             }
         }
         if self.retention_due_ms.load(Ordering::Acquire) <= now_ms {
@@ -202,9 +202,9 @@ impl Groups {
         }
         loop {
             let due: Vec<Arc<str>> = {
-                let mut agenda = self.agenda.lock();
-                let later = agenda.split_off(&(now_ms.saturating_add(1), "".into()));
-                let due = std::mem::replace(&mut *agenda, later);
+                let mut timers = self.timers.lock();
+                let later = timers.split_off(&(now_ms.saturating_add(1), "".into()));
+                let due = std::mem::replace(&mut *timers, later);
                 due.into_iter().map(|(_, name)| name).collect()
             };
             if due.is_empty() {
@@ -212,40 +212,44 @@ impl Groups {
             }
             for name in due {
                 if let Some(slot) = self.find(&name) {
-                    slot.lock().agenda_ms = u64::MAX;
-                    self.with(&slot, |group| group.expire(&self.limits, at));
+                    slot.lock().timer_ms = u64::MAX;
+                    self.with_group(&slot, |group| group.expire(&self.limits, at));
                 }
             }
         }
-        let agenda = self.agenda.lock();
-        let next_ms = agenda.first().map_or(u64::MAX, |(due_ms, _)| *due_ms);
+        let timers = self.timers.lock();
+        let next_ms = timers.first().map_or(u64::MAX, |(due_ms, _)| *due_ms);
         let next_ms = next_ms.min(self.retention_due_ms.load(Ordering::Acquire));
-        self.told_due_ms.store(next_ms, Ordering::Release);
+        self.next_tick_ms.store(next_ms, Ordering::Release);
         next_ms
     }
 
-    fn note_time(&self, now_ms: u64) -> At {
+    fn note_time(&self, now_ms: u64) -> ClockReading {
         self.now_ms.fetch_max(now_ms, Ordering::AcqRel);
-        At {
+        ClockReading {
             ms: now_ms,
             unix_ms: self.realm.now_ms(),
         }
     }
 
     /// Both clocks at the time of a request.
-    pub(crate) fn at(&self, now: Now) -> At {
+    pub(crate) fn at(&self, now: Now) -> ClockReading {
         self.now_ms.fetch_max(now.us / 1000, Ordering::AcqRel);
-        At {
+        ClockReading {
             ms: now.us / 1000,
             unix_ms: self.realm.now_ms(),
         }
     }
 
-    fn find(&self, name: &str) -> Option<Arc<Mutex<Slot>>> {
+    fn find(&self, name: &str) -> Option<Arc<Mutex<GroupSlot>>> {
         self.table.read().get(name).cloned()
     }
 
-    fn find_or_create(&self, name: &str, at: At) -> Result<Arc<Mutex<Slot>>, ErrorCode> {
+    fn find_or_create(
+        &self,
+        name: &str,
+        at: ClockReading,
+    ) -> Result<Arc<Mutex<GroupSlot>>, ErrorCode> {
         if let Some(slot) = self.find(name) {
             return Ok(slot);
         }
@@ -265,9 +269,9 @@ impl Groups {
 
     /// Creates the group again if it was deleted between the acceptance and the write of a commit,
     /// as if the commit had come after the deletion.
-    fn keep_listed(&self, name: &str) {
+    fn recreate(&self, name: &str) {
         let ms = self.now_ms.load(Ordering::Acquire);
-        let at = At {
+        let at = ClockReading {
             ms,
             unix_ms: self.realm.now_ms(),
         };
@@ -278,7 +282,7 @@ impl Groups {
         GROUPS_BYTES_MAX.saturating_sub(self.bytes.load(Ordering::Relaxed))
     }
 
-    fn all(&self) -> Vec<(Arc<str>, Arc<Mutex<Slot>>)> {
+    fn all(&self) -> Vec<(Arc<str>, Arc<Mutex<GroupSlot>>)> {
         let table = self.table.read();
         table
             .iter()
@@ -288,36 +292,40 @@ impl Groups {
 
     /// Runs `act` on a group, then handles the consequences: records for the journal, byte counts,
     /// timeouts.
-    fn with<R>(self: &Arc<Self>, slot: &Mutex<Slot>, act: impl FnOnce(&mut Group) -> R) -> R {
+    fn with_group<R>(
+        self: &Arc<Self>,
+        slot: &Mutex<GroupSlot>,
+        act: impl FnOnce(&mut Group) -> R,
+    ) -> R {
         let mut slot = slot.lock();
         let result = act(&mut slot.group);
-        let effects = std::mem::take(&mut slot.group.effects);
-        let has_effects = !effects.is_empty();
-        for effect in effects {
+        let pending_writes = std::mem::take(&mut slot.group.pending_writes);
+        let has_writes = !pending_writes.is_empty();
+        for record_write in pending_writes {
             slot.group.is_stored = true;
-            self.queue.push_group(&slot.group.name, effect);
+            self.queue.push_group(&slot.group.name, record_write);
         }
         let bytes = slot.group.bytes();
         let counted = std::mem::replace(&mut slot.counted_bytes, bytes);
         self.bytes
             .fetch_add(bytes.wrapping_sub(counted), Ordering::Relaxed);
         let due_ms = slot.group.due_hint_ms;
-        let is_earlier = due_ms < slot.agenda_ms;
-        let mut is_news = false;
+        let is_earlier = due_ms < slot.timer_ms;
+        let mut is_earliest = false;
         if is_earlier {
-            let before_ms = std::mem::replace(&mut slot.agenda_ms, due_ms);
+            let before_ms = std::mem::replace(&mut slot.timer_ms, due_ms);
             let name = slot.group.name.clone();
-            let mut agenda = self.agenda.lock();
-            agenda.remove(&(before_ms, name.clone()));
-            agenda.insert((due_ms, name));
-            // Under the agenda's lock, under which `tick` also sets this time.
-            is_news = due_ms < self.told_due_ms.fetch_min(due_ms, Ordering::AcqRel);
+            let mut timers = self.timers.lock();
+            timers.remove(&(before_ms, name.clone()));
+            timers.insert((due_ms, name));
+            // Under the lock of the timers, under which `tick` also sets this time.
+            is_earliest = due_ms < self.next_tick_ms.fetch_min(due_ms, Ordering::AcqRel);
         }
         drop(slot);
-        if has_effects {
+        if has_writes {
             self.write();
         }
-        if is_news && let Some(hook) = &*self.on_due.read() {
+        if is_earliest && let Some(hook) = &*self.on_due.read() {
             hook();
         }
         result
@@ -342,7 +350,12 @@ impl Groups {
     }
 
     /// Handles a JoinGroup.
-    pub(crate) fn join(self: &Arc<Self>, name: &str, join: Join, at: At) -> Reply<Joined> {
+    pub(crate) fn join(
+        self: &Arc<Self>,
+        name: &str,
+        join: JoinRequest,
+        at: ClockReading,
+    ) -> Reply<JoinAnswer> {
         let (promise, reply) = promise();
         let slot = if join.member_id.is_empty() {
             self.find_or_create(name, at)
@@ -354,27 +367,27 @@ impl Groups {
             slot => slot,
         };
         match slot {
-            Ok(slot) => self.with(&slot, |group| {
+            Ok(slot) => self.with_group(&slot, |group| {
                 group.join(join, promise, &self.limits, at);
                 self.end_waits_of(group);
             }),
-            Err(error) => promise.keep(Joined::refused(&join.member_id, error)),
+            Err(error) => promise.keep(JoinAnswer::refused(&join.member_id, error)),
         }
         reply
     }
 
     /// Handles a SyncGroup.
-    pub(crate) fn sync(self: &Arc<Self>, name: &str, sync: Sync) -> Reply<Synced> {
+    pub(crate) fn sync(self: &Arc<Self>, name: &str, sync: SyncRequest) -> Reply<SyncAnswer> {
         let (promise, reply) = promise();
         match self.find(name) {
             Some(_) if sync.assignments_bytes() > self.bytes_left() => {
-                promise.keep(Synced::refused(ErrorCode::GroupMaxSizeReached));
+                promise.keep(SyncAnswer::refused(ErrorCode::GroupMaxSizeReached));
             }
-            Some(slot) => self.with(&slot, |group| {
+            Some(slot) => self.with_group(&slot, |group| {
                 group.sync(sync, promise, &self.limits);
                 self.end_waits_of(group);
             }),
-            None => promise.keep(Synced::refused(ErrorCode::UnknownMemberId)),
+            None => promise.keep(SyncAnswer::refused(ErrorCode::UnknownMemberId)),
         }
         reply
     }
@@ -383,12 +396,12 @@ impl Groups {
     pub(crate) fn heartbeat(
         self: &Arc<Self>,
         name: &str,
-        who: &Identity,
+        who: &MemberIdentity,
         generation: i32,
-        at: At,
+        at: ClockReading,
     ) -> ErrorCode {
         match self.find(name) {
-            Some(slot) => self.with(&slot, |group| group.heartbeat(who, generation, at)),
+            Some(slot) => self.with_group(&slot, |group| group.heartbeat(who, generation, at)),
             None => ErrorCode::UnknownMemberId,
         }
     }
@@ -397,11 +410,11 @@ impl Groups {
     pub(crate) fn leave(
         self: &Arc<Self>,
         name: &str,
-        members: &[(Identity, Option<String>)],
-        at: At,
+        members: &[(MemberIdentity, Option<String>)],
+        at: ClockReading,
     ) -> Result<Vec<ErrorCode>, ErrorCode> {
         match self.find(name) {
-            Some(slot) => self.with(&slot, |group| group.leave(members, &self.limits, at)),
+            Some(slot) => self.with_group(&slot, |group| group.leave(members, &self.limits, at)),
             None => Ok(vec![ErrorCode::UnknownMemberId; members.len()]),
         }
     }
@@ -414,11 +427,11 @@ impl Groups {
     pub(crate) fn commit(
         self: &Arc<Self>,
         name: &str,
-        who: &Identity,
+        who: &MemberIdentity,
         generation: i32,
-        commits: Commits,
-        at: At,
-    ) -> Result<Reply<Written>, ErrorCode> {
+        commits: OffsetCommits,
+        at: ClockReading,
+    ) -> Result<Reply<CommitOutcome>, ErrorCode> {
         let slot = if generation < 0 {
             self.find_or_create(name, at)?
         } else {
@@ -426,7 +439,7 @@ impl Groups {
         };
         // Queued under the group's lock, under which it was accepted. Otherwise members of the next
         // generation could fetch the older offsets first, before this commit takes effect.
-        let reply = self.with(&slot, |group| {
+        let reply = self.with_group(&slot, |group| {
             group.check_commit(who, generation, at)?;
             Ok(self.queue.push_commits(name, commits))
         })?;
@@ -435,15 +448,20 @@ impl Groups {
     }
 
     /// Passes the outcome of a journal write to the group.
-    fn stored(self: &Arc<Self>, name: &str, ticket: Ticket, outcome: Result<(), ErrorCode>) {
+    fn record_written(
+        self: &Arc<Self>,
+        name: &str,
+        after_write: AfterWrite,
+        outcome: Result<(), ErrorCode>,
+    ) {
         let ms = self.now_ms.load(Ordering::Acquire);
-        let at = At {
+        let at = ClockReading {
             ms,
             unix_ms: self.realm.now_ms(),
         };
         if let Some(slot) = self.find(name) {
-            self.with(&slot, |group| {
-                group.stored(ticket, outcome, &self.limits, at)
+            self.with_group(&slot, |group| {
+                group.record_written(after_write, outcome, &self.limits, at)
             });
         }
     }

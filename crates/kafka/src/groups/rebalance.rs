@@ -1,8 +1,8 @@
 //! The rebalance, its phases, and the timeouts of a group.
 
-use super::group::{At, Group, JoinTimer, Limits, State};
-use super::reply::Joined;
-use super::store::{Effect, Ticket};
+use super::group::{ClockReading, Group, GroupLimits, GroupState, JoinTimer};
+use super::reply::JoinAnswer;
+use super::store::{AfterWrite, RecordWrite};
 use crate::error_code::ErrorCode;
 
 /// Minimum time in milliseconds until a join phase that no member has joined is checked again.
@@ -11,28 +11,30 @@ const RETRY_MS_MIN: u64 = 100;
 
 impl Group {
     /// Begins a rebalance, or continues the current one.
-    pub(super) fn rebalance(&mut self, reason: &str, limits: &Limits, at: At) {
+    pub(super) fn rebalance(&mut self, reason: &str, limits: &GroupLimits, at: ClockReading) {
         match self.state {
-            State::Empty | State::CompletingRebalance | State::Stable => {
+            GroupState::Empty | GroupState::CompletingRebalance | GroupState::Stable => {
                 self.prepare(reason, limits, at);
             }
-            State::PreparingRebalance | State::Dead => self.complete_join_if_all_joined(at),
+            GroupState::PreparingRebalance | GroupState::Dead => {
+                self.complete_join_if_all_joined(at)
+            }
         }
     }
 
     /// Begins a rebalance.
-    pub(super) fn prepare(&mut self, reason: &str, limits: &Limits, at: At) {
-        if self.state == State::CompletingRebalance {
+    pub(super) fn prepare(&mut self, reason: &str, limits: &GroupLimits, at: ClockReading) {
+        if self.state == GroupState::CompletingRebalance {
             self.fail_sync(ErrorCode::RebalanceInProgress, at);
         }
         self.unsynced.clear();
         self.sync_due_ms = None;
-        let is_initial = self.state == State::Empty;
+        let is_initial = self.state == GroupState::Empty;
         tracing::info!(
             group = %self.name, state = self.state.name(), generation = self.generation, reason,
             "a rebalance begins"
         );
-        self.transition(State::PreparingRebalance, at);
+        self.transition(GroupState::PreparingRebalance, at);
         if !is_initial {
             self.complete_join_or_wait(at);
             return;
@@ -46,13 +48,13 @@ impl Group {
         self.set_join_timer(delay_ms, Some((delay_ms, remaining_ms)), at);
     }
 
-    fn set_join_timer(&mut self, after_ms: u64, initial: Option<(u64, u64)>, at: At) {
+    fn set_join_timer(&mut self, after_ms: u64, initial: Option<(u64, u64)>, at: ClockReading) {
         let due_ms = at.ms.saturating_add(after_ms);
         self.join_timer = Some(JoinTimer { due_ms, initial });
-        self.wake_by(due_ms);
+        self.note_timeout(due_ms);
     }
 
-    fn complete_join_or_wait(&mut self, at: At) {
+    fn complete_join_or_wait(&mut self, at: ClockReading) {
         if self.all_joined() {
             self.complete_join(at);
         } else {
@@ -62,17 +64,17 @@ impl Group {
 
     /// Ends the join phase once all members have joined. The first rebalance of an empty group is
     /// excepted: it waits for its delay.
-    pub(super) fn complete_join_if_all_joined(&mut self, at: At) {
-        let is_preparing = self.state == State::PreparingRebalance;
-        if is_preparing && self.previous != State::Empty && self.all_joined() {
+    pub(super) fn complete_join_if_all_joined(&mut self, at: ClockReading) {
+        let is_preparing = self.state == GroupState::PreparingRebalance;
+        if is_preparing && self.previous != GroupState::Empty && self.all_joined() {
             self.complete_join(at);
         }
     }
 
     /// Ends the join phase: dynamic members that have not rejoined are removed; the others are the
     /// next generation.
-    fn complete_join(&mut self, at: At) {
-        debug_assert_eq!(self.state, State::PreparingRebalance);
+    fn complete_join(&mut self, at: ClockReading) {
+        debug_assert_eq!(self.state, GroupState::PreparingRebalance);
         self.join_timer = None;
         self.new_member_added = false;
         self.remove_absent();
@@ -89,15 +91,16 @@ impl Group {
         if self.members.is_empty() {
             self.protocol = None;
             self.topics = self.find_topics();
-            self.transition(State::Empty, at);
+            self.transition(GroupState::Empty, at);
             tracing::info!(group = %self.name, generation = self.generation, "the group is empty");
             let value = self.encode(None);
-            self.effects.push(Effect::keep(value, Ticket::Nothing));
+            self.pending_writes
+                .push(RecordWrite::new(value, AfterWrite::Nothing));
             return;
         }
         self.protocol = self.select_protocol();
         self.topics = self.find_topics();
-        self.transition(State::CompletingRebalance, at);
+        self.transition(GroupState::CompletingRebalance, at);
         tracing::info!(
             group = %self.name, generation = self.generation, members = self.members.len(),
             "the group has a new generation"
@@ -113,7 +116,7 @@ impl Group {
         }
         let due_ms = at.ms.saturating_add(self.rebalance_timeout_ms());
         self.sync_due_ms = Some(due_ms);
-        self.wake_by(due_ms);
+        self.note_timeout(due_ms);
     }
 
     fn remove_absent(&mut self) {
@@ -145,7 +148,7 @@ impl Group {
     }
 
     /// Answers all waiting SyncGroups with `error`, and drops all assignments.
-    pub(super) fn fail_sync(&mut self, error: ErrorCode, at: At) {
+    pub(super) fn fail_sync(&mut self, error: ErrorCode, at: ClockReading) {
         let ids: Vec<String> = self.members.keys().cloned().collect();
         for id in ids {
             let mut was_waiting = false;
@@ -160,19 +163,27 @@ impl Group {
     }
 
     /// Removes a member, and rebalances if the state requires it.
-    pub(super) fn remove_and_rebalance(&mut self, id: &str, reason: &str, limits: &Limits, at: At) {
+    pub(super) fn remove_and_rebalance(
+        &mut self,
+        id: &str,
+        reason: &str,
+        limits: &GroupLimits,
+        at: ClockReading,
+    ) {
         self.remove(id);
         match self.state {
-            State::Stable | State::CompletingRebalance => self.rebalance(reason, limits, at),
-            State::PreparingRebalance if self.all_joined() => self.complete_join(at),
-            State::PreparingRebalance | State::Empty | State::Dead => {}
+            GroupState::Stable | GroupState::CompletingRebalance => {
+                self.rebalance(reason, limits, at)
+            }
+            GroupState::PreparingRebalance if self.all_joined() => self.complete_join(at),
+            GroupState::PreparingRebalance | GroupState::Empty | GroupState::Dead => {}
         }
     }
 
     /// Handles the timeouts that are due. Returns the time of the next one, in milliseconds;
     /// `u64::MAX`: none.
-    pub(crate) fn expire(&mut self, limits: &Limits, at: At) -> u64 {
-        if self.state != State::Dead {
+    pub(crate) fn expire(&mut self, limits: &GroupLimits, at: ClockReading) -> u64 {
+        if self.state != GroupState::Dead {
             self.expire_pending(at);
             self.expire_sessions(limits, at);
             self.expire_join(at);
@@ -184,7 +195,7 @@ impl Group {
 
     /// The time of the next timeout, in milliseconds; `u64::MAX`: none.
     pub(super) fn next_due_ms(&self) -> u64 {
-        if self.state == State::Dead {
+        if self.state == GroupState::Dead {
             return u64::MAX;
         }
         let sessions = self.members.values().filter_map(|m| m.session_due_ms);
@@ -196,18 +207,18 @@ impl Group {
             .unwrap_or(u64::MAX)
     }
 
-    fn expire_pending(&mut self, at: At) {
+    fn expire_pending(&mut self, at: ClockReading) {
         let late = self.pending.iter().filter(|(_, due_ms)| **due_ms <= at.ms);
         let late: Vec<String> = late.map(|(id, _)| id.clone()).collect();
         for id in late {
             self.forget_pending(&id);
-            if self.state == State::PreparingRebalance && self.all_joined() {
+            if self.state == GroupState::PreparingRebalance && self.all_joined() {
                 self.complete_join(at);
             }
         }
     }
 
-    fn expire_sessions(&mut self, limits: &Limits, at: At) {
+    fn expire_sessions(&mut self, limits: &GroupLimits, at: ClockReading) {
         let is_late = |due_ms: Option<u64>| due_ms.is_some_and(|due_ms| due_ms <= at.ms);
         let late = self.members.values().filter(|m| is_late(m.session_due_ms));
         let late: Vec<String> = late.map(|member| member.id.clone()).collect();
@@ -228,7 +239,7 @@ impl Group {
         }
     }
 
-    fn expire_join(&mut self, at: At) {
+    fn expire_join(&mut self, at: ClockReading) {
         let Some(timer) = self.join_timer.filter(|timer| timer.due_ms <= at.ms) else {
             return;
         };
@@ -246,12 +257,15 @@ impl Group {
         }
     }
 
-    fn expire_sync(&mut self, limits: &Limits, at: At) {
+    fn expire_sync(&mut self, limits: &GroupLimits, at: ClockReading) {
         if self.sync_due_ms.is_none_or(|due_ms| due_ms > at.ms) {
             return;
         }
         self.sync_due_ms = None;
-        if !matches!(self.state, State::CompletingRebalance | State::Stable) {
+        if !matches!(
+            self.state,
+            GroupState::CompletingRebalance | GroupState::Stable
+        ) {
             return;
         }
         let late: Vec<String> = self.unsynced.iter().cloned().collect();
@@ -267,12 +281,12 @@ impl Group {
 
     /// Makes the group dead, because it is being deleted. Every waiting member is told to look up
     /// the coordinator again.
-    pub(super) fn bury(&mut self, at: At) {
-        self.transition(State::Dead, at);
+    pub(super) fn mark_dead(&mut self, at: ClockReading) {
+        self.transition(GroupState::Dead, at);
         let ids: Vec<String> = self.members.keys().cloned().collect();
         for id in ids {
             self.answer_join(&id, |id| {
-                Joined::refused(id, ErrorCode::CoordinatorNotAvailable)
+                JoinAnswer::refused(id, ErrorCode::CoordinatorNotAvailable)
             });
             self.remove(&id);
         }

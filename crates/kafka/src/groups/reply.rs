@@ -2,12 +2,12 @@
 
 use bytes::Bytes;
 
-use super::member::{MEMBER_BYTES, Protocol, protocols_bytes};
+use super::member::{GroupProtocol, MEMBER_BYTES, protocols_bytes};
 use crate::error_code::ErrorCode;
 
 /// A JoinGroup.
 #[derive(Debug, Clone)]
-pub(crate) struct Join {
+pub(crate) struct JoinRequest {
     /// Empty: the member does not have one yet.
     pub(crate) member_id: String,
     pub(crate) instance: Option<String>,
@@ -16,7 +16,7 @@ pub(crate) struct Join {
     pub(crate) session_timeout_ms: u64,
     pub(crate) rebalance_timeout_ms: u64,
     pub(crate) protocol_type: String,
-    pub(crate) protocols: Vec<Protocol>,
+    pub(crate) protocols: Vec<GroupProtocol>,
     /// The client's reason for joining (KIP-800).
     pub(crate) reason: Option<String>,
     /// A member without an id is assigned one and has to rejoin with it (KIP-394, from version 4).
@@ -25,7 +25,7 @@ pub(crate) struct Join {
     pub(crate) skips_assignment: bool,
 }
 
-impl Join {
+impl JoinRequest {
     /// Approximate bytes of the member once it has joined.
     pub(super) fn bytes(&self) -> usize {
         let instance = self.instance.as_ref().map_or(0, |name| name.len() * 2);
@@ -40,7 +40,7 @@ impl Join {
 
 /// The answer to a JoinGroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Joined {
+pub(crate) struct JoinAnswer {
     pub(crate) error: ErrorCode,
     pub(crate) generation: i32,
     pub(crate) protocol_type: Option<String>,
@@ -60,7 +60,7 @@ pub(crate) struct JoinedMember {
     pub(crate) metadata: Bytes,
 }
 
-impl Joined {
+impl JoinAnswer {
     /// An answer with an error.
     pub(crate) fn refused(member_id: &str, error: ErrorCode) -> Self {
         Self {
@@ -76,7 +76,7 @@ impl Joined {
     }
 }
 
-impl Default for Joined {
+impl Default for JoinAnswer {
     /// The answer if the promise is dropped without one.
     fn default() -> Self {
         Self::refused("", ErrorCode::CoordinatorNotAvailable)
@@ -85,7 +85,7 @@ impl Default for Joined {
 
 /// A SyncGroup.
 #[derive(Debug, Clone)]
-pub(crate) struct Sync {
+pub(crate) struct SyncRequest {
     pub(crate) member_id: String,
     pub(crate) instance: Option<String>,
     pub(crate) generation: i32,
@@ -95,7 +95,7 @@ pub(crate) struct Sync {
     pub(crate) assignments: Vec<(String, Bytes)>,
 }
 
-impl Sync {
+impl SyncRequest {
     /// The bytes that the assignments will occupy.
     pub(super) fn assignments_bytes(&self) -> usize {
         self.assignments.iter().map(|(_, bytes)| bytes.len()).sum()
@@ -104,14 +104,14 @@ impl Sync {
 
 /// The answer to a SyncGroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Synced {
+pub(crate) struct SyncAnswer {
     pub(crate) error: ErrorCode,
     pub(crate) protocol_type: Option<String>,
     pub(crate) protocol: Option<String>,
     pub(crate) assignment: Bytes,
 }
 
-impl Synced {
+impl SyncAnswer {
     /// An answer with an error.
     pub(crate) fn refused(error: ErrorCode) -> Self {
         Self {
@@ -123,7 +123,7 @@ impl Synced {
     }
 }
 
-impl Default for Synced {
+impl Default for SyncAnswer {
     /// The answer if the promise is dropped without one.
     fn default() -> Self {
         Self::refused(ErrorCode::CoordinatorNotAvailable)
@@ -132,7 +132,7 @@ impl Default for Synced {
 
 /// The sender of a Heartbeat, LeaveGroup or OffsetCommit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct MemberIdentity {
     /// Empty: the sender does not know its id, or is not a member.
     pub(crate) member_id: String,
     pub(crate) instance: Option<String>,
@@ -140,7 +140,7 @@ pub(crate) struct Identity {
 
 /// A group as DescribeGroups shows it.
 #[derive(Debug, Clone)]
-pub(crate) struct Description {
+pub(crate) struct GroupDescription {
     pub(crate) state: &'static str,
     pub(crate) protocol_type: String,
     /// The protocol in use; empty unless the group is stable.

@@ -32,9 +32,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::group::{Group, State};
-use super::join::Former;
-use super::member::{Member, Protocol};
+use super::group::{Group, GroupState};
+use super::join::FormerMember;
+use super::member::{GroupProtocol, Member};
 
 /// The only version so far.
 const VERSION: u8 = 1;
@@ -44,22 +44,22 @@ const NONE: u32 = u32::MAX;
 
 /// A record to be written, and the step that waits for the write.
 #[derive(Debug)]
-pub(crate) struct Effect {
+pub(crate) struct RecordWrite {
     /// The encoded group.
     pub(crate) value: Vec<u8>,
     /// To be passed to [`Group::stored`] after the write.
-    pub(crate) ticket: Ticket,
+    pub(crate) after_write: AfterWrite,
 }
 
-impl Effect {
-    pub(super) fn keep(value: Vec<u8>, ticket: Ticket) -> Self {
-        Self { value, ticket }
+impl RecordWrite {
+    pub(super) fn new(value: Vec<u8>, after_write: AfterWrite) -> Self {
+        Self { value, after_write }
     }
 }
 
 /// The step that continues once the record is in the journal.
 #[derive(Debug)]
-pub(crate) enum Ticket {
+pub(crate) enum AfterWrite {
     /// No step waits.
     Nothing,
     /// The members of this generation get their assignments.
@@ -72,7 +72,7 @@ pub(crate) enum Ticket {
     Swap {
         generation: i32,
         new_id: String,
-        old: Box<Former>,
+        old: Box<FormerMember>,
         leader_before: String,
         skips_assignment: bool,
     },
@@ -117,9 +117,9 @@ impl Group {
         out
     }
 
-    /// Decodes a record. The session timeouts of the members start with [`Group::arm`].
+    /// Decodes a record. The session timeouts of the members start with [`Group::start_sessions`].
     pub(crate) fn decode(name: Arc<str>, bytes: &[u8]) -> Result<Self, StoredError> {
-        let mut input = Input(bytes);
+        let mut input = RecordReader(bytes);
         if input.take::<1>()? != [VERSION] {
             return refused("its version is not known");
         }
@@ -134,7 +134,7 @@ impl Group {
                 return refused("a member is in it twice");
             }
             let instance = member.instance.as_ref();
-            if instance.is_some_and(|instance| group.statics.contains_key(instance)) {
+            if instance.is_some_and(|instance| group.static_ids.contains_key(instance)) {
                 return refused("an instance is in it twice");
             }
             group.add(member, None);
@@ -164,14 +164,14 @@ impl Group {
         group.topics = group.find_topics();
         group.is_stored = true;
         if !group.members.is_empty() {
-            group.state = State::Stable;
+            group.state = GroupState::Stable;
         }
         Ok(group)
     }
 
     /// Starts the session timeouts of all members that were loaded from the journal, each at its
     /// full length.
-    pub(crate) fn arm(&mut self, at: super::group::At) {
+    pub(crate) fn start_sessions(&mut self, at: super::group::ClockReading) {
         let is_silent = |m: &&Member| m.session_due_ms.is_none() && !m.has_satisfied_heartbeat();
         let silent = self.members.values().filter(is_silent);
         let silent: Vec<String> = silent.map(|member| member.id.clone()).collect();
@@ -216,9 +216,9 @@ fn refused<T>(what: &'static str) -> Result<T, StoredError> {
 }
 
 /// The bytes that were not read yet.
-struct Input<'a>(&'a [u8]);
+struct RecordReader<'a>(&'a [u8]);
 
-impl<'a> Input<'a> {
+impl<'a> RecordReader<'a> {
     fn take<const N: usize>(&mut self) -> Result<[u8; N], StoredError> {
         let Some((head, rest)) = self.0.split_first_chunk::<N>() else {
             return refused("it is too short");
@@ -265,14 +265,14 @@ impl<'a> Input<'a> {
         let (client_id, client_host) = (self.text()?, self.text()?);
         let rebalance_timeout_ms = u64::from_be_bytes(self.take()?);
         let session_timeout_ms = u64::from_be_bytes(self.take()?);
-        let mut protocols: Vec<Protocol> = Vec::new();
+        let mut protocols: Vec<GroupProtocol> = Vec::new();
         for _ in 0..self.len()? {
             let name = self.text()?;
             if protocols.iter().any(|known| known.name == name) {
                 return refused("a protocol is in it twice");
             }
             let metadata = Bytes::copy_from_slice(self.slice()?);
-            protocols.push(Protocol { name, metadata });
+            protocols.push(GroupProtocol { name, metadata });
         }
         Ok(Member {
             id,

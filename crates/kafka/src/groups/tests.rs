@@ -4,13 +4,13 @@
 
 use bytes::Bytes;
 
-use super::group::{At, Group, Limits, State};
-use super::member::Protocol;
-use super::reply::{Identity, Join, Joined, Sync, Synced};
+use super::group::{ClockReading, Group, GroupLimits, GroupState};
+use super::member::GroupProtocol;
+use super::reply::{JoinAnswer, JoinRequest, MemberIdentity, SyncAnswer, SyncRequest};
 use crate::answer::{Reply, promise};
 use crate::error_code::ErrorCode;
 
-pub(super) const LIMITS: Limits = Limits {
+pub(super) const LIMITS: GroupLimits = GroupLimits {
     members_max: 4,
     initial_delay_ms: 0,
     member_bytes_max: 10_000,
@@ -24,7 +24,7 @@ pub(super) const REBALANCE_MS: u64 = 30_000;
 /// A group with a clock, whose writes succeed at once unless the test holds them back.
 pub(super) struct World {
     pub(super) group: Group,
-    pub(super) limits: Limits,
+    pub(super) limits: GroupLimits,
     pub(super) ms: u64,
     /// The outcome of writes; `None`: they wait.
     pub(super) writes: Option<Result<(), ErrorCode>>,
@@ -40,8 +40,8 @@ impl World {
         }
     }
 
-    pub(super) fn at(&self) -> At {
-        At {
+    pub(super) fn at(&self) -> ClockReading {
+        ClockReading {
             ms: self.ms,
             unix_ms: 1_700_000_000_000 + self.ms,
         }
@@ -50,14 +50,15 @@ impl World {
     /// Completes the waiting writes.
     pub(super) fn write(&mut self) {
         while let Some(outcome) = self.writes {
-            if self.group.effects.is_empty() {
+            if self.group.pending_writes.is_empty() {
                 return;
             }
-            let effect = self.group.effects.remove(0);
-            let again = Group::decode("g".into(), &effect.value);
+            let record_write = self.group.pending_writes.remove(0);
+            let again = Group::decode("g".into(), &record_write.value);
             assert!(again.is_ok(), "{:?}", again.err());
             let at = self.at();
-            self.group.stored(effect.ticket, outcome, &self.limits, at);
+            self.group
+                .record_written(record_write.after_write, outcome, &self.limits, at);
         }
     }
 
@@ -73,7 +74,7 @@ impl World {
         }
     }
 
-    pub(super) fn send(&mut self, join: Join) -> Reply<Joined> {
+    pub(super) fn send(&mut self, join: JoinRequest) -> Reply<JoinAnswer> {
         let (promise, reply) = promise();
         let at = self.at();
         self.group.join(join, promise, &self.limits, at);
@@ -82,7 +83,7 @@ impl World {
     }
 
     /// Sends a JoinGroup with this id. An empty id joins at once, as before version 4.
-    pub(super) fn join(&mut self, id: &str) -> Reply<Joined> {
+    pub(super) fn join(&mut self, id: &str) -> Reply<JoinAnswer> {
         self.send(join(id))
     }
 
@@ -91,12 +92,12 @@ impl World {
         id: &str,
         generation: i32,
         gives: &[(&str, &str)],
-    ) -> Reply<Synced> {
+    ) -> Reply<SyncAnswer> {
         let (promise, reply) = promise();
         let assignments = gives
             .iter()
             .map(|(id, what)| ((*id).to_owned(), Bytes::copy_from_slice(what.as_bytes())));
-        let sync = Sync {
+        let sync = SyncRequest {
             member_id: id.to_owned(),
             instance: None,
             generation,
@@ -138,20 +139,20 @@ impl World {
             "0"
         );
         assert_eq!(waits.now().assignment, "1");
-        assert_eq!(world.group.state(), State::Stable);
+        assert_eq!(world.group.state(), GroupState::Stable);
         (world, leader, follower)
     }
 }
 
-pub(super) fn who(id: &str) -> Identity {
-    Identity {
+pub(super) fn who(id: &str) -> MemberIdentity {
+    MemberIdentity {
         member_id: id.to_owned(),
         instance: None,
     }
 }
 
-pub(super) fn join(id: &str) -> Join {
-    Join {
+pub(super) fn join(id: &str) -> JoinRequest {
+    JoinRequest {
         member_id: id.to_owned(),
         instance: None,
         client_id: "c".to_owned(),
@@ -166,15 +167,15 @@ pub(super) fn join(id: &str) -> Join {
     }
 }
 
-pub(super) fn protocol(name: &str, metadata: &str) -> Protocol {
-    Protocol {
+pub(super) fn protocol(name: &str, metadata: &str) -> GroupProtocol {
+    GroupProtocol {
         name: name.to_owned(),
         metadata: Bytes::copy_from_slice(metadata.as_bytes()),
     }
 }
 
-fn static_join(instance: &str) -> Join {
-    Join {
+fn static_join(instance: &str) -> JoinRequest {
+    JoinRequest {
         instance: Some(instance.to_owned()),
         ..join("")
     }
@@ -188,25 +189,25 @@ fn a_member_alone_leads_its_first_generation() {
     assert_eq!(joined.leader, joined.member_id);
     assert_eq!(joined.protocol.as_deref(), Some("range"));
     assert_eq!(joined.members.len(), 1);
-    assert_eq!(world.group.state(), State::CompletingRebalance);
+    assert_eq!(world.group.state(), GroupState::CompletingRebalance);
 }
 
 #[test]
 fn the_member_id_is_required_and_forgotten_when_nobody_comes_back() {
     let mut world = World::new();
-    let first = Join {
+    let first = JoinRequest {
         needs_member_id: true,
         ..join("")
     };
     let told = world.send(first.clone()).now();
     assert_eq!(told.error, ErrorCode::MemberIdRequired);
-    assert_eq!(world.group.state(), State::Empty);
+    assert_eq!(world.group.state(), GroupState::Empty);
     let joined = world.join(&told.member_id).now();
     assert_eq!(joined.error, ErrorCode::None);
     let lost = world.send(first).now().member_id;
     // The rebalance waits for the pending id, but not longer than the session timeout.
     let mut again = world.join(&joined.member_id);
-    let changed = Join {
+    let changed = JoinRequest {
         protocols: vec![protocol("range", "new")],
         ..join(&joined.member_id)
     };
@@ -224,7 +225,7 @@ fn the_member_id_is_required_and_forgotten_when_nobody_comes_back() {
 #[test]
 fn the_protocol_is_the_one_that_all_know_and_most_prefer() {
     let mut world = World::new();
-    let with = |id: &str, names: &[&str]| Join {
+    let with = |id: &str, names: &[&str]| JoinRequest {
         protocols: names.iter().map(|name| protocol(name, name)).collect(),
         ..join(id)
     };
@@ -256,7 +257,7 @@ fn a_silent_member_is_out_and_the_others_rebalance() {
     world.advance(SESSION_MS / 2);
     assert_eq!(world.heartbeat(&leader, 1 + 1), ErrorCode::None);
     world.advance(SESSION_MS / 2);
-    assert_eq!(world.group.state(), State::PreparingRebalance);
+    assert_eq!(world.group.state(), GroupState::PreparingRebalance);
     let heard = world.heartbeat(&leader, 2);
     assert_eq!(heard, ErrorCode::RebalanceInProgress);
     assert_eq!(world.heartbeat(&follower, 2), ErrorCode::UnknownMemberId);
@@ -278,7 +279,7 @@ fn a_member_that_does_not_join_again_holds_the_others_up_to_the_rebalance_timeou
     world.advance(5);
     let told = [follower_waits.now(), waits.now()];
     assert!(told.iter().all(|joined| joined.generation == 3));
-    let elected: Vec<&Joined> = told
+    let elected: Vec<&JoinAnswer> = told
         .iter()
         .filter(|joined| joined.leader == joined.member_id)
         .collect();
@@ -361,7 +362,7 @@ fn a_static_member_restarts_without_a_rebalance() {
     let old = world.send(static_join("i")).now();
     let synced = world.sync(&old.member_id, 1, &[(&old.member_id, "mine")]);
     assert_eq!(synced.now().assignment, "mine");
-    let again = world.send(Join {
+    let again = world.send(JoinRequest {
         skips_assignment: true,
         ..static_join("i")
     });
@@ -369,13 +370,13 @@ fn a_static_member_restarts_without_a_rebalance() {
     assert_eq!((again.error, again.generation), (ErrorCode::None, 1));
     assert!(again.skip_assignment, "it leads, and need not assign anew");
     assert_ne!(again.member_id, old.member_id);
-    assert_eq!(world.group.state(), State::Stable);
+    assert_eq!(world.group.state(), GroupState::Stable);
     assert_eq!(
         world.sync(&again.member_id, 1, &[]).now().assignment,
         "mine"
     );
     let at = world.at();
-    let fenced = Identity {
+    let fenced = MemberIdentity {
         instance: Some("i".to_owned()),
         ..who(&old.member_id)
     };
@@ -391,7 +392,7 @@ fn a_static_member_restarts_without_a_rebalance() {
 #[test]
 fn a_static_member_whose_protocol_changes_the_groups_rebalances() {
     let mut world = World::new();
-    let with = |names: [&str; 2]| Join {
+    let with = |names: [&str; 2]| JoinRequest {
         protocols: names.iter().map(|name| protocol(name, "")).collect(),
         ..static_join("i")
     };
@@ -436,7 +437,7 @@ fn assignments_that_cannot_be_written_are_not_handed_out() {
     let synced = world.sync(&leader, generation, &[(&leader, "x")]).now();
     assert_eq!(synced.error, ErrorCode::NotCoordinator);
     assert_eq!(waits.now().error, ErrorCode::NotCoordinator);
-    assert_eq!(world.group.state(), State::PreparingRebalance);
+    assert_eq!(world.group.state(), GroupState::PreparingRebalance);
 }
 
 #[test]
@@ -451,9 +452,9 @@ fn a_rebalance_while_assignments_are_written_wins() {
     assert_eq!(synced.peek().unwrap().error, ErrorCode::RebalanceInProgress);
     world.writes = Some(Ok(()));
     world.write();
-    assert_eq!(world.group.state(), State::PreparingRebalance);
+    assert_eq!(world.group.state(), GroupState::PreparingRebalance);
     let _waits = (third, world.join(&leader), world.join(&follower));
-    assert_eq!(world.group.state(), State::CompletingRebalance);
+    assert_eq!(world.group.state(), GroupState::CompletingRebalance);
 }
 
 #[test]
@@ -468,7 +469,7 @@ fn more_members_than_may_be_are_refused() {
     }
     let refused = world.join("").now();
     assert_eq!(refused.error, ErrorCode::GroupMaxSizeReached);
-    let asking = Join {
+    let asking = JoinRequest {
         needs_member_id: true,
         ..join("")
     };
@@ -482,7 +483,7 @@ fn more_members_than_may_be_are_refused() {
     let refused = empty.send(asking).now();
     assert_eq!(refused.error, ErrorCode::GroupMaxSizeReached);
     let large = "x".repeat(empty.limits.member_bytes_max);
-    let large = Join {
+    let large = JoinRequest {
         protocols: vec![protocol("range", &large)],
         ..join("")
     };
@@ -496,7 +497,7 @@ fn many_leave_at_once_with_one_rebalance() {
     let static_member = world.send(static_join("i"));
     let _waits = (world.join(&leader), world.join(&follower));
     static_member.now();
-    let by_name = Identity {
+    let by_name = MemberIdentity {
         member_id: String::new(),
         instance: Some("i".to_owned()),
     };
@@ -511,7 +512,7 @@ fn many_leave_at_once_with_one_rebalance() {
     let left = world.group.leave(&leaving, &limits, at).unwrap();
     use ErrorCode::{None as Fine, UnknownMemberId};
     assert_eq!(left, [Fine, UnknownMemberId, Fine, UnknownMemberId]);
-    assert_eq!(world.group.state(), State::PreparingRebalance);
+    assert_eq!(world.group.state(), GroupState::PreparingRebalance);
     assert_eq!(world.join(&leader).now().generation, 4);
 }
 
@@ -524,7 +525,7 @@ fn a_commit_keeps_the_session() {
         let at = world.at();
         assert_eq!(world.group.check_commit(&who(&leader), 2, at), Ok(()));
     }
-    assert_eq!(world.group.state(), State::Stable);
+    assert_eq!(world.group.state(), GroupState::Stable);
 }
 
 #[test]
@@ -533,7 +534,7 @@ fn offsets_of_subscribed_topics_are_in_use() {
     assert!(world.group.is_simple());
     assert_eq!(world.group.unused_since(Some("t"), 7), Some(7));
     let metadata = "\0\0\0\0\0\u{1}\0\u{1}t";
-    let joined = world.send(Join {
+    let joined = world.send(JoinRequest {
         protocols: vec![protocol("range", metadata)],
         ..join("")
     });
@@ -559,12 +560,12 @@ fn a_group_that_was_taken_up_gives_its_members_a_whole_session() {
     world.group = Group::decode("g".into(), &stored).unwrap();
     world.ms += 1_000_000;
     let at = world.at();
-    world.group.arm(at);
+    world.group.start_sessions(at);
     world.advance(SESSION_MS - 1);
-    assert_eq!(world.group.state(), State::Stable);
+    assert_eq!(world.group.state(), GroupState::Stable);
     assert_eq!(world.heartbeat(&leader, 2), ErrorCode::None);
     assert_eq!(world.sync(&leader, 2, &[]).now().assignment, "0");
     world.advance(1);
-    assert_eq!(world.group.state(), State::PreparingRebalance);
+    assert_eq!(world.group.state(), GroupState::PreparingRebalance);
     assert_eq!(world.heartbeat(&follower, 2), ErrorCode::UnknownMemberId);
 }

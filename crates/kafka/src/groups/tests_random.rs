@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::group::{Group, State};
-use super::reply::{Join, Joined, Synced};
+use super::group::{Group, GroupState};
+use super::reply::{JoinAnswer, JoinRequest, SyncAnswer};
 use super::tests::{REBALANCE_MS, SESSION_MS, World, join, protocol};
 use crate::answer::Reply;
 use crate::error_code::ErrorCode;
@@ -41,10 +41,10 @@ struct Client {
     id: String,
     instance: Option<String>,
     generation: i32,
-    joining: Option<Reply<Joined>>,
-    syncing: Option<Reply<Synced>>,
+    joining: Option<Reply<JoinAnswer>>,
+    syncing: Option<Reply<SyncAnswer>>,
     /// The answer to its JoinGroup, after which it sends a SyncGroup.
-    joined: Option<Joined>,
+    joined: Option<JoinAnswer>,
     is_settled: bool,
 }
 
@@ -135,7 +135,7 @@ impl Play {
         } else {
             &["b", "a"]
         };
-        let reply = self.world.send(Join {
+        let reply = self.world.send(JoinRequest {
             instance: client.instance.clone(),
             protocols: names.iter().map(|name| protocol(name, "")).collect(),
             needs_member_id: n != 4,
@@ -145,7 +145,7 @@ impl Play {
         self.clients[n].joining = Some(reply);
     }
 
-    fn joined(&mut self, n: usize, joined: Joined) {
+    fn joined(&mut self, n: usize, joined: JoinAnswer) {
         match joined.error {
             ErrorCode::None => {
                 let told = (joined.leader.clone(), joined.protocol.clone());
@@ -184,7 +184,7 @@ impl Play {
         self.clients[n].syncing = Some(reply);
     }
 
-    fn synced(&mut self, n: usize, synced: &Synced) {
+    fn synced(&mut self, n: usize, synced: &SyncAnswer) {
         let client = &mut self.clients[n];
         match synced.error {
             ErrorCode::None => {
@@ -218,15 +218,15 @@ impl Play {
         if let Some(leader) = &group.leader {
             assert!(group.members.contains_key(leader));
         }
-        for (instance, id) in &group.statics {
+        for (instance, id) in &group.static_ids {
             assert_eq!(group.members[id].instance.as_ref(), Some(instance));
         }
         for id in &group.unsynced {
             assert!(group.members.contains_key(id));
         }
         let ends = match group.state() {
-            State::Empty | State::Dead => true,
-            State::PreparingRebalance => {
+            GroupState::Empty | GroupState::Dead => true,
+            GroupState::PreparingRebalance => {
                 assert!(
                     group
                         .members
@@ -235,14 +235,14 @@ impl Play {
                 );
                 group.join_timer.is_some()
             }
-            State::CompletingRebalance => {
-                group.sync_due_ms.is_some() || !group.effects.is_empty() || {
+            GroupState::CompletingRebalance => {
+                group.sync_due_ms.is_some() || !group.pending_writes.is_empty() || {
                     // All members have sent their SyncGroup, also the leader: the write is in
                     // progress.
                     group.unsynced.is_empty()
                 }
             }
-            State::Stable => group
+            GroupState::Stable => group
                 .members
                 .values()
                 .all(|member| member.session_due_ms.is_some() || member.joining.is_some()),
@@ -267,7 +267,7 @@ impl Play {
             }
             self.play(&Step::Wait(500));
         }
-        assert_eq!(self.world.group.state(), State::Stable);
+        assert_eq!(self.world.group.state(), GroupState::Stable);
         assert!(
             self.clients.iter().all(|client| client.is_settled),
             "nobody is owed an answer"

@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
-use super::group::State;
-use super::reply::{Identity, Join};
+use super::group::GroupState;
+use super::reply::{JoinRequest, MemberIdentity};
 use super::tests::{World, join, protocol, who};
 use crate::error_code::ErrorCode::{
     self, CoordinatorNotAvailable, GroupIdNotFound, IllegalGeneration, InconsistentGroupProtocol,
@@ -12,17 +12,17 @@ use crate::error_code::ErrorCode::{
 
 /// A group in this state, with the ids of its leader and its follower, and its generation. In the
 /// states without members the ids are those of former members.
-fn world(state: State) -> (World, String, String, i32) {
+fn world(state: GroupState) -> (World, String, String, i32) {
     let (mut world, leader, follower) = World::stable();
     let generation = world.group.generation;
     match state {
-        State::Stable => {}
-        State::PreparingRebalance => drop(world.join("")),
-        State::CompletingRebalance => {
+        GroupState::Stable => {}
+        GroupState::PreparingRebalance => drop(world.join("")),
+        GroupState::CompletingRebalance => {
             let _waits = (world.join(&leader), world.join(&follower));
         }
-        State::Empty => drop(world.leave(&[&leader, &follower])),
-        State::Dead => {
+        GroupState::Empty => drop(world.leave(&[&leader, &follower])),
+        GroupState::Dead => {
             world.leave(&[&leader, &follower]);
             let at = world.at();
             world.group.delete(at).unwrap();
@@ -30,18 +30,18 @@ fn world(state: State) -> (World, String, String, i32) {
     }
     assert_eq!(world.group.state(), state);
     let generation = match state {
-        State::CompletingRebalance => world.group.generation,
+        GroupState::CompletingRebalance => world.group.generation,
         _ => generation,
     };
     (world, leader, follower, generation)
 }
 
-const STATES: [State; 5] = [
-    State::Empty,
-    State::PreparingRebalance,
-    State::CompletingRebalance,
-    State::Stable,
-    State::Dead,
+const STATES: [GroupState; 5] = [
+    GroupState::Empty,
+    GroupState::PreparingRebalance,
+    GroupState::CompletingRebalance,
+    GroupState::Stable,
+    GroupState::Dead,
 ];
 
 /// The answer to a request in each of [`STATES`]; `None`: the request waits.
@@ -58,7 +58,7 @@ fn check(what: &str, ask: Ask, expected: Row) {
     }
 }
 
-fn send(world: &mut World, join: Join) -> Option<ErrorCode> {
+fn send(world: &mut World, join: JoinRequest) -> Option<ErrorCode> {
     world.send(join).peek().map(|joined| joined.error)
 }
 
@@ -70,7 +70,7 @@ fn join_group() {
     let needs_id: Ask = |world, _, _, _| {
         send(
             world,
-            Join {
+            JoinRequest {
                 needs_member_id: true,
                 ..join("")
             },
@@ -96,7 +96,7 @@ fn join_group() {
     let changed: Ask = |world, _, follower, _| {
         send(
             world,
-            Join {
+            JoinRequest {
                 protocols: vec![protocol("range", "other")],
                 ..join(follower)
             },
@@ -106,7 +106,7 @@ fn join_group() {
     let stranger: Ask = |world, _, _, _| {
         send(
             world,
-            Join {
+            JoinRequest {
                 protocol_type: "connect".to_owned(),
                 ..join("")
             },
@@ -121,7 +121,7 @@ fn join_group() {
     let nothing: Ask = |world, _, _, _| {
         send(
             world,
-            Join {
+            JoinRequest {
                 protocols: Vec::new(),
                 ..join("")
             },
@@ -206,7 +206,7 @@ fn leave_group() {
     check("an unknown id", unknown, [no, no, no, no, dead]);
 }
 
-fn commit(world: &mut World, who: &Identity, generation: i32) -> Option<ErrorCode> {
+fn commit(world: &mut World, who: &MemberIdentity, generation: i32) -> Option<ErrorCode> {
     let at = world.at();
     let checked = world.group.check_commit(who, generation, at);
     Some(checked.err().unwrap_or(Fine))
@@ -254,7 +254,7 @@ fn tools() {
         let at = STATES.iter().position(|known| *known == state).unwrap();
         let described = world.group.describe();
         assert_eq!(described.state, names[at]);
-        assert_eq!(described.protocol.is_empty(), state != State::Stable);
+        assert_eq!(described.protocol.is_empty(), state != GroupState::Stable);
         None
     };
     check("describe", describe, [None; 5]);

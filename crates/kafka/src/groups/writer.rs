@@ -14,19 +14,19 @@ use parking_lot::Mutex;
 use uuid::Uuid;
 
 use super::Groups;
-use super::store::Effect;
+use super::store::RecordWrite;
 use crate::answer::{Promise, Reply, promise};
 use crate::error_code::ErrorCode;
 
 /// Number of batches that the worker writes before it yields to other jobs.
-const ROUNDS: usize = 8;
+const BATCHES_PER_RUN: usize = 8;
 
 /// The outcome of committing offsets. `Ok(Some)`: durable once the [`Pending`] is ready;
 /// `Ok(None)`: no sync has to be awaited.
 #[derive(Debug)]
-pub(crate) struct Written(pub(crate) Result<Option<Pending>, ErrorCode>);
+pub(crate) struct CommitOutcome(pub(crate) Result<Option<Pending>, ErrorCode>);
 
-impl Default for Written {
+impl Default for CommitOutcome {
     fn default() -> Self {
         Self(Err(ErrorCode::CoordinatorNotAvailable))
     }
@@ -34,7 +34,7 @@ impl Default for Written {
 
 /// The changes of a group's offsets that one request commits.
 #[derive(Debug, Default)]
-pub(crate) struct Commits {
+pub(crate) struct OffsetCommits {
     /// The offsets, all of this group.
     pub(crate) offsets: Vec<Committed>,
     /// Partitions whose offsets are deleted, before the others are set.
@@ -44,48 +44,48 @@ pub(crate) struct Commits {
 /// A job that runs in order with the writes.
 type Job = Box<dyn FnOnce() + Send>;
 
-enum Item {
-    Offsets(Vec<Committed>, Promise<Written>),
+enum QueuedItem {
+    Offsets(Vec<Committed>, Promise<CommitOutcome>),
     /// As `Offsets`, but offsets of the group are deleted first.
-    Reset(String, Commits, Promise<Written>),
-    Group(Arc<str>, Effect),
+    Reset(String, OffsetCommits, Promise<CommitOutcome>),
+    Group(Arc<str>, RecordWrite),
     Job(Job),
 }
 
 #[derive(Default)]
-pub(super) struct Queue {
-    state: Mutex<QueueState>,
+pub(super) struct JournalQueue {
+    state: Mutex<JournalQueueState>,
     /// Number of items that were queued and are not done.
-    undone: AtomicU64,
+    unfinished: AtomicU64,
 }
 
 #[derive(Default)]
-struct QueueState {
-    items: VecDeque<Item>,
+struct JournalQueueState {
+    items: VecDeque<QueuedItem>,
     is_scheduled: bool,
 }
 
-impl Queue {
-    fn push(&self, item: Item) {
-        self.undone.fetch_add(1, Ordering::AcqRel);
+impl JournalQueue {
+    fn push(&self, item: QueuedItem) {
+        self.unfinished.fetch_add(1, Ordering::AcqRel);
         self.state.lock().items.push_back(item);
     }
 
-    /// Queues a commit, under the same lock as [`Queue::push_group`].
-    pub(super) fn push_commits(&self, name: &str, commits: Commits) -> Reply<Written> {
+    /// Queues a commit, under the same lock as [`JournalQueue::push_group`].
+    pub(super) fn push_commits(&self, name: &str, commits: OffsetCommits) -> Reply<CommitOutcome> {
         let (promise, reply) = promise();
         self.push(if commits.forgotten.is_empty() {
-            Item::Offsets(commits.offsets, promise)
+            QueuedItem::Offsets(commits.offsets, promise)
         } else {
-            Item::Reset(name.to_owned(), commits, promise)
+            QueuedItem::Reset(name.to_owned(), commits, promise)
         });
         reply
     }
 
     /// Queues a group record. To be called under the group's lock, so that its records keep their
     /// order. [`Groups::write`] has to follow, without the lock.
-    pub(super) fn push_group(&self, name: &Arc<str>, effect: Effect) {
-        self.push(Item::Group(name.clone(), effect));
+    pub(super) fn push_group(&self, name: &Arc<str>, record_write: RecordWrite) {
+        self.push(QueuedItem::Group(name.clone(), record_write));
     }
 }
 
@@ -102,14 +102,14 @@ pub(super) fn of_write(error: &CatalogError) -> ErrorCode {
 impl Groups {
     /// Runs `job` on the worker, after all that is queued.
     pub(crate) fn after_writes(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) {
-        self.queue.push(Item::Job(Box::new(job)));
+        self.queue.push(QueuedItem::Job(Box::new(job)));
         self.write();
     }
 
     /// Whether everything that was queued is written. If not, an OffsetFetch has to wait for the
     /// queue: a client may send it before its commit is answered, and must see that commit.
     pub(crate) fn is_written(&self) -> bool {
-        self.queue.undone.load(Ordering::Acquire) == 0
+        self.queue.unfinished.load(Ordering::Acquire) == 0
     }
 
     /// Schedules the worker, unless it is scheduled or the queue is empty.
@@ -126,8 +126,8 @@ impl Groups {
     }
 
     fn drain(self: &Arc<Self>) {
-        let _turn = Turn(self);
-        for _ in 0..ROUNDS {
+        let _turn = WorkerRun(self);
+        for _ in 0..BATCHES_PER_RUN {
             let items = {
                 let mut state = self.queue.state.lock();
                 if state.items.is_empty() {
@@ -139,28 +139,30 @@ impl Groups {
         }
     }
 
-    fn write_all(self: &Arc<Self>, items: VecDeque<Item>) {
+    fn write_all(self: &Arc<Self>, items: VecDeque<QueuedItem>) {
         let mut offsets: Vec<Committed> = Vec::new();
-        let mut promises: Vec<Promise<Written>> = Vec::new();
-        let _done = Done(&self.queue.undone, items.len() as u64);
+        let mut promises: Vec<Promise<CommitOutcome>> = Vec::new();
+        let _done = DoneOnDrop(&self.queue.unfinished, items.len() as u64);
         for item in items {
-            if let Item::Offsets(some, promise) = item {
+            if let QueuedItem::Offsets(some, promise) = item {
                 offsets.extend(some);
                 promises.push(promise);
                 continue;
             }
             self.write_commits(std::mem::take(&mut offsets), std::mem::take(&mut promises));
             match item {
-                Item::Reset(name, commits, promise) => self.write_reset(&name, commits, promise),
-                Item::Group(name, effect) => self.write_group(&name, effect),
-                Item::Job(job) => job(),
-                Item::Offsets(..) => {}
+                QueuedItem::Reset(name, commits, promise) => {
+                    self.write_reset(&name, commits, promise)
+                }
+                QueuedItem::Group(name, record_write) => self.write_group(&name, record_write),
+                QueuedItem::Job(job) => job(),
+                QueuedItem::Offsets(..) => {}
             }
         }
         self.write_commits(offsets, promises);
     }
 
-    fn write_commits(&self, offsets: Vec<Committed>, promises: Vec<Promise<Written>>) {
+    fn write_commits(&self, offsets: Vec<Committed>, promises: Vec<Promise<CommitOutcome>>) {
         if promises.is_empty() {
             return;
         }
@@ -172,7 +174,7 @@ impl Groups {
         }
         let outcome = self.realm.commit_offsets(offsets);
         match &outcome {
-            Ok(()) => names.iter().for_each(|name| self.keep_listed(name)),
+            Ok(()) => names.iter().for_each(|name| self.recreate(name)),
             Err(error) => tracing::error!(%error, "offsets cannot be committed"),
         }
         let must_sync = self.realm.options().durability == DurabilityMode::Disk;
@@ -182,35 +184,35 @@ impl Groups {
                 Ok(()) => Ok(None),
                 Err(error) => Err(error.clone()),
             };
-            promise.keep(Written(written.map_err(|error| of_write(&error))));
+            promise.keep(CommitOutcome(written.map_err(|error| of_write(&error))));
         }
     }
 
-    fn write_reset(&self, name: &str, commits: Commits, promise: Promise<Written>) {
+    fn write_reset(&self, name: &str, commits: OffsetCommits, promise: Promise<CommitOutcome>) {
         match self.realm.delete_offsets(name, &commits.forgotten) {
             Ok(()) => self.write_commits(commits.offsets, vec![promise]),
             Err(error) => {
                 tracing::error!(group = name, %error, "offsets cannot be reset");
-                promise.keep(Written(Err(of_write(&error))));
+                promise.keep(CommitOutcome(Err(of_write(&error))));
             }
         }
     }
 
-    fn write_group(self: &Arc<Self>, name: &Arc<str>, effect: Effect) {
-        let Effect { value, ticket } = effect;
+    fn write_group(self: &Arc<Self>, name: &Arc<str>, record_write: RecordWrite) {
+        let RecordWrite { value, after_write } = record_write;
         let outcome = self.realm.keep(&super::key(name), Some(value));
         if let Err(error) = &outcome {
             tracing::error!(group = %name, %error, "a group cannot be written down");
         }
-        self.stored(name, ticket, outcome.map_err(|error| of_write(&error)));
+        self.record_written(name, after_write, outcome.map_err(|error| of_write(&error)));
     }
 }
 
 /// One run of the worker. When it ends, also by a panic, the worker is scheduled again if the queue
 /// is not empty.
-struct Turn<'a>(&'a Arc<Groups>);
+struct WorkerRun<'a>(&'a Arc<Groups>);
 
-impl Drop for Turn<'_> {
+impl Drop for WorkerRun<'_> {
     fn drop(&mut self) {
         self.0.queue.state.lock().is_scheduled = false;
         self.0.write();
@@ -219,9 +221,9 @@ impl Drop for Turn<'_> {
 
 /// Counts items as done on drop, also after a panic: their dropped promises have answered the
 /// requests.
-struct Done<'a>(&'a AtomicU64, u64);
+struct DoneOnDrop<'a>(&'a AtomicU64, u64);
 
-impl Drop for Done<'_> {
+impl Drop for DoneOnDrop<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(self.1, Ordering::AcqRel);
     }

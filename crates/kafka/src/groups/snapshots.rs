@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::group::{CONSUMER_TYPE, State};
-use super::reply::Description;
+use super::group::{CONSUMER_TYPE, GroupState};
+use super::reply::GroupDescription;
 use super::{Groups, subscription};
 
 /// A stable consumer group.
@@ -36,7 +36,7 @@ impl Groups {
         for (name, slot) in self.all() {
             let described = {
                 let slot = slot.lock();
-                let is_read = slot.group.state() == State::Stable
+                let is_read = slot.group.state() == GroupState::Stable
                     && slot.group.protocol_type() == CONSUMER_TYPE;
                 is_read.then(|| slot.group.describe())
             };
@@ -47,7 +47,7 @@ impl Groups {
     }
 }
 
-fn look(name: Arc<str>, group: Description) -> GroupLook {
+fn look(name: Arc<str>, group: GroupDescription) -> GroupLook {
     let members = group.members.into_iter().map(|member| MemberLook {
         topics: subscription::topics(&member.metadata).unwrap_or_default(),
         partitions: subscription::assigned(&member.assignment).unwrap_or_default(),

@@ -4,57 +4,64 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::group::{At, CONSUMER_TYPE, Group, Limits, State};
-use super::reply::{DescribedMember, Description, Identity, Joined, Sync, Synced};
-use super::store::{Effect, Ticket};
+use super::group::{CONSUMER_TYPE, ClockReading, Group, GroupLimits, GroupState};
+use super::reply::{
+    DescribedMember, GroupDescription, JoinAnswer, MemberIdentity, SyncAnswer, SyncRequest,
+};
+use super::store::{AfterWrite, RecordWrite};
 use crate::answer::Promise;
 use crate::error_code::ErrorCode;
 
 impl Group {
     /// Handles a SyncGroup: a member asks for its assignment, and the leader sends all assignments.
-    pub(crate) fn sync(&mut self, sync: Sync, promise: Promise<Synced>, limits: &Limits) {
+    pub(crate) fn sync(
+        &mut self,
+        sync: SyncRequest,
+        promise: Promise<SyncAnswer>,
+        limits: &GroupLimits,
+    ) {
         if let Err(error) = self.check_sync(&sync) {
-            return promise.keep(Synced::refused(error));
+            return promise.keep(SyncAnswer::refused(error));
         }
         let id = sync.member_id.clone();
         match self.state {
-            State::PreparingRebalance => {
-                promise.keep(Synced::refused(ErrorCode::RebalanceInProgress));
+            GroupState::PreparingRebalance => {
+                promise.keep(SyncAnswer::refused(ErrorCode::RebalanceInProgress));
             }
-            State::CompletingRebalance => {
+            GroupState::CompletingRebalance => {
                 let is_leader = self.is_leader(&id);
                 if is_leader && !self.fits(&sync, limits) {
-                    return promise.keep(Synced::refused(ErrorCode::MessageTooLarge));
+                    return promise.keep(SyncAnswer::refused(ErrorCode::MessageTooLarge));
                 }
                 if let Some(member) = self.members.get_mut(&id) {
                     member.refuse_sync(ErrorCode::RebalanceInProgress);
                     member.syncing = Some(promise);
                 }
-                self.has_synced(&id);
+                self.note_synced(&id);
                 if is_leader {
                     self.keep_assignments(sync.assignments);
                 }
             }
-            State::Stable => {
-                self.has_synced(&id);
+            GroupState::Stable => {
+                self.note_synced(&id);
                 promise.keep(self.synced(&id));
             }
-            State::Empty | State::Dead => {
-                promise.keep(Synced::refused(ErrorCode::UnknownMemberId));
+            GroupState::Empty | GroupState::Dead => {
+                promise.keep(SyncAnswer::refused(ErrorCode::UnknownMemberId));
             }
         }
     }
 
-    fn check_sync(&self, sync: &Sync) -> Result<(), ErrorCode> {
-        if self.state == State::Dead {
+    fn check_sync(&self, sync: &SyncRequest) -> Result<(), ErrorCode> {
+        if self.state == GroupState::Dead {
             return Err(ErrorCode::CoordinatorNotAvailable);
         }
         self.check_member(&sync.member_id, sync.instance.as_deref())?;
         if sync.generation != self.generation {
             return Err(ErrorCode::IllegalGeneration);
         }
-        let differ = |told: &Option<String>, known: &Option<String>| match (told, known) {
-            (Some(told), Some(known)) => told != known,
+        let differ = |sent: &Option<String>, known: &Option<String>| match (sent, known) {
+            (Some(sent), Some(known)) => sent != known,
             _ => false,
         };
         if differ(&sync.protocol_type, &self.protocol_type)
@@ -65,12 +72,12 @@ impl Group {
         Ok(())
     }
 
-    fn fits(&self, sync: &Sync, limits: &Limits) -> bool {
+    fn fits(&self, sync: &SyncRequest, limits: &GroupLimits) -> bool {
         let before: usize = self.members.values().map(|m| m.assignment.len()).sum();
         self.bytes() - before + sync.assignments_bytes() <= limits.group_bytes_max
     }
 
-    fn has_synced(&mut self, id: &str) {
+    fn note_synced(&mut self, id: &str) {
         self.unsynced.remove(id);
         if self.unsynced.is_empty() {
             self.sync_due_ms = None;
@@ -83,15 +90,16 @@ impl Group {
         let mut assignments: BTreeMap<String, Bytes> = assignments.into_iter().collect();
         assignments.retain(|id, _| self.members.contains_key(id));
         let value = self.encode(Some(&assignments));
-        let ticket = Ticket::Assignments {
+        let after_write = AfterWrite::Assignments {
             generation: self.generation,
             assignments,
         };
-        self.effects.push(Effect::keep(value, ticket));
+        self.pending_writes
+            .push(RecordWrite::new(value, after_write));
     }
 
-    fn synced(&self, id: &str) -> Synced {
-        Synced {
+    fn synced(&self, id: &str) -> SyncAnswer {
+        SyncAnswer {
             error: ErrorCode::None,
             protocol_type: self.protocol_type.clone(),
             protocol: self.protocol.clone(),
@@ -104,21 +112,21 @@ impl Group {
     }
 
     /// Continues after a journal write: takes the step that has waited for it.
-    pub(crate) fn stored(
+    pub(crate) fn record_written(
         &mut self,
-        ticket: Ticket,
+        after_write: AfterWrite,
         outcome: Result<(), ErrorCode>,
-        limits: &Limits,
-        at: At,
+        limits: &GroupLimits,
+        at: ClockReading,
     ) {
-        match ticket {
-            Ticket::Nothing => {}
+        match after_write {
+            AfterWrite::Nothing => {}
             // If members have joined or left meanwhile, the next rebalance answers the requests.
-            Ticket::Assignments {
+            AfterWrite::Assignments {
                 generation,
                 assignments,
             } => {
-                if self.state == State::CompletingRebalance && self.generation == generation {
+                if self.state == GroupState::CompletingRebalance && self.generation == generation {
                     match outcome {
                         Ok(()) => self.hand_out(&assignments, at),
                         Err(error) => {
@@ -129,25 +137,25 @@ impl Group {
                     }
                 }
             }
-            Ticket::Swap {
+            AfterWrite::Swap {
                 generation,
                 new_id,
                 old,
                 leader_before,
                 skips_assignment,
             } => {
-                if self.state != State::Stable || self.generation != generation {
+                if self.state != GroupState::Stable || self.generation != generation {
                     return;
                 }
                 if let Err(error) = outcome {
-                    self.answer_join(&new_id, |_| Joined::refused("", error));
+                    self.answer_join(&new_id, |_| JoinAnswer::refused("", error));
                     let old_id = old.id.clone();
                     self.change(&new_id, |member| {
                         member.protocols = old.protocols;
                         member.rebalance_timeout_ms = old.rebalance_timeout_ms;
                         member.session_timeout_ms = old.session_timeout_ms;
                     });
-                    self.swap(&new_id, &old_id);
+                    self.replace_id(&new_id, &old_id);
                     self.renew_session(&old_id, at);
                     return;
                 }
@@ -166,7 +174,7 @@ impl Group {
         }
     }
 
-    fn hand_out(&mut self, assignments: &BTreeMap<String, Bytes>, at: At) {
+    fn hand_out(&mut self, assignments: &BTreeMap<String, Bytes>, at: ClockReading) {
         let ids: Vec<String> = self.members.keys().cloned().collect();
         for id in ids {
             let assignment = assignments.get(&id).cloned().unwrap_or_default();
@@ -177,12 +185,17 @@ impl Group {
                 self.renew_session(&id, at);
             }
         }
-        self.transition(State::Stable, at);
+        self.transition(GroupState::Stable, at);
     }
 
     /// Handles a Heartbeat.
-    pub(crate) fn heartbeat(&mut self, who: &Identity, generation: i32, at: At) -> ErrorCode {
-        if self.state == State::Dead {
+    pub(crate) fn heartbeat(
+        &mut self,
+        who: &MemberIdentity,
+        generation: i32,
+        at: ClockReading,
+    ) -> ErrorCode {
+        if self.state == GroupState::Dead {
             return ErrorCode::CoordinatorNotAvailable;
         }
         if let Err(error) = self.check_member(&who.member_id, who.instance.as_deref()) {
@@ -192,12 +205,12 @@ impl Group {
             return ErrorCode::IllegalGeneration;
         }
         match self.state {
-            State::Empty | State::Dead => ErrorCode::UnknownMemberId,
-            State::PreparingRebalance => {
+            GroupState::Empty | GroupState::Dead => ErrorCode::UnknownMemberId,
+            GroupState::PreparingRebalance => {
                 self.renew_session(&who.member_id, at);
                 ErrorCode::RebalanceInProgress
             }
-            State::CompletingRebalance | State::Stable => {
+            GroupState::CompletingRebalance | GroupState::Stable => {
                 self.renew_session(&who.member_id, at);
                 ErrorCode::None
             }
@@ -207,14 +220,14 @@ impl Group {
     /// Handles a LeaveGroup. Each member has a reason.
     pub(crate) fn leave(
         &mut self,
-        members: &[(Identity, Option<String>)],
-        limits: &Limits,
-        at: At,
+        members: &[(MemberIdentity, Option<String>)],
+        limits: &GroupLimits,
+        at: ClockReading,
     ) -> Result<Vec<ErrorCode>, ErrorCode> {
-        if self.state == State::Dead {
+        if self.state == GroupState::Dead {
             return Err(ErrorCode::CoordinatorNotAvailable);
         }
-        let leave_one = |(who, reason): &(Identity, Option<String>)| {
+        let leave_one = |(who, reason): &(MemberIdentity, Option<String>)| {
             let left = self.leave_one(who);
             if left == ErrorCode::None {
                 let reason = reason.as_deref().unwrap_or("not provided");
@@ -226,23 +239,23 @@ impl Group {
         let errors: Vec<ErrorCode> = members.iter().map(leave_one).collect();
         if errors.contains(&ErrorCode::None) {
             match self.state {
-                State::Stable | State::CompletingRebalance => {
+                GroupState::Stable | GroupState::CompletingRebalance => {
                     self.rebalance("members have left", limits, at);
                 }
-                State::PreparingRebalance => self.complete_join_if_all_joined(at),
-                State::Empty | State::Dead => {}
+                GroupState::PreparingRebalance => self.complete_join_if_all_joined(at),
+                GroupState::Empty | GroupState::Dead => {}
             }
         }
         Ok(errors)
     }
 
-    fn leave_one(&mut self, who: &Identity) -> ErrorCode {
+    fn leave_one(&mut self, who: &MemberIdentity) -> ErrorCode {
         if who.member_id.is_empty() {
             // An administrator removes a static member by its `group.instance.id`.
             let known = who
                 .instance
                 .as_ref()
-                .and_then(|name| self.statics.get(name));
+                .and_then(|name| self.static_ids.get(name));
             return match known.cloned() {
                 Some(id) => {
                     self.remove(&id);
@@ -263,20 +276,20 @@ impl Group {
     /// Checks whether the sender may commit offsets. A member's session timeout is restarted.
     pub(crate) fn check_commit(
         &mut self,
-        who: &Identity,
+        who: &MemberIdentity,
         generation: i32,
-        at: At,
+        at: ClockReading,
     ) -> Result<(), ErrorCode> {
-        if self.state == State::Dead {
+        if self.state == GroupState::Dead {
             return Err(ErrorCode::CoordinatorNotAvailable);
         }
-        if generation < 0 && self.state == State::Empty {
+        if generation < 0 && self.state == GroupState::Empty {
             // A consumer that assigns its partitions itself, or a tool.
             return Ok(());
         }
         if generation < 0 && who.member_id.is_empty() && who.instance.is_none() {
             return match self.state {
-                State::Empty => Ok(()),
+                GroupState::Empty => Ok(()),
                 _ => Err(ErrorCode::UnknownMemberId),
             };
         }
@@ -284,7 +297,7 @@ impl Group {
         if generation != self.generation {
             return Err(ErrorCode::IllegalGeneration);
         }
-        if self.state == State::CompletingRebalance {
+        if self.state == GroupState::CompletingRebalance {
             // The member knows the generation from its JoinGroup, but must complete its SyncGroup
             // first.
             return Err(ErrorCode::RebalanceInProgress);
@@ -296,8 +309,8 @@ impl Group {
     /// Checks whether a tool may delete offsets of the group.
     pub(crate) fn check_delete_offsets(&self) -> Result<(), ErrorCode> {
         match self.state {
-            State::Dead => Err(ErrorCode::GroupIdNotFound),
-            State::Empty => Ok(()),
+            GroupState::Dead => Err(ErrorCode::GroupIdNotFound),
+            GroupState::Empty => Ok(()),
             _ if self.protocol_type() == CONSUMER_TYPE => Ok(()),
             _ => Err(ErrorCode::NonEmptyGroup),
         }
@@ -313,11 +326,11 @@ impl Group {
     }
 
     /// Marks the group as dead, if it has no members.
-    pub(crate) fn delete(&mut self, at: At) -> Result<(), ErrorCode> {
+    pub(crate) fn delete(&mut self, at: ClockReading) -> Result<(), ErrorCode> {
         match self.state {
-            State::Dead => Err(ErrorCode::GroupIdNotFound),
-            State::Empty => {
-                self.bury(at);
+            GroupState::Dead => Err(ErrorCode::GroupIdNotFound),
+            GroupState::Empty => {
+                self.mark_dead(at);
                 Ok(())
             }
             _ => Err(ErrorCode::NonEmptyGroup),
@@ -326,14 +339,14 @@ impl Group {
 
     /// Undoes [`Group::delete`], because the deletion could not be written to the journal.
     pub(crate) fn revive(&mut self) {
-        if self.state == State::Dead {
-            self.state = State::Empty;
+        if self.state == GroupState::Dead {
+            self.state = GroupState::Empty;
         }
     }
 
     /// Whether the group may be deleted once it has no offsets.
     pub(crate) fn is_unused(&self) -> bool {
-        self.state == State::Empty && self.pending.is_empty()
+        self.state == GroupState::Empty && self.pending.is_empty()
     }
 
     /// Whether the group has never had members, but only committed offsets.
@@ -351,15 +364,15 @@ impl Group {
             return None;
         }
         match self.state {
-            State::Empty => Some(self.since_unix_ms),
-            State::Stable if self.topics.is_some() => Some(committed_ms),
+            GroupState::Empty => Some(self.since_unix_ms),
+            GroupState::Stable if self.topics.is_some() => Some(committed_ms),
             _ => None,
         }
     }
 
     /// The group as DescribeGroups shows it.
-    pub(crate) fn describe(&self) -> Description {
-        let is_stable = self.state == State::Stable;
+    pub(crate) fn describe(&self) -> GroupDescription {
+        let is_stable = self.state == GroupState::Stable;
         let protocol = self
             .protocol
             .clone()
@@ -377,7 +390,7 @@ impl Group {
             },
             assignment: member.assignment.clone(),
         });
-        Description {
+        GroupDescription {
             state: self.state.name(),
             protocol_type: self.protocol_type().to_owned(),
             members: members.collect(),
