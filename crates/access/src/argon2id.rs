@@ -1,5 +1,5 @@
-//! The verifier for passwords that come in clear: argon2id, which is slow and takes memory on
-//! purpose, so that who has stolen verifiers can try few passwords.
+//! The verifier for passwords that are sent in clear: argon2id, which is slow and takes memory on
+//! purpose, so that a thief of verifiers can try only few passwords.
 //!
 //! It is stored as a PHC string, base64 without padding:
 //!
@@ -20,24 +20,24 @@ use subtle::ConstantTimeEq;
 use crate::process_key::draw;
 use crate::stored::{VerifierError, bytes, check_salt, number, take_apart};
 
-/// As RFC 9106 has it.
+/// Bytes of salt and hash, as RFC 9106 recommends.
 const SALT_BYTES: usize = 16;
 const HASH_BYTES: usize = 32;
-/// Least of a verifier that another program has made: RFC 9106.
+/// Minimum salt of a verifier from another program, in bytes (RFC 9106).
 const SALT_BYTES_MIN: usize = 8;
-/// Most memory that one verification may take.
+/// Maximum memory of one verification, in KiB.
 const MEMORY_KIB_MAX: u32 = 256 << 10;
-/// Most turns over that memory.
+/// Maximum number of passes over that memory.
 const PASSES_MAX: u32 = 16;
 const FORM: &str =
     "$argon2id$v=19$m=MEMORY-KIB,t=PASSES,p=LANES$SALT$HASH, with a hash of 32 bytes";
 
-/// The price of a verification.
+/// The cost of a verification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cost {
     /// Memory, in KiB.
     pub memory_kib: u32,
-    /// Turns over that memory.
+    /// Number of passes over that memory.
     pub passes: u32,
 }
 
@@ -51,7 +51,7 @@ impl Default for Cost {
     }
 }
 
-/// A cost that no verification may have.
+/// The cost is outside the limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "argon2id with {} KiB and {} passes: at least 8 KiB (a lane) and one pass, at most \
@@ -69,19 +69,19 @@ pub struct Argon2id {
 }
 
 impl Argon2id {
-    /// The verifier of a password, with a salt of its own. Takes as long as a verification.
+    /// Creates the verifier of a password, with a new salt. Takes as long as a verification.
     ///
     /// # Errors
-    /// The cost is none that a verification may have.
+    /// The cost is outside the limits.
     pub fn of(password: &[u8], cost: Cost) -> Result<Self, CostError> {
         let salt = draw().as_ref()[..SALT_BYTES].to_vec();
-        // One lane: a verification is one thread's.
+        // One lane, because a verification runs on one thread.
         let params = params(cost, 1)?;
         let hash = hash(&params, &salt, password).ok_or(CostError(cost))?;
         Ok(Self { params, salt, hash })
     }
 
-    /// Whether it is this password's. Takes its cost, whatever the password.
+    /// Whether this is the verifier of `password`. Takes its full cost, whatever the password.
     pub(crate) fn knows(&self, password: &[u8]) -> bool {
         let hash = hash(&self.params, &self.salt, password);
         hash.is_some_and(|hash| hash.ct_eq(&self.hash).into())
@@ -89,7 +89,7 @@ impl Argon2id {
 }
 
 impl fmt::Display for Argon2id {
-    /// As it is stored.
+    /// The text form in which it is stored.
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { params, salt, hash } = self;
         let (memory_kib, passes, lanes) = (params.m_cost(), params.t_cost(), params.p_cost());
@@ -104,7 +104,7 @@ impl fmt::Display for Argon2id {
 impl FromStr for Argon2id {
     type Err = VerifierError;
 
-    /// Reads what [`Argon2id`] writes, also if another program has made it. Costs nothing.
+    /// Parses the text form, also from another program. Runs no verification.
     fn from_str(text: &str) -> Result<Self, VerifierError> {
         let (cost, lanes, salt, hash) = take_apart(text, FORM, |text| {
             let text = text.strip_prefix("$argon2id$v=19$m=")?;
@@ -126,14 +126,14 @@ impl FromStr for Argon2id {
 }
 
 impl fmt::Debug for Argon2id {
-    /// Its price alone.
+    /// Shows only the cost.
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (memory_kib, passes) = (self.params.m_cost(), self.params.t_cost());
         write!(to, "Argon2id({memory_kib} KiB, {passes} passes)")
     }
 }
 
-/// Lanes are bounded by the memory, of which each has a part.
+/// Checks the limits. The number of lanes is bounded by the memory, which they share.
 fn params(cost: Cost, lanes: u32) -> Result<Params, CostError> {
     let Cost { memory_kib, passes } = cost;
     if memory_kib > MEMORY_KIB_MAX || passes > PASSES_MAX {
@@ -143,7 +143,7 @@ fn params(cost: Cost, lanes: u32) -> Result<Params, CostError> {
     params.map_err(|_| CostError(cost))
 }
 
-/// `None` for a password of 4 GiB and more.
+/// `None`: the password has 4 GiB or more.
 fn hash(params: &Params, salt: &[u8], password: &[u8]) -> Option<[u8; HASH_BYTES]> {
     let mut hash = [0; HASH_BYTES];
     let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params.clone());

@@ -1,43 +1,43 @@
-//! Rights: rules, and the verdict over them.
+//! Rights: rules, and the decision by them.
 
 use crate::login::Principal;
 use crate::pattern::{Pattern, PatternError};
 
-/// One of the things that a client can want to do.
+/// An operation for which a client needs a right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Operation {
-    /// Add messages.
+    /// Publish messages.
     Publish,
-    /// Take messages.
+    /// Consume messages.
     Consume,
-    /// Make it, change it, delete it.
+    /// Create, change or delete the resource.
     Declare,
-    /// See that it is there, and what it is. A right to do anything else with it includes this one.
+    /// See that the resource exists, and its properties. A right to any other operation includes
+    /// this one.
     Describe,
-    /// Look after the broker: for those who run it.
+    /// Administrate the broker.
     Administrate,
 }
 
-/// One of the kinds of things that a client can want to do it with.
+/// A type of resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
-    /// A place where messages are kept, in each protocol's word: AMQP's queue is one, too. A rule
-    /// about it holds for each protocol that names it so; NSQ's SUB names a channel, and AMQP's
-    /// publish an exchange, which are asked for by themselves.
+    /// A topic of Kafka or NSQ, or a queue of AMQP. NSQ's SUB needs a right to a channel instead,
+    /// and AMQP's publish one to an exchange.
     Topic,
-    /// AMQP's exchange.
+    /// An exchange of AMQP.
     Exchange,
-    /// A topic's subscription with a name: NSQ's channel.
+    /// A channel of NSQ: a topic's subscription with a name.
     Channel,
-    /// A group of consumers beyond one topic: Kafka's.
+    /// A consumer group of Kafka, which may read several topics.
     Group,
-    /// The broker itself, or all of a namespace.
+    /// The broker, or a whole namespace.
     Broker,
 }
 
-/// A set of `$of`, each a bit by its number.
+/// Defines a set of `$of` as a bit mask, by the number of each value.
 macro_rules! set {
     ($name:ident of $of:ty, $doc:literal) => {
         #[doc = $doc]
@@ -65,56 +65,56 @@ macro_rules! set {
 set!(Operations of Operation, "Operations that a rule is about.");
 set!(Kinds of Kind, "Kinds of resources that a rule is about.");
 
-/// One thing that something is to be done with.
+/// A resource on which an operation is to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resource<'a> {
-    /// Where its name counts: a virtual host, an account.
+    /// Its namespace, for example a virtual host or an account.
     pub namespace: &'a str,
     /// Its kind.
     pub kind: Kind,
-    /// The topic that it belongs to, of a channel; else empty.
+    /// Of a channel, its topic; empty for other resources.
     pub topic: &'a str,
     /// Its name.
     pub name: &'a str,
 }
 
-/// Whether a rule gives or takes.
+/// Whether a rule allows or denies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// Allows what it is about, unless another rule denies it.
+    /// Allows the operations, unless another rule denies them.
     Allow,
-    /// Denies what it is about, whatever other rules say.
+    /// Denies the operations, whatever other rules allow.
     Deny,
 }
 
-/// A rule.
+/// A rule. It applies to an operation if all its conditions do.
 #[derive(Debug, Clone)]
 pub struct Rule {
-    /// Whether it gives or takes.
+    /// Whether it allows or denies.
     pub effect: Effect,
-    /// The names of those whom it is about.
+    /// The names of the principals.
     pub principals: Pattern,
     /// The operations.
     pub operations: Operations,
-    /// The namespaces of what it is done with.
+    /// The namespaces of the resources.
     pub namespaces: Pattern,
-    /// The kinds of what it is done with.
+    /// The types of the resources.
     pub kinds: Kinds,
-    /// The topics that channels belong to. Other kinds belong to none: the empty name.
+    /// The topics of channels. For other resources the pattern has to match the empty name.
     pub topics: Pattern,
-    /// The names of what it is done with: one of these.
+    /// The names of the resources: at least one of these patterns has to match.
     pub names: Vec<Pattern>,
 }
 
 impl Rule {
-    /// RabbitMQ's permissions of a user in a virtual host: what the user may configure, write to
-    /// and read from, by one expression each. An empty one matches the empty name alone.
+    /// RabbitMQ's permissions of a user in a virtual host: one expression each for the names that
+    /// the user may configure, write and read. An empty expression matches only the empty name.
     ///
-    /// Source: <https://www.rabbitmq.com/docs/access-control#authorisation>. RabbitMQ's expressions
-    /// may look ahead and behind; these may not.
+    /// Source: <https://www.rabbitmq.com/docs/access-control#authorisation>. Unlike in RabbitMQ,
+    /// the expressions have no look-ahead and no look-behind.
     ///
     /// # Errors
-    /// One of them is no expression.
+    /// One of the expressions is invalid.
     pub fn permissions(
         user: &str,
         virtual_host: &str,
@@ -142,9 +142,10 @@ impl Rule {
         ])
     }
 
-    /// Whether it is about this.
+    /// Whether the rule applies to this operation on `it`.
     fn is_about(&self, principal: &Principal, operation: Operation, it: &Resource<'_>) -> bool {
-        // To allow anything is to allow to see it; to deny something else does not hide it.
+        // A rule that allows any operation also allows Describe. A rule that denies another
+        // operation does not deny Describe.
         let shows = operation == Operation::Describe
             && self.effect == Effect::Allow
             && self.operations != Operations::default();
@@ -164,12 +165,13 @@ pub struct Grants {
 }
 
 impl Grants {
-    /// How many rules there are.
+    /// Number of rules.
     pub fn count(&self) -> usize {
         self.rules.len()
     }
 
-    /// Whether this principal may do this with that: a rule allows it, and none denies it.
+    /// Whether the principal may do `operation` on the resource: a rule allows it, and none denies
+    /// it.
     pub fn may(&self, who: &Principal, operation: Operation, resource: &Resource<'_>) -> bool {
         let about = |rule: &&Rule| rule.is_about(who, operation, resource);
         let mut about = self.rules.iter().filter(about).peekable();

@@ -1,18 +1,17 @@
-//! Users, how they prove who they are, and their rights.
+//! Users, authentication and authorization.
 //!
 //! ```text
 //! session ──▶ Login (a Mechanism: bytes in, bytes out) ──▶ Users ──▶ a Principal
 //!         └─▶ Grants::may(principal, operation, resource)
 //! ```
 //!
-//! A password is kept nowhere: of each there is a *verifier*, by which the right one is known when
-//! it comes, and which has a text, to be stored as. [`Login`] runs on a thread that serves
-//! connections, so it does not ask one that is slow on purpose ([`Argon2id`]): it hands out a
-//! [`Verification`] ([`Step::Verify`]) for another thread, and the login waits.
+//! No password is stored. A *verifier* of each password recognizes the right one, and has a text
+//! form in which it can be stored. [`Login`] runs on a thread that serves connections, so it does
+//! not run a verifier that is slow on purpose ([`Argon2id`]). It returns a [`Verification`]
+//! ([`Step::Verify`]) for another thread, and the login waits for the result.
 //!
 //! Architecture invariant: this crate knows no protocol beyond the mechanisms that several of them
-//! share, no socket, no clock and no broker. A verdict depends on what it is asked and on nothing
-//! else.
+//! share, no socket, no clock and no broker. A verdict depends only on the arguments and the rules.
 
 mod argon2id;
 mod grants;

@@ -1,4 +1,4 @@
-//! A client logs in: a state machine from the first response to the verdict.
+//! A login: a state machine from the client's first response to the verdict.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,63 +8,64 @@ use crate::mechanism::{InClear, Mechanism, MechanismKind, RESPONSE_BYTES_MAX};
 use crate::scram::Exchange;
 use crate::users::{Attempt, Users};
 
-/// A client with a name, as rights know it.
+/// An authenticated client, to which rights refer by its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Principal {
     /// The name.
     pub name: String,
 }
 
-/// A client that may come in.
+/// The result of a successful login.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Accepted {
-    /// Its name.
+    /// The authenticated client.
     pub principal: Principal,
-    /// To be told to the client: by this SCRAM proves to it who we are.
+    /// The last message to the client; empty unless the mechanism has one. In SCRAM it proves the
+    /// server's identity.
     pub last_words: Vec<u8>,
 }
 
-/// Why somebody may not come in: for our own log, never for the client.
+/// The reason why a login failed, for the broker's log. It is never sent to the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// No such user, or another password.
+    /// No such user, or a wrong password.
     #[error("user '{user}' - invalid credentials")]
     Credentials {
-        /// The name that was given.
+        /// The name that the client sent.
         user: String,
     },
-    /// From another machine, as one who is for this one only.
+    /// The user may log in only from the same machine.
     #[error("user '{user}' can only connect via localhost")]
     NotLocal {
         /// The name.
         user: String,
     },
-    /// One who wants to act for another one.
+    /// The client asks for the identity of another user.
     #[error("user '{user}' may not act for another one")]
     ActsFor {
         /// The name.
         user: String,
     },
-    /// The response is not what its mechanism prescribes.
+    /// The response does not follow its mechanism.
     #[error("malformed response")]
     Malformed,
-    /// A mechanism that was not offered.
+    /// The mechanism was not offered.
     #[error("unknown authentication mechanism '{mechanism}'")]
     Mechanism {
         /// Its name.
         mechanism: String,
     },
-    /// The thread that should have found out has not.
+    /// The thread for verifications has not returned a verdict.
     #[error("the password could not be verified")]
     Unverified,
 }
 
 /// The answer to a response.
 pub enum Step {
-    /// The client is to be told this, and to respond.
+    /// Send this challenge to the client, which has to respond.
     Challenge(Vec<u8>),
-    /// It takes long to find out, on purpose: not on a thread that serves connections. The login
-    /// waits for it, and ends with what it says.
+    /// Run this verification, which is slow on purpose, on a thread that serves no connections. Its
+    /// result ends the login.
     Verify(Box<Verification>),
     /// The verdict.
     Done(Result<Accepted, Refused>),
@@ -79,16 +80,16 @@ pub struct Login {
 }
 
 enum State {
-    /// Nothing was said.
+    /// No response has come yet.
     First,
-    /// The client has been challenged.
+    /// The client has got a challenge.
     Challenged(Box<Exchange>),
-    /// All is said.
+    /// The login has ended, or a verification is in progress.
     Over,
 }
 
 impl Login {
-    /// One of these users, by this mechanism, from this address.
+    /// A login of one of these users, by this mechanism, from this address.
     pub fn new(users: Arc<Users>, mechanism: Mechanism, peer: IpAddr) -> Login {
         Login {
             users,
@@ -98,7 +99,7 @@ impl Login {
         }
     }
 
-    /// Takes a response.
+    /// Handles a response of the client.
     pub fn respond(&mut self, response: &[u8]) -> Step {
         let step = self.step(response);
         step.unwrap_or_else(|refused| Step::Done(Err(refused)))
@@ -114,7 +115,7 @@ impl Login {
                 let said = read(response).ok_or(Refused::Malformed)?;
                 self.in_clear(&said)
             }
-            // The trace that a client may send of itself says nothing to us.
+            // The trace information that a client may send is ignored.
             (State::First, MechanismKind::Anonymous { user, password }) => {
                 Ok(self.check(Attempt {
                     user: user.to_owned(),
@@ -137,7 +138,7 @@ impl Login {
     }
 
     fn in_clear(&self, said: &InClear<'_>) -> Result<Step, Refused> {
-        // A password that is no text is nobody's.
+        // No user has a password that is not UTF-8.
         let user = std::str::from_utf8(said.user).map_err(|_| Refused::Malformed)?;
         std::str::from_utf8(said.password).map_err(|_| Refused::Malformed)?;
         let user = user.to_owned();
@@ -162,25 +163,25 @@ impl Login {
     }
 }
 
-/// A password that has come, and is to be verified on a thread that has time.
+/// A password to be verified on a thread that serves no connections.
 pub struct Verification {
     users: Arc<Users>,
     attempt: Attempt,
 }
 
 impl Verification {
-    /// Says whether it is right. Takes what [`crate::Cost`] says, in time and in memory, whether
-    /// there is such a user or not.
+    /// Verifies the password. Takes the time and the memory of [`crate::Cost`], also if there is no
+    /// such user.
     ///
     /// # Errors
-    /// It is not.
+    /// The password is wrong, or the user may not log in.
     pub fn run(self) -> Result<Accepted, Refused> {
         self.users.verify(&self.attempt)
     }
 }
 
 impl fmt::Debug for Verification {
-    /// Without the password.
+    /// Does not show the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Verification")
             .field(&self.attempt.user)
@@ -189,7 +190,7 @@ impl fmt::Debug for Verification {
 }
 
 impl fmt::Debug for Step {
-    /// Without secrets.
+    /// Does not show secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Step::Challenge(_) => f.write_str("Challenge"),

@@ -1,20 +1,20 @@
-//! The pattern of the names that a rule is about.
+//! The pattern of the names to which a rule applies.
 
 use regex::{Regex, RegexBuilder};
 
-/// Most memory that one expression may compile to: it may come from another program.
+/// Maximum memory of a compiled expression, in bytes. An expression may come from another program.
 const REGEX_BYTES_MAX: usize = 1 << 20;
 
-/// Names.
+/// A set of names.
 #[derive(Debug, Clone)]
 pub enum Pattern {
-    /// All there are.
+    /// All names.
     All,
-    /// This one.
+    /// This name.
     Is(String),
-    /// Those that begin so.
+    /// All names with this prefix.
     Prefix(String),
-    /// Those in which this expression is found, anywhere unless it says where.
+    /// All names in which this expression matches somewhere. It is not anchored.
     Regex(Regex),
 }
 
@@ -29,10 +29,10 @@ pub struct PatternError {
 }
 
 impl Pattern {
-    /// The names in which this expression is found.
+    /// The names in which this expression matches.
     ///
     /// # Errors
-    /// It is no expression, or one that takes too much memory.
+    /// The expression is invalid, or takes too much memory.
     pub fn regex(expression: &str) -> Result<Pattern, PatternError> {
         let regex = RegexBuilder::new(expression)
             .size_limit(REGEX_BYTES_MAX)
@@ -43,7 +43,7 @@ impl Pattern {
         })
     }
 
-    /// Whether it is about this name.
+    /// Whether the pattern includes this name.
     pub fn matches(&self, name: &str) -> bool {
         match self {
             Pattern::All => true,

@@ -1,5 +1,4 @@
-//! The key of this process: what is derived with it means nothing to anybody else, nor to the next
-//! process.
+//! The random key of this process. Values that are derived with it mean nothing to other processes.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,26 +9,27 @@ use ring::rand::SystemRandom;
 static KEY: LazyLock<Key> = LazyLock::new(|| {
     match Key::generate(HMAC_SHA256, &SystemRandom::new()) {
         Ok(key) => key,
-        // It is asked once, before the first client is there.
+        // The key is generated once, before the first client connects.
         Err(_) => panic!("the system has no random bytes to give"),
     }
 });
 
-/// How many were drawn.
+/// Number of calls of [`draw`].
 static DRAWN: AtomicU64 = AtomicU64::new(0);
 
-/// The same for the same parts, and nobody else can tell it.
+/// The HMAC of the parts under the process' key. It cannot be predicted without the key.
 pub(crate) fn keyed(parts: &[&[u8]]) -> Tag {
     let mut context = Context::with_key(&KEY);
     for part in parts {
-        // With its length, so that parts divided elsewhere are others.
+        // Each part goes with its length, so that the same bytes divided elsewhere give another
+        // value.
         context.update(&(part.len() as u64).to_be_bytes());
         context.update(part);
     }
     context.sign()
 }
 
-/// 32 bytes that nobody can tell beforehand, and that no process draws twice: for salts and nonces.
+/// 32 unpredictable bytes, which no process returns twice: for salts and nonces.
 pub(crate) fn draw() -> Tag {
     let number = DRAWN.fetch_add(1, Ordering::Relaxed);
     keyed(&[b"draw", &number.to_be_bytes()])

@@ -1,7 +1,7 @@
-//! SCRAM: a client proves that it knows a password without saying it, and is shown in turn that the
-//! server has its verifier. Source: RFC 5802, RFC 7677.
+//! SCRAM: a client proves that it knows a password without sending it, and the server proves that
+//! it has the verifier. Source: RFC 5802, RFC 7677.
 //!
-//! A verifier is stored as PostgreSQL does it (`pg_authid.rolpassword`), base64 with padding:
+//! A verifier is stored as in PostgreSQL (`pg_authid.rolpassword`), base64 with padding:
 //!
 //! ```text
 //! SCRAM-SHA-256$ITERATIONS:SALT$STORED-KEY:SERVER-KEY
@@ -23,19 +23,20 @@ use crate::scram_messages::{ClientFinal, ClientFirst, base64};
 use crate::stored::{VerifierError, bytes, check_salt, number, take_apart};
 use crate::users::Users;
 
-/// Fewest turns of a verifier: RFC 7677 asks for them, and Kafka refuses fewer.
+/// Minimum number of iterations, as RFC 7677 and Kafka require.
 pub const ITERATIONS_MIN: u32 = 4096;
-/// Most of them. The client takes them, not the server, but who makes a verifier does.
+/// Maximum number of iterations. They are computed by the client, and by the program that creates
+/// the verifier, not by the server at a login.
 pub const ITERATIONS_MAX: u32 = 1 << 20;
-/// Of a salt of ours.
+/// Bytes of a salt that this crate creates.
 const SALT_BYTES: usize = 16;
-/// Of one that another program has drawn.
+/// Minimum bytes of a salt from another program.
 const SALT_BYTES_MIN: usize = 1;
 const FORM: &str = "SCRAM-SHA-256 or SCRAM-SHA-512, then $ITERATIONS:SALT$STORED-KEY:SERVER-KEY";
-/// Of a server's nonce.
+/// Bytes of a server's nonce.
 const NONCE_BYTES: usize = 24;
 
-/// The hash that a SCRAM mechanism is named by.
+/// The hash of a SCRAM mechanism.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub enum ScramHash {
@@ -46,7 +47,7 @@ pub enum ScramHash {
 }
 
 impl ScramHash {
-    /// All there are.
+    /// All hashes.
     pub const ALL: [ScramHash; 2] = [ScramHash::Sha256, ScramHash::Sha512];
 
     /// The mechanism's name.
@@ -85,7 +86,7 @@ impl ScramHash {
     }
 }
 
-/// So many iterations as no verifier may have.
+/// The number of iterations is outside the limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0} iterations: at least {ITERATIONS_MIN}, at most {ITERATIONS_MAX}")]
 pub struct IterationsError(pub u32);
@@ -100,10 +101,10 @@ pub struct Scram {
 }
 
 impl Scram {
-    /// The verifier of a password, with a salt of its own.
+    /// Creates the verifier of a password, with a new salt.
     ///
     /// # Errors
-    /// Too few or too many iterations.
+    /// There are too few or too many iterations.
     pub fn of(hash: ScramHash, password: &[u8], iterations: u32) -> Result<Self, IterationsError> {
         let drawn = draw();
         let salt = drawn.as_ref()[..SALT_BYTES].to_vec();
@@ -112,10 +113,10 @@ impl Scram {
         Ok(Self::with_keys(hash, iterations, salt, &salted))
     }
 
-    /// The verifier of a password that was salted elsewhere, as Kafka's tools do it.
+    /// Creates the verifier of a password that another program has salted, as Kafka's tools do.
     ///
     /// # Errors
-    /// Too few or too many iterations, or bytes of salt.
+    /// There are too few or too many iterations or bytes of salt.
     pub fn of_salted(
         hash: ScramHash,
         iterations: u32,
@@ -138,8 +139,9 @@ impl Scram {
         }
     }
 
-    /// The one that a name without a user seems to have: always the same, and like another's.
-    /// Nothing is found that has its stored key for a hash, so it lets nobody in.
+    /// The verifier that an unknown name seems to have: always the same one for a name, with the
+    /// parameters of `like`. No input is known whose hash is its stored key, so no login succeeds
+    /// with it.
     pub(crate) fn nobodys(hash: ScramHash, name: &str, like: Option<&Scram>) -> Scram {
         let mechanism = hash.mechanism().as_bytes();
         let parts: [&[u8]; 2] = [b"salt", b"more salt"];
@@ -156,7 +158,7 @@ impl Scram {
         }
     }
 
-    /// Its mechanism's hash.
+    /// The hash of its mechanism.
     pub fn hash(&self) -> ScramHash {
         self.hash
     }
@@ -171,7 +173,7 @@ fn check_iterations(iterations: u32) -> Result<(), IterationsError> {
 }
 
 impl fmt::Display for Scram {
-    /// As it is stored.
+    /// The text form in which it is stored.
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (mechanism, iterations) = (self.hash.mechanism(), self.iterations);
         let parts = [&self.salt, &self.stored_key, &self.server_key];
@@ -186,7 +188,7 @@ impl fmt::Display for Scram {
 impl FromStr for Scram {
     type Err = VerifierError;
 
-    /// Reads what [`Scram`] writes, also if another program has made it. Costs nothing.
+    /// Parses the text form, also from another program.
     fn from_str(text: &str) -> Result<Self, VerifierError> {
         let verifier = take_apart(text, FORM, |text| {
             let (mechanism, text) = text.split_once('$')?;
@@ -215,26 +217,26 @@ impl FromStr for Scram {
 }
 
 impl fmt::Debug for Scram {
-    /// The parameters that a client is told, without the salt.
+    /// Shows the parameters that clients get, without the salt.
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (mechanism, iterations) = (self.hash.mechanism(), self.iterations);
         write!(to, "Scram({mechanism}, {iterations} iterations)")
     }
 }
 
-/// Between the client's two messages.
+/// The state between the client's two messages.
 pub(crate) struct Exchange {
     user: String,
     verifier: Arc<Scram>,
-    /// As the client's last message has to repeat it.
+    /// The GS2 header, which the client's last message has to repeat.
     header: String,
     nonce: String,
-    /// All that is signed, but for the last message.
+    /// The signed text, without the client's last message.
     signed: String,
 }
 
 impl Exchange {
-    /// Takes the client's first message, and says what to answer.
+    /// Handles the client's first message; returns the challenge.
     pub(crate) fn begin(
         users: &Users,
         hash: ScramHash,
@@ -268,7 +270,7 @@ impl Exchange {
         Ok((exchange, answer.into_bytes()))
     }
 
-    /// Takes the client's last message, and says what to answer.
+    /// Handles the client's last message; returns the server's last one.
     pub(crate) fn finish(&self, message: &[u8]) -> Result<Vec<u8>, Refused> {
         let last = ClientFinal::read(message).ok_or(Refused::Malformed)?;
         if last.header != self.header.as_bytes() || last.nonce != self.nonce {
@@ -283,7 +285,7 @@ impl Exchange {
         let signed = [&*self.signed, last.without_proof].concat();
         let signature = hash.hmac(stored_key, signed.as_bytes());
         let signature = signature.as_ref();
-        // Another length is another password's, too.
+        // A proof of another length is wrong, too.
         let mut client_key = vec![0; signature.len()];
         let bytes = client_key.iter_mut().zip(signature).zip(&last.proof);
         bytes.for_each(|((key, signature), proof)| *key = signature ^ proof);
@@ -311,7 +313,7 @@ mod tests {
     use super::*;
     use crate::users::User;
 
-    /// Has a user who knows "pencil" log in with these messages.
+    /// Logs in a user whose password is "pencil", with these nonces and this proof.
     fn exchange(
         hash: ScramHash,
         (salt, iterations): (&[u8], u32),
@@ -344,7 +346,7 @@ mod tests {
         assert_eq!(answer, "v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=");
     }
 
-    /// The other hash has no example in a standard: these were computed by Python's `hashlib`.
+    /// No standard has an example for SHA-512: these values were computed by Python's `hashlib`.
     #[test]
     fn the_other_hash_is_as_another_program_computes_it() {
         let salt: Vec<u8> = (0..16).collect();
@@ -361,7 +363,8 @@ mod tests {
         );
     }
 
-    /// A stored verifier of 64 bytes of salt, as librdkafka draws them, tells nobody whose it is.
+    /// A salt of unusual length, such as the 64 bytes of librdkafka, must not reveal which names
+    /// exist.
     #[test]
     fn a_name_without_a_user_has_as_much_salt_as_a_user() {
         for bytes in [1, 16, 33, 64] {
@@ -371,7 +374,7 @@ mod tests {
         }
     }
 
-    /// RFC 7677's example, as PostgreSQL stores it; the other from Python's `hashlib`.
+    /// RFC 7677's example as PostgreSQL stores it, and one that was computed by Python's `hashlib`.
     #[test]
     fn verifiers_are_stored_as_another_program_stores_them() {
         let salt = BASE64_STANDARD.decode("W22ZaJ0SNY7soEsUEjb6gQ==").unwrap();

@@ -7,9 +7,9 @@
 //! server-final   v=SIGNATURE
 //! ```
 //!
-//! Extensions are passed over; a mandatory one (`m=`) stands where a name should and is refused,
-//! and so is a binding to a channel, which is not offered. Source: RFC 5802, section 7. Names and
-//! passwords are taken as they come, as Kafka does, without SASLprep.
+//! Optional extensions are ignored. A mandatory one (`m=`) is refused, because it is in the place
+//! of the name. Channel binding is not offered and is refused, too. Names and passwords are used
+//! without SASLprep, as in Kafka. Source: RFC 5802, section 7.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -17,11 +17,11 @@ use base64::prelude::BASE64_STANDARD;
 /// The client's first message.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ClientFirst<'a> {
-    /// Up to the message proper: repeated in the last message.
+    /// The GS2 header, which the last message repeats.
     pub(crate) header: &'a str,
-    /// The user that the client wants to act for; empty: itself.
+    /// The authorization identity; empty: the user itself.
     pub(crate) acts_for: String,
-    /// The message proper, which is signed.
+    /// The message without the header, which is signed.
     pub(crate) bare: &'a str,
     pub(crate) user: String,
     pub(crate) nonce: &'a str,
@@ -59,11 +59,11 @@ impl<'a> ClientFirst<'a> {
 /// The client's last message.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ClientFinal<'a> {
-    /// All but the proof, which is signed.
+    /// The message without the proof, which is signed.
     pub(crate) without_proof: &'a str,
-    /// The header of the first message.
+    /// The GS2 header of the first message.
     pub(crate) header: Vec<u8>,
-    /// Both nonces.
+    /// The client's and the server's nonce.
     pub(crate) nonce: &'a str,
     pub(crate) proof: Vec<u8>,
 }
@@ -87,13 +87,13 @@ impl<'a> ClientFinal<'a> {
     }
 }
 
-/// An attribute that may stand behind those that are known.
+/// Whether this is an optional extension, which may follow the known attributes.
 fn is_extension(attribute: &str) -> bool {
     let name = attribute.split_once('=').map_or("", |(name, _)| name);
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphabetic())
 }
 
-/// A name, in which a comma is `=2C` and an equals sign `=3D`.
+/// Decodes a name, in which a comma is `=2C` and an equals sign `=3D`.
 fn name(text: &str) -> Option<String> {
     let mut parts = text.split('=');
     let mut name = parts.next()?.to_owned();

@@ -1,4 +1,4 @@
-//! The common part of verifiers as texts, the form in which they can be stored.
+//! Common parts of the text form of verifiers, in which they can be stored.
 
 use base64::Engine as _;
 use base64::engine::GeneralPurpose;
@@ -6,41 +6,40 @@ use base64::engine::GeneralPurpose;
 use crate::argon2id::CostError;
 use crate::scram::IterationsError;
 
-/// Most bytes of a verifier's text: twice what the longest of ours has.
+/// Maximum bytes of a verifier's text: twice as many as the longest text that this crate writes.
 const TEXT_BYTES_MAX: usize = 512;
-/// Most bytes of a salt.
+/// Maximum bytes of a salt.
 const SALT_BYTES_MAX: usize = 64;
 
-/// Why a verifier cannot be made of what it is said to consist of. It shows nothing of that but
-/// its price.
+/// The reason why a verifier is invalid. It reveals nothing of the verifier but its cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum VerifierError {
-    /// More text than a verifier has.
+    /// The text is too long.
     #[error("a verifier has at most {TEXT_BYTES_MAX} bytes")]
     TooLong,
-    /// Not the form, or not the form that is written.
+    /// The text does not have the form, or not the canonical one.
     #[error("no verifier: {form}")]
     Malformed {
-        /// How one is written.
+        /// The expected form.
         form: &'static str,
     },
-    /// A salt that is too short or too long.
+    /// The salt is too short or too long.
     #[error("a salt of {bytes} bytes: at least {bytes_min}, at most {SALT_BYTES_MAX}")]
     Salt {
-        /// That it has.
+        /// Its length in bytes.
         bytes: usize,
-        /// That it should have.
+        /// The minimum length in bytes.
         bytes_min: usize,
     },
-    /// A verification would cost too much, or nothing.
+    /// The cost of a verification is outside the limits.
     #[error(transparent)]
     Cost(#[from] CostError),
-    /// A login would cost the client too much, or next to nothing.
+    /// The number of iterations is outside the limits.
     #[error(transparent)]
     Iterations(#[from] IterationsError),
 }
 
-/// Has `read` take a verifier's text apart, which it cannot if that has another form.
+/// Parses a verifier's text by `read`, which returns `None` if the text has another form.
 pub(crate) fn take_apart<'a, T>(
     text: &'a str,
     form: &'static str,
@@ -61,8 +60,8 @@ pub(crate) fn check_salt(salt: &[u8], bytes_min: usize) -> Result<(), VerifierEr
     }
 }
 
-/// A number as it is written: without a sign or zeros before it. One that is too large is refused
-/// by the limit of what it counts.
+/// Parses a canonical number, without a sign or leading zeros. A number that is too large becomes
+/// `u32::MAX`, which the limit of its field refuses.
 pub(crate) fn number(text: &str) -> Option<u32> {
     let is_canonical = text == "0" || !text.starts_with('0');
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,8 +1,9 @@
-//! Users, and how each is known.
+//! Users and their verifiers.
 //!
-//! A name that no user has is answered as a user's would be with a wrong password: in the same
-//! words, after as much work. A user stands in for it, for one name always the same one: the cost
-//! of a verifier and the iterations that SCRAM tells are that user's.
+//! A login with an unknown name is answered like one with a wrong password: in the same words and
+//! after the same work, so that it does not reveal which users exist. The verifier of another user
+//! stands in for the missing one and determines the work and SCRAM's iterations. For one name it is
+//! always the same user's.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,10 +18,11 @@ use crate::login::{Accepted, Principal, Refused};
 use crate::process_key::keyed;
 use crate::scram::{Scram, ScramHash};
 
-/// A user, and by what it is known that it is this one.
+/// A user, and the verifiers of the user's password.
 pub struct User {
     name: String,
-    /// The right password under this process' key. With it a login costs one hash.
+    /// The HMAC of the right password under this process' key. If it is known, a login costs one
+    /// hash.
     tag: OnceLock<Tag>,
     argon2id: Option<Argon2id>,
     scram: [Option<Arc<Scram>>; ScramHash::ALL.len()],
@@ -28,7 +30,7 @@ pub struct User {
 }
 
 impl User {
-    /// One who can prove nothing yet.
+    /// A user without a verifier, who cannot log in yet.
     pub fn new(name: impl Into<String>) -> User {
         User {
             name: name.into(),
@@ -39,25 +41,26 @@ impl User {
         }
     }
 
-    /// One whose password stands in the configuration, in clear. There a verifier that is slow to
-    /// ask would protect nothing. The password is known by what it becomes under a key that this
-    /// process alone has, in its memory alone: that costs next to nothing to make and to ask.
+    /// Adds a password that is in the configuration in clear. A slow verifier would protect nothing
+    /// there. The password is recognized by its HMAC under a key that only this process has, and
+    /// only in memory: a check costs one hash.
     #[must_use]
     pub fn with_configured(mut self, password: &str) -> User {
         self.tag = OnceLock::from(password_tag(&self.name, password.as_bytes()));
         self
     }
 
-    /// One whose passwords in clear have this verifier. After the first success the right one is
-    /// known as one of the configuration is, so a user who has logged in once is not held up by
-    /// those who try passwords. A wrong one costs as much as ever.
+    /// Adds a verifier for passwords that are sent in clear. After the first success the right
+    /// password is recognized by its HMAC, like a configured one, so that a user who has logged in
+    /// once is not delayed by attackers who try passwords. A wrong password always costs a
+    /// verification.
     #[must_use]
     pub fn with_argon2id(mut self, verifier: Argon2id) -> User {
         self.argon2id = Some(verifier);
         self
     }
 
-    /// One who can come by SCRAM with this verifier's hash.
+    /// Adds a verifier for SCRAM with its hash.
     #[must_use]
     pub fn with_scram(mut self, verifier: Scram) -> User {
         let hash = verifier.hash();
@@ -65,7 +68,7 @@ impl User {
         self
     }
 
-    /// One who may come from the same machine only.
+    /// Restricts the user to connections from the same machine.
     #[must_use]
     pub fn local(mut self) -> User {
         self.is_local = true;
@@ -73,14 +76,14 @@ impl User {
     }
 }
 
-/// All who may log in.
+/// All users who may log in.
 #[derive(Default)]
 pub struct Users {
     users: BTreeMap<String, User>,
 }
 
 impl FromIterator<User> for Users {
-    /// Of several of one name the last one counts.
+    /// Of several users with one name, the last one is used.
     fn from_iter<I: IntoIterator<Item = User>>(users: I) -> Self {
         let users = users.into_iter().map(|user| (user.name.clone(), user));
         Self {
@@ -90,13 +93,13 @@ impl FromIterator<User> for Users {
 }
 
 impl fmt::Debug for Users {
-    /// Names alone.
+    /// Shows only names.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.users.keys()).finish()
     }
 }
 
-/// A password that somebody gave.
+/// A name and a password that a client has sent.
 pub(crate) struct Attempt {
     pub(crate) user: String,
     pub(crate) password: Box<[u8]>,
@@ -104,12 +107,11 @@ pub(crate) struct Attempt {
 }
 
 impl Users {
-    /// Says at once whether a password is right, if that can be: `None` if [`Users::verify`] has to
-    /// find out.
+    /// Checks a password at once, if possible; `None`: [`Users::verify`] has to check it.
     pub(crate) fn check(&self, attempt: &Attempt) -> Option<Result<Accepted, Refused>> {
         let user = self.users.get(&attempt.user);
         let tag = password_tag(&attempt.user, &attempt.password);
-        // A comparison also for a name that nobody has, so that both take the same time.
+        // Unknown names are compared, too, so that both cases take the same time.
         let known = user.and_then(|user| user.tag.get());
         let known_bytes = known.map_or([0; 32].as_slice(), AsRef::as_ref);
         let is_right = bool::from(tag.as_ref().ct_eq(known_bytes)) & known.is_some();
@@ -123,7 +125,7 @@ impl Users {
         stands_in.is_none().then_some(Err(credentials))
     }
 
-    /// Says whether a password is right, and takes its time.
+    /// Checks a password by the verifier, which is slow.
     pub(crate) fn verify(&self, attempt: &Attempt) -> Result<Accepted, Refused> {
         let user = self.users.get(&attempt.user);
         let (own, stands_in) = self.verifier(&attempt.user, |user| user.argon2id.as_ref());
@@ -138,15 +140,15 @@ impl Users {
         self.admit(&attempt.user, attempt.peer, Vec::new())
     }
 
-    /// The SCRAM verifier of this name, or one by which no password is known.
+    /// The SCRAM verifier of this name, or one that no password satisfies.
     pub(crate) fn scram(&self, name: &str, hash: ScramHash) -> Arc<Scram> {
         let (own, stands_in) = self.verifier(name, |user| user.scram[hash as usize].as_ref());
-        // Made also where it is not needed, so that both take the same time.
+        // Computed even if it is not needed, so that both cases take the same time.
         let nobodys = Arc::new(Scram::nobodys(hash, name, stands_in.map(AsRef::as_ref)));
         own.map_or(nobodys, Arc::clone)
     }
 
-    /// Lets in who is known to be this user.
+    /// Admits an authenticated user, unless the user's address is not allowed.
     pub(crate) fn admit(
         &self,
         name: &str,
@@ -166,8 +168,8 @@ impl Users {
         }
     }
 
-    /// The verifier of this name, if it is a user's who has one, and that of the user who stands in
-    /// for it if it is none; which one is told by nobody who does not know this process' key.
+    /// The verifier of this name, if a user with one has it, and the verifier that stands in for it
+    /// otherwise. Which user stands in cannot be predicted without this process' key.
     fn verifier<'a, T>(
         &'a self,
         name: &str,
@@ -183,7 +185,8 @@ impl Users {
     }
 }
 
-/// A password under this process' key; for each user it is another one.
+/// The HMAC of a user's password under this process' key. It differs for users with the same
+/// password.
 fn password_tag(user: &str, password: &[u8]) -> Tag {
     keyed(&[b"password", user.as_bytes(), password])
 }

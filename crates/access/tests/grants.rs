@@ -1,4 +1,5 @@
-//! Verdicts: against plain models, and what no order and no further rule may change.
+//! Decisions by rules: compared with simple models, and properties that hold for all rules in any
+//! order.
 
 #![allow(clippy::unwrap_used)]
 
@@ -46,7 +47,7 @@ fn channel<'a>(topic: &'a str, name: &'a str) -> Resource<'a> {
     }
 }
 
-/// A rule about all that there is.
+/// A rule about all resources.
 fn all(effect: Effect, operations: impl IntoIterator<Item = Operation>) -> Rule {
     Rule {
         effect,
@@ -138,7 +139,7 @@ fn wrong_expressions_are_told() {
     assert!(Rule::permissions("ann", "/", ["", "(", ""]).is_err());
 }
 
-/// One of few names, so that rules and questions meet.
+/// One of few names, so that rules often apply to questions.
 fn some_name() -> impl Strategy<Value = String> {
     "[ab]{0,2}"
 }
@@ -223,8 +224,8 @@ fn any_of(names: &[Regex], name: &str) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A rule that allows never takes away, one that denies never gives, and all count wherever
-    /// they stand and however often.
+    /// A rule that allows never removes a right, one that denies never adds one. Neither the order
+    /// of rules nor their repetition matters.
     #[test]
     fn verdicts_are_monotone_and_have_no_order(
         (rules, shuffled) in some_rules()
@@ -243,7 +244,7 @@ proptest! {
         }
     }
 
-    /// To be allowed anything is to be allowed to see it.
+    /// A right to any operation includes Describe.
     #[test]
     fn who_may_do_something_may_see_it(rules in some_rules(), question in some_question()) {
         let rules = rules.into_iter().filter(|rule| rule.effect == Effect::Allow);
@@ -252,7 +253,7 @@ proptest! {
         prop_assert!(!verdict(&rules, &question) || verdict(&rules, &describe));
     }
 
-    /// RabbitMQ's three expressions: each decides over its own operation.
+    /// Each of RabbitMQ's three expressions decides about its own operation.
     #[test]
     fn permissions_of_a_user_are_three_expressions(
         expressions in [some_expression(), some_expression(), some_expression()],
@@ -280,8 +281,8 @@ proptest! {
         }
     }
 
-    /// NSQ's rules: a topic's expression, channels' expressions, and what is permitted. A publish
-    /// asks for the channel without a name.
+    /// NSQ's rules have a topic's expression, channels' expressions and permissions. A publish asks
+    /// for the channel with the empty name.
     #[test]
     fn rules_of_an_auth_service_are_about_topics_and_channels(
         rules in prop::collection::vec(

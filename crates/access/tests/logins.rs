@@ -1,4 +1,4 @@
-//! Logins with a password in clear: at once, or verified elsewhere.
+//! Logins with a password in clear, which is checked at once or by a slow verification.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -38,7 +38,7 @@ fn plain(users: &Arc<Users>, user: &str, password: &str) -> Step {
     step(users, Mechanism::PLAIN, response.as_bytes(), ELSEWHERE)
 }
 
-/// The verdict that was there at once.
+/// The verdict of a login that was checked at once.
 fn at_once(step: Step) -> Verdict {
     match step {
         Step::Done(verdict) => verdict,
@@ -46,7 +46,7 @@ fn at_once(step: Step) -> Verdict {
     }
 }
 
-/// The verdict of a verification elsewhere.
+/// The verdict of a login that needs a verification.
 fn elsewhere(step: Step) -> Verdict {
     match step {
         Step::Verify(verification) => verification.run(),
@@ -93,7 +93,7 @@ fn a_verifier_that_is_slow_is_asked_elsewhere_until_the_first_success() {
         assert_eq!(name(elsewhere(step)), "ann");
     }
     assert_eq!(name(at_once(plain(&users, "ann", "secret"))), "ann");
-    // A wrong one costs as much as before.
+    // A wrong password still costs a verification.
     assert_eq!(elsewhere(plain(&users, "ann", "wrong")), invalid("ann"));
     let eve = User::new("eve");
     let users = self::users([hashed("ann", "secret"), eve]);
@@ -107,7 +107,7 @@ fn who_is_no_user_costs_as_much_as_a_user_with_a_wrong_password() {
     for name in ["ann", "cid", "eve", ""] {
         assert_eq!(elsewhere(plain(&users, name, "wrong")), invalid(name));
     }
-    // Another one's verifier stands in, and its password is not theirs.
+    // The verifier of another user stands in, but that user's password does not log them in.
     for name in ["cid", "eve"] {
         assert_eq!(elsewhere(plain(&users, name, "secret")), invalid(name));
         assert_eq!(elsewhere(plain(&users, name, "secret")), invalid(name));
@@ -197,7 +197,7 @@ fn nothing_shows_a_password() {
     assert!(matches!(step, Step::Verify(_)));
     let shown = format!("{users:?} {step:?} {:?}", plain(&users, "bob", "hunter2"));
     assert!(shown.contains("ann") && shown.contains("bob"), "{shown}");
-    // Neither as text nor as a list of bytes.
+    // The password must appear neither as text nor as a list of bytes.
     for secret in ["hunter2", "104, 117"] {
         assert!(!shown.contains(secret), "{shown}");
     }
@@ -206,7 +206,7 @@ fn nothing_shows_a_password() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Nothing breaks, and nobody comes in without a password.
+    /// Nothing panics, and no login without a password succeeds.
     #[test]
     fn any_responses_have_a_verdict(
         mechanism in 0usize..4,

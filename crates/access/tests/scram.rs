@@ -48,7 +48,7 @@ fn verdict(step: Step) -> Result<Accepted, Refused> {
     }
 }
 
-/// A whole login, in which the last message is changed.
+/// A whole login, in which the client's last message is changed.
 fn changed(
     users: &Arc<Users>,
     client: &Client,
@@ -117,7 +117,7 @@ fn a_login_that_was_tampered_with_fails() {
     let change = |from: &'static str, to: &'static str| {
         changed(&users, &client, hash, |it| it.replacen(from, to, 1))
     };
-    // "y,,", another nonce, something that was not signed.
+    // The header "y,,", another nonce, an attribute that was not signed.
     assert_eq!(change("c=biws", "c=eSws"), Err(Refused::Malformed));
     assert_eq!(change("r=fyko", "r=fyk"), Err(Refused::Malformed));
     assert_eq!(change(",p=", ",x=y,p="), invalid("ann"));
@@ -161,7 +161,7 @@ fn a_proof_is_good_once() {
     assert_eq!(verdict(again), Err(Refused::Malformed));
 }
 
-/// Salt and iterations that a name is told.
+/// The salt and the iterations in the challenge for a name.
 fn told(users: &Arc<Users>, user: &str) -> (String, String) {
     let client = Client::new(ScramHash::Sha256, user, "", "n,,");
     let mut login = login(users, ScramHash::Sha256);
@@ -194,7 +194,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Any name and any password, commas and equals signs among them.
+    /// Any name and any password, also with commas and equals signs.
     #[test]
     fn each_password_lets_in_and_each_other_does_not(
         user in "[a-z=,é ]{1,8}",

@@ -1,4 +1,4 @@
-//! The client's side of SCRAM, from the standard, with nothing of the server's.
+//! The client's side of SCRAM by the standard. Shares no code with the server's side.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ pub(crate) struct Client {
     bare: String,
 }
 
-/// The client's last message, and the answer that it wants to hear.
+/// The client's last message, and the answer that it expects.
 pub(crate) struct Proof {
     pub(crate) message: String,
     pub(crate) expects: Vec<u8>,

@@ -1,4 +1,5 @@
-//! Verifiers as texts: what is stored is read, what is hostile is refused before it costs anything.
+//! The text form of verifiers: stored ones are parsed, hostile ones are refused before they cost
+//! anything.
 
 #![allow(clippy::unwrap_used)]
 
