@@ -20,7 +20,7 @@ fn edit_broker(world: &World, name: &str, edits: Edits<'_>) -> (i16, String) {
 }
 
 /// A setting of the broker or of a group: value, source and number of synonyms.
-fn told(world: &World, kind: i8, resource: &str, key: &str) -> (String, i8, usize) {
+fn described(world: &World, kind: i8, resource: &str, key: &str) -> (String, i8, usize) {
     let result = describe(world, 4, kind, resource);
     let entry = entry(&result, key);
     let value = entry.value.as_ref().unwrap().to_string();
@@ -68,7 +68,7 @@ fn defaults_of_topics_are_changed_and_topics_follow() {
         world.kill_and_restart();
     }
     assert_eq!(
-        told(&world, BROKER, "1", "log.retention.ms"),
+        described(&world, BROKER, "1", "log.retention.ms"),
         is("5000", 2, 2)
     );
     let back: Vec<_> = edits.iter().map(|(key, ..)| (*key, DELETE, None)).collect();
@@ -81,13 +81,13 @@ fn defaults_of_topics_are_changed_and_topics_follow() {
     );
     assert!(!options.append_time && options.durability.is_none());
     assert_eq!(
-        told(&world, BROKER, "1", "log.retention.ms"),
+        described(&world, BROKER, "1", "log.retention.ms"),
         is("604800000", 5, 1)
     );
 }
 
 #[test]
-fn what_is_set_for_the_broker_counts_more_than_what_is_set_for_all() {
+fn settings_of_the_broker_override_the_cluster_wide_defaults() {
     let world = with_topic("t");
     let set = |name: &str, value| {
         let edits = [("log.retention.bytes", SET, Some(value))];
@@ -97,16 +97,19 @@ fn what_is_set_for_the_broker_counts_more_than_what_is_set_for_all() {
     set("", "10");
     assert_eq!(of_topic(), Some(10));
     assert_eq!(
-        told(&world, BROKER, "", "log.retention.bytes"),
+        described(&world, BROKER, "", "log.retention.bytes"),
         is("10", 3, 1)
     );
     set("1", "20");
     assert_eq!(of_topic(), Some(20));
     assert_eq!(
-        told(&world, BROKER, "1", "log.retention.bytes"),
+        described(&world, BROKER, "1", "log.retention.bytes"),
         is("20", 2, 3)
     );
-    assert_eq!(told(&world, TOPIC, "t", "retention.bytes"), is("20", 2, 3));
+    assert_eq!(
+        described(&world, TOPIC, "t", "retention.bytes"),
+        is("20", 2, 3)
+    );
     assert_eq!(describe(&world, 4, BROKER, "").configs.len(), 1);
     // AlterConfigs replaces all settings.
     assert_eq!(
@@ -115,7 +118,7 @@ fn what_is_set_for_the_broker_counts_more_than_what_is_set_for_all() {
     );
     assert_eq!(of_topic(), Some(10));
     assert_eq!(
-        told(&world, BROKER, "1", "background.threads"),
+        described(&world, BROKER, "1", "background.threads"),
         is("9", 2, 2)
     );
     assert_eq!(replace_in(&world, 2, BROKER, "", &[]), 0);
@@ -123,7 +126,7 @@ fn what_is_set_for_the_broker_counts_more_than_what_is_set_for_all() {
 }
 
 #[test]
-fn lists_of_the_broker_are_added_to() {
+fn lists_of_the_broker_are_appended_to() {
     let world = with_topic("t");
     let policy = [("log.cleanup.policy", APPEND, Some("compact"))];
     assert_eq!(edit_broker(&world, "1", &policy), (0, String::new()));
@@ -133,13 +136,13 @@ fn lists_of_the_broker_are_added_to() {
     assert_eq!(edit_broker(&world, "1", &policy), (0, String::new()));
     assert!(world.topic("t").options().compaction.is_none());
     assert_eq!(
-        told(&world, BROKER, "1", "log.cleanup.policy"),
+        described(&world, BROKER, "1", "log.cleanup.policy"),
         is("delete", 2, 2)
     );
 }
 
 #[test]
-fn what_the_broker_does_not_change_is_refused_by_name_and_nothing_is_done() {
+fn unknown_and_read_only_settings_are_refused_without_effect() {
     let world = with_topic("t");
     for (key, value) in [
         ("num.partitions", "3"),
@@ -170,24 +173,24 @@ fn what_the_broker_does_not_change_is_refused_by_name_and_nothing_is_done() {
     let tried = [("log.roll.ms", SET, Some("5"))];
     assert_eq!(edit_in(&world, 1, BROKER, "1", &tried, true).0, 0);
     assert_eq!(
-        told(&world, BROKER, "1", "log.roll.ms"),
+        described(&world, BROKER, "1", "log.roll.ms"),
         is("604800000", 5, 1)
     );
 }
 
 #[test]
-fn the_settings_of_groups_are_kept() {
+fn group_settings_are_stored() {
     let mut world = World::new();
     let key = "consumer.session.timeout.ms";
-    assert_eq!(told(&world, GROUP, "readers", key), is("45000", 5, 1));
+    assert_eq!(described(&world, GROUP, "readers", key), is("45000", 5, 1));
     let edit_group = |world: &World, group: &str, edits: Edits<'_>| {
         edit_in(world, 1, GROUP, group, edits, false)
     };
     let set = [(key, SET, Some("50000"))];
     assert_eq!(edit_group(&world, "readers", &set), (0, String::new()));
     world.kill_and_restart();
-    assert_eq!(told(&world, GROUP, "readers", key), is("50000", 8, 2));
-    assert_eq!(told(&world, GROUP, "others", key), is("45000", 5, 1));
+    assert_eq!(described(&world, GROUP, "readers", key), is("50000", 8, 2));
+    assert_eq!(described(&world, GROUP, "others", key), is("45000", 5, 1));
     let list = |world: &World| {
         let request = ListConfigResourcesRequest::default().with_resource_types(vec![GROUP]);
         let found = world.ask(1, &request).config_resources.into_iter();
@@ -210,23 +213,23 @@ fn the_settings_of_groups_are_kept() {
 }
 
 #[test]
-fn a_kill_leaves_a_default_and_the_topics_that_have_it_in_agreement() {
+fn after_a_kill_a_default_and_its_topics_agree() {
     const TOPICS: [&str; 3] = ["a", "b", "c"];
     // With a broker that has run since it was created, and with one that was restarted before the
     // change.
-    for happens in [false, true] {
+    for is_restarted in [false, true] {
         for changes in 0.. {
             let mut world = with_topic("a");
             TOPICS.iter().for_each(|topic| make_topic(&world, topic));
             assert_eq!(edit(&world, "c", &[("segment.ms", SET, Some("7"))]).0, 0);
-            if happens {
+            if is_restarted {
                 world.kill_and_restart();
             }
             world.disk.die_after(changes);
             let edits = [("log.retention.ms", SET, Some("5000"))];
             let survived = edit_broker(&world, "1", &edits).0 == 0;
             world.kill_and_restart();
-            let (default, source, _) = told(&world, BROKER, "1", "log.retention.ms");
+            let (default, source, _) = described(&world, BROKER, "1", "log.retention.ms");
             for topic in TOPICS {
                 let of_topic = shown(&world, topic, "retention.ms");
                 assert_eq!(of_topic, (default.clone(), source), "{changes} changes");
@@ -246,7 +249,7 @@ fn a_default_that_cannot_be_written_changes_nothing() {
     let edits = [("log.retention.ms", SET, Some("5000"))];
     assert_ne!(edit_broker(&world, "1", &edits).0, 0);
     assert_eq!(
-        told(&world, BROKER, "1", "log.retention.ms"),
+        described(&world, BROKER, "1", "log.retention.ms"),
         is("604800000", 5, 1)
     );
     let of_topic = world.topic("t").options().retention.ms;

@@ -209,7 +209,7 @@ fn only_the_named_settings_are_described_and_each_resource_once() {
 }
 
 #[test]
-fn the_brokers_retention_is_told_in_all_of_kafkas_units() {
+fn the_brokers_retention_is_shown_in_all_of_kafkas_units() {
     for (retention_ms, hours, minutes) in [
         (KafkaOptions::default().retention_ms, "168", "10080"),
         (Some(5_400_000), "2", "90"),
@@ -231,7 +231,7 @@ fn the_brokers_retention_is_told_in_all_of_kafkas_units() {
 }
 
 #[test]
-fn the_broker_shows_what_is_true_and_what_can_be_changed() {
+fn the_broker_shows_its_settings_and_which_are_read_only() {
     let mut options = KafkaOptions {
         node_id: 7,
         ..KafkaOptions::default()
@@ -332,7 +332,7 @@ fn all_settings_are_replaced_in_every_version() {
 }
 
 #[test]
-fn lists_are_added_to_and_taken_from() {
+fn lists_are_appended_to_and_subtracted_from() {
     let world = with_topic("t");
     assert_eq!(
         edit(&world, "t", &[("cleanup.policy", APPEND, Some("compact"))]).0,
@@ -449,7 +449,7 @@ fn every_honoured_setting_arrives_in_the_topic() {
 }
 
 #[test]
-fn a_topic_of_another_protocol_shows_what_is_true_of_it() {
+fn a_topic_of_another_protocol_shows_its_real_settings() {
     let world = World::new();
     world.foreign_topic("nsq");
     assert_eq!(shown(&world, "nsq", "retention.ms"), ("-1".to_owned(), 1));
@@ -482,7 +482,7 @@ fn a_topic_of_another_protocol_shows_what_is_true_of_it() {
 }
 
 #[test]
-fn what_cannot_be_honoured_is_refused_and_nothing_of_it_is_done() {
+fn settings_that_cannot_be_honoured_are_refused_without_effect() {
     let world = with_topic("t");
     for (key, value) in [
         ("compression.type", "quick"),

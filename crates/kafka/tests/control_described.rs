@@ -127,7 +127,7 @@ fn a_page_has_a_limit_of_its_own_and_a_cursor_a_valid_partition() {
 }
 
 #[test]
-fn what_has_settings_is_listed() {
+fn resources_with_settings_are_listed() {
     let world = World::new();
     topic(&world, "orders", 1);
     let list = |version, kinds: &[i8]| {

@@ -142,7 +142,7 @@ fn a_count_of_two_thousand_million_is_refused() {
 }
 
 #[test]
-fn a_short_request_is_not_answered_with_a_flood() {
+fn a_short_request_causes_no_huge_answer() {
     let world = World::new();
     let options = cloverleaf_broker::TopicOptions {
         partitions: 1_000,
@@ -165,7 +165,7 @@ fn a_short_request_is_not_answered_with_a_flood() {
 
 /// An error message that quotes such a name must still fit a string before flexible versions.
 #[test]
-fn names_as_long_as_the_protocol_has_are_answered_in_every_version() {
+fn names_of_maximum_length_are_answered_in_every_version() {
     use kafka_protocol::messages::{
         CreatePartitionsRequest, DeleteTopicsRequest, alter_configs_request as replace,
         create_partitions_request as partitions, create_topics_request as create,

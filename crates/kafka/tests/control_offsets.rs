@@ -53,7 +53,7 @@ fn with_messages() -> World {
 }
 
 #[test]
-fn offsets_are_found_by_place_and_by_time_in_every_version() {
+fn offsets_are_found_by_position_and_by_timestamp_in_every_version() {
     let world = with_messages();
     for version in versions::<ListOffsetsRequest>() {
         let epoch = if version >= 4 { 0 } else { -1 };
@@ -86,7 +86,7 @@ fn an_empty_partition_begins_where_it_ends() {
 }
 
 #[test]
-fn a_leader_epoch_of_another_world_is_refused() {
+fn an_unknown_leader_epoch_is_refused() {
     let world = with_messages();
     assert_eq!(
         look_up(&world, 10, at(0, -1).with_current_leader_epoch(0)).0,
@@ -111,7 +111,7 @@ fn a_leader_epoch_of_another_world_is_refused() {
 }
 
 #[test]
-fn the_one_epoch_ends_at_the_end() {
+fn the_only_epoch_ends_at_the_log_end() {
     let world = with_messages();
     for version in versions::<OffsetForLeaderEpochRequest>() {
         let ask = |index, current, epoch| {
@@ -192,7 +192,7 @@ fn records_of_a_topic_that_is_only_compacted_are_not_deleted() {
 }
 
 #[test]
-fn log_dirs_tell_true_sizes() {
+fn log_dirs_report_real_sizes() {
     let world = with_messages();
     world.foreign_topic("empty");
     let size = i64::try_from(world.topic("t").partitions()[0].stored_bytes()).unwrap();

@@ -81,7 +81,7 @@ fn no_leader_has_to_be_elected() {
 }
 
 #[test]
-fn a_partition_may_stay_where_it_is() {
+fn only_the_current_replica_is_a_valid_reassignment() {
     let world = world();
     for version in versions::<AlterPartitionReassignmentsRequest>() {
         for (topic, index, replicas, expect) in [
@@ -112,7 +112,7 @@ fn a_partition_may_stay_where_it_is() {
 }
 
 #[test]
-fn there_is_one_folder() {
+fn replicas_cannot_move_to_another_folder() {
     let world = world();
     for version in versions::<AlterReplicaLogDirsRequest>() {
         let one = |path: &str| {
@@ -146,7 +146,7 @@ fn there_is_one_folder() {
 }
 
 #[test]
-fn the_quorum_is_one_node_that_lacks_nothing() {
+fn the_quorum_is_one_voter_that_is_caught_up() {
     let world = world();
     let ask = |version, topic: &str, index| {
         let partition = quorum::PartitionData::default().with_partition_index(index);

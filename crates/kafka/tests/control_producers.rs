@@ -19,7 +19,7 @@ use uuid::Uuid;
 use crate::control_world::{World, name, text, versions};
 
 #[test]
-fn every_producer_gets_a_number_of_its_own() {
+fn every_producer_gets_an_id_of_its_own() {
     let mut world = World::new();
     let mut given = HashSet::new();
     for _ in 0..2 {
@@ -35,7 +35,7 @@ fn every_producer_gets_a_number_of_its_own() {
 }
 
 #[test]
-fn transactions_and_half_an_identity_are_refused() {
+fn transactions_and_an_id_without_an_epoch_are_refused() {
     let world = World::new();
     for version in versions::<InitProducerIdRequest>() {
         let id = Some(TransactionalId(text("tx")));
@@ -129,7 +129,7 @@ fn push(instance: Uuid, codec: i8, metrics: Vec<u8>) -> PushTelemetryRequest {
 const LATENCY: &str = "org.apache.kafka.producer.request.latency.avg";
 
 #[test]
-fn clients_are_asked_for_figures_and_tell_them() {
+fn clients_are_asked_for_metrics_and_push_them() {
     let mut world = World::new();
     world.peer.software = Some(("apache-kafka-java".to_owned(), "4.1.0".to_owned()));
     let request = GetTelemetrySubscriptionsRequest::default();
@@ -177,7 +177,7 @@ fn clients_are_asked_for_figures_and_tell_them() {
 }
 
 #[test]
-fn librdkafka_is_given_no_number_that_it_would_log() {
+fn librdkafka_gets_no_client_instance_id() {
     for (name, version) in [
         ("librdkafka", "2.5.0"),
         ("confluent-kafka-python", "2.16.1-rdkafka-2.16.0"),
@@ -201,7 +201,7 @@ fn librdkafka_is_given_no_number_that_it_would_log() {
 }
 
 #[test]
-fn pushes_that_are_wrong_are_told_so() {
+fn invalid_pushes_are_refused() {
     let world = World::with(KafkaOptions {
         client_metrics_bytes_max: 4_000,
         ..KafkaOptions::default()
@@ -232,7 +232,7 @@ fn pushes_that_are_wrong_are_told_so() {
 }
 
 #[test]
-fn clients_are_not_asked_when_that_is_switched_off() {
+fn no_metrics_are_requested_if_that_is_disabled() {
     let world = World::with(KafkaOptions {
         client_metrics_interval_ms: 0,
         ..KafkaOptions::default()

@@ -99,7 +99,7 @@ fn metadata_describes_one_broker_and_its_partitions_in_every_version() {
 }
 
 #[test]
-fn all_topics_means_those_that_kafka_can_spell() {
+fn all_topics_are_those_with_valid_names() {
     let world = World::new();
     for topic in ["b", "a", "nsq#ephemeral", "with space"] {
         world.foreign_topic(topic);
@@ -121,7 +121,7 @@ fn all_topics_means_those_that_kafka_can_spell() {
 }
 
 #[test]
-fn topics_are_made_when_they_are_asked_for_and_only_as_configured() {
+fn topics_are_created_automatically_only_if_configured() {
     let world = World::with(KafkaOptions {
         partitions_default: 2,
         ..KafkaOptions::default()
@@ -221,7 +221,7 @@ fn the_configured_address_is_advertised() {
 }
 
 #[test]
-fn the_cluster_id_stays_over_a_restart() {
+fn the_cluster_id_survives_a_restart() {
     let mut world = World::new();
     let before = metadata(&world, 2, &[]).cluster_id;
     world.kill_and_restart();
@@ -229,7 +229,7 @@ fn the_cluster_id_stays_over_a_restart() {
 }
 
 #[test]
-fn topics_are_made_in_every_version() {
+fn topics_are_created_in_every_version() {
     let world = World::new();
     for version in versions::<CreateTopicsRequest>() {
         let topic = format!("t{version}");
@@ -272,7 +272,7 @@ fn topics_are_made_in_every_version() {
 }
 
 #[test]
-fn what_kafka_refuses_to_make_is_refused() {
+fn topics_that_kafka_refuses_are_refused() {
     let world = World::new();
     let brokers = |ids: Vec<i32>| ids.into_iter().map(Into::into).collect();
     let assigned = |index, ids| {
@@ -375,7 +375,7 @@ fn topics_are_deleted_by_name_and_by_id() {
 }
 
 #[test]
-fn partitions_are_added_and_never_taken_away() {
+fn partitions_are_added_and_never_removed() {
     let world = World::new();
     let mut count = 1;
     world.foreign_topic("orders");

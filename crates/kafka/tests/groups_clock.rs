@@ -50,7 +50,7 @@ fn state(peer: &mut Peer<'_>, name: &str) -> String {
 }
 
 #[test]
-fn sessions_and_rebalances_take_as_long_as_ever() {
+fn session_and_rebalance_timeouts_are_unchanged() {
     let world = ahead();
     let mut peer = world.connect();
     let joined = settled(&mut peer, "g");
@@ -66,8 +66,8 @@ fn sessions_and_rebalances_take_as_long_as_ever() {
 
     // A second member waits for the first one, but not longer than the session timeout of the
     // first.
-    let told = two.call(9, &join(9, "g", ""));
-    let id = two.send(9, &join(9, "g", &told.member_id));
+    let answered = two.call(9, &join(9, "g", ""));
+    let id = two.send(9, &join(9, "g", &answered.member_id));
     two.pump();
     two.expect_nothing();
     assert_eq!(heartbeat(&mut one, "g", &joined), REBALANCE_IN_PROGRESS);

@@ -28,9 +28,9 @@ fn two_members_share_a_group_in_every_version_of_join_group() {
 
         let mut id = String::new();
         if version >= 4 {
-            let told = two.call(version, &join(version, "g", ""));
-            assert_eq!(told.error_code, MEMBER_ID_REQUIRED);
-            id = told.member_id.to_string();
+            let answered = two.call(version, &join(version, "g", ""));
+            assert_eq!(answered.error_code, MEMBER_ID_REQUIRED);
+            id = answered.member_id.to_string();
         }
         let two_asked = two.send(version, &join(version, "g", &id));
         two.pump();
@@ -112,12 +112,12 @@ fn heartbeats_and_leaving_in_every_version() {
 }
 
 #[test]
-fn a_member_that_falls_silent_is_replaced_by_those_who_live() {
+fn a_member_whose_session_expires_is_removed() {
     let world = World::new();
     let (mut one, mut two) = (world.connect(), world.connect());
     let dead = settled(&mut one, "g");
-    let told = two.call(9, &join(9, "g", ""));
-    let asked = two.send(9, &join(9, "g", &told.member_id));
+    let answered = two.call(9, &join(9, "g", ""));
+    let asked = two.send(9, &join(9, "g", &answered.member_id));
     two.pump();
     two.expect_nothing();
     two.advance(SESSION_MS as u64 - 1);
@@ -129,7 +129,7 @@ fn a_member_that_falls_silent_is_replaced_by_those_who_live() {
 }
 
 #[test]
-fn a_static_member_comes_back_without_a_rebalance_and_fences_its_former_self() {
+fn a_static_member_rejoins_without_a_rebalance_and_fences_its_old_id() {
     let world = World::new();
     let mut peer = world.connect();
     let mut request = join(9, "g", "");
@@ -173,8 +173,8 @@ fn a_cooperative_rebalance_is_two_in_a_row() {
     let world = World::new();
     let (mut one, mut two) = (world.connect(), world.connect());
     let first = settled(&mut one, "g");
-    let told = two.call(9, &join(9, "g", ""));
-    let asked = two.send(9, &join(9, "g", &told.member_id));
+    let answered = two.call(9, &join(9, "g", ""));
+    let asked = two.send(9, &join(9, "g", &answered.member_id));
     two.pump();
     assert_eq!(heartbeat(&mut one, "g", &first), REBALANCE_IN_PROGRESS);
     let first = one.call(9, &join(9, "g", &first.member_id));
@@ -209,7 +209,7 @@ fn a_cooperative_rebalance_is_two_in_a_row() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn invalid_requests_are_refused() {
     let world = World::with(KafkaOptions {
         groups_max: 2,
         ..no_delay()

@@ -29,15 +29,15 @@ fn offsets_are_committed_in_every_version() {
             0
         );
         let epoch = if version >= 6 { 0 } else { -1 };
-        let told = fetched(&mut peer, 9, "g", Some("t"));
-        assert_eq!(told, [("t".to_owned(), 7, epoch, "note".to_owned())]);
+        let answered = fetched(&mut peer, 9, "g", Some("t"));
+        assert_eq!(answered, [("t".to_owned(), 7, epoch, "note".to_owned())]);
         let unknown = commit(version, "g", "no such topic", 7);
         assert_eq!(committed(&mut peer, version, &unknown), UNKNOWN_TOPIC);
     }
 }
 
 #[test]
-fn offsets_are_told_in_every_version() {
+fn offsets_are_fetched_in_every_version() {
     let world = World::new();
     world.topic("t", 1);
     world.topic("u", 1);
@@ -59,7 +59,7 @@ fn offsets_are_told_in_every_version() {
 }
 
 #[test]
-fn several_groups_are_asked_for_at_once() {
+fn offsets_of_several_groups_are_fetched_at_once() {
     let world = World::new();
     world.topic("t", 1);
     let mut peer = world.connect();
@@ -74,7 +74,7 @@ fn several_groups_are_asked_for_at_once() {
         .with_groups(vec![all("b"), all("a"), all("c"), all("a")])
         .with_require_stable(true);
     let response = peer.call(9, &request);
-    let told: Vec<(String, Vec<i64>)> = response
+    let answered: Vec<(String, Vec<i64>)> = response
         .groups
         .iter()
         .map(|group| {
@@ -85,13 +85,13 @@ fn several_groups_are_asked_for_at_once() {
         .collect();
     let expected = [("b", vec![2]), ("a", vec![1]), ("c", vec![])];
     assert_eq!(
-        told,
+        answered,
         expected.map(|(name, offsets)| (name.to_owned(), offsets))
     );
 }
 
 #[test]
-fn an_offset_that_is_asked_for_behind_its_commit_is_there() {
+fn a_fetch_after_a_queued_commit_returns_its_offset() {
     let world = World::new();
     world.topic("t", 1);
     let mut peer = world.connect();
@@ -102,8 +102,11 @@ fn an_offset_that_is_asked_for_behind_its_commit_is_there() {
     peer.pump();
     let answer = peer.expect::<OffsetCommitRequest>(9, commit_id);
     assert_eq!(answer.topics[0].partitions[0].error_code, 0);
-    let told = peer.expect::<OffsetFetchRequest>(9, fetch_id);
-    assert_eq!(told.groups[0].topics[0].partitions[0].committed_offset, 3);
+    let answered = peer.expect::<OffsetFetchRequest>(9, fetch_id);
+    assert_eq!(
+        answered.groups[0].topics[0].partitions[0].committed_offset,
+        3
+    );
 }
 
 #[test]
@@ -156,12 +159,12 @@ fn each_partition_has_its_own_outcome() {
         .map(|partition| partition.error_code)
         .collect();
     assert_eq!(errors, [0, UNKNOWN_TOPIC, UNKNOWN_TOPIC, 12, 0, 0]);
-    let told = fetched(&mut peer, 9, "g", Some("t"));
-    assert_eq!(told[0].3, "", "the last one counts");
+    let answered = fetched(&mut peer, 9, "g", Some("t"));
+    assert_eq!(answered[0].3, "", "the last one counts");
 }
 
 #[test]
-fn a_negative_offset_forgets_what_was_committed() {
+fn a_negative_offset_deletes_the_committed_one() {
     let none = |name: &str| (name.to_owned(), -1, -1, String::new());
     for version in versions::<OffsetCommitRequest>() {
         let world = World::new();
@@ -190,7 +193,7 @@ fn a_negative_offset_forgets_what_was_committed() {
 }
 
 #[test]
-fn offsets_go_with_their_topic() {
+fn offsets_are_deleted_with_their_topic() {
     let world = World::new();
     world.topic("t", 1);
     let mut peer = world.connect();
@@ -207,7 +210,7 @@ fn offsets_go_with_their_topic() {
 }
 
 #[test]
-fn offsets_of_topics_that_are_not_read_can_be_deleted() {
+fn offsets_of_unsubscribed_topics_can_be_deleted() {
     let world = World::new();
     world.topic("t", 1);
     world.topic("u", 1);
@@ -237,7 +240,7 @@ fn offsets_of_topics_that_are_not_read_can_be_deleted() {
 }
 
 #[test]
-fn offsets_of_groups_that_nobody_uses_expire() {
+fn offsets_of_unused_groups_expire() {
     let world = World::with(KafkaOptions {
         offsets_retention_ms: 600_000,
         ..no_delay()
@@ -272,8 +275,8 @@ fn offsets_of_groups_that_nobody_uses_expire() {
     assert_eq!(offset(&mut peer, "used", "t"), -1);
     peer.advance(60_000);
     assert!(world.broker.kept_under("kafka-group/").is_empty());
-    let told = peer.call(9, &join(9, "used", &joined.member_id));
-    assert_eq!(told.error_code, UNKNOWN_MEMBER_ID);
+    let answered = peer.call(9, &join(9, "used", &joined.member_id));
+    assert_eq!(answered.error_code, UNKNOWN_MEMBER_ID);
 }
 
 /// A world with this durability mode.
@@ -288,7 +291,7 @@ fn durable(durability: DurabilityMode) -> World {
 }
 
 #[test]
-fn a_commit_waits_for_the_disk_when_everything_does() {
+fn a_commit_waits_for_the_sync_in_the_mode_disk() {
     for (durability, waits) in [
         (DurabilityMode::Protocol, false),
         (DurabilityMode::Kernel, false),

@@ -145,7 +145,7 @@ fn steady_requests_allocate_next_to_nothing() {
         let copy = Batch::parse(Bytes::copy_from_slice(batch.bytes())).unwrap();
         drop(topic.publish_to(0, copy, Durability::Kernel).unwrap());
     });
-    let mut steady = Steady::new(&world);
+    let mut steady = SteadyConnection::new(&world);
     let (_, _, count) = measure_least(|| steady.turn(&produce, 1));
     assert!(
         count <= appended,
@@ -177,17 +177,17 @@ fn measure_least(mut work: impl FnMut()) -> (usize, usize, usize) {
 }
 
 /// A connection whose driver reuses its output, like the server's.
-struct Steady<'w> {
+struct SteadyConnection<'w> {
     world: &'w World,
     session: Session,
     out: Output,
 }
 
-impl Steady<'_> {
-    fn new(world: &World) -> Steady<'_> {
+impl SteadyConnection<'_> {
+    fn new(world: &World) -> SteadyConnection<'_> {
         let session = world.connect().session;
         let out = Output::default();
-        Steady {
+        SteadyConnection {
             world,
             session,
             out,

@@ -16,7 +16,7 @@ use kafka_protocol::messages::{
     DeleteRecordsRequest, FetchRequest, ListOffsetsRequest, OffsetForLeaderEpochRequest,
 };
 
-use crate::common::fetch::{Ask, parts, publish, strings, told};
+use crate::common::fetch::{FetchCall, parts, publish, results, strings};
 use crate::common::{Peer, World};
 use crate::groups_common::{commit, committed, fetched, offset, topic};
 
@@ -92,7 +92,7 @@ fn ends(part: &PartitionData) -> (i16, i64, i64, i64) {
 }
 
 #[test]
-fn every_reader_stands_at_the_end() {
+fn every_client_is_at_the_end_after_a_power_loss() {
     let mut world = after_a_power_loss();
     for _ in 0..2 {
         let mut peer = world.connect();
@@ -101,7 +101,7 @@ fn every_reader_stands_at_the_end() {
         assert_eq!((earliest, latest), (0, 3));
         assert_eq!(look_up(&mut peer, -3), 0, "all have one timestamp");
         assert_eq!(epoch_end(&mut peer), 5 + GAP, "no position is truncated");
-        let all = Ask::new(12).of(&t, &[(0, 0)]).call(&mut peer);
+        let all = FetchCall::new(12).of(&t, &[(0, 0)]).call(&mut peer);
         assert_eq!(ends(parts(&all)[0]), (0, 0, 3, 3));
         for (name, expected) in [("caught up", 3), ("ahead", 3), ("behind", 1)] {
             assert_eq!(offset(&mut peer, name, "t"), expected, "{name}");
@@ -109,11 +109,11 @@ fn every_reader_stands_at_the_end() {
         }
         // A client that has survived waits at its position, which counts as the end.
         for position in [3, 5, 5 + GAP] {
-            let response = Ask::new(12).of(&t, &[(0, position)]).empty(&mut peer);
+            let response = FetchCall::new(12).of(&t, &[(0, position)]).empty(&mut peer);
             assert_eq!(ends(parts(&response)[0]), (0, 0, position, position));
         }
-        let beyond = Ask::new(12).of(&t, &[(0, 6 + GAP)]).call(&mut peer);
-        assert_eq!(told(&beyond), [(0, 1, vec![])]);
+        let beyond = FetchCall::new(12).of(&t, &[(0, 6 + GAP)]).call(&mut peer);
+        assert_eq!(results(&beyond), [(0, 1, vec![])]);
         drop(peer);
         world.disk.kill();
         world = restart(world.disk.clone());
@@ -121,7 +121,7 @@ fn every_reader_stands_at_the_end() {
 }
 
 #[test]
-fn the_next_message_comes_to_every_reader() {
+fn the_next_message_reaches_every_client() {
     for empties in [false, true] {
         let world = after_a_power_loss();
         let t = world.topic("t", 1);
@@ -133,7 +133,7 @@ fn the_next_message_comes_to_every_reader() {
         }
         let mut waiting = [3, 5].map(|position| {
             let mut peer = world.connect();
-            let id = Ask::new(12).of(&t, &[(0, position)]).send(&mut peer);
+            let id = FetchCall::new(12).of(&t, &[(0, position)]).send(&mut peer);
             peer.pump();
             peer.expect_nothing();
             (peer, id)
@@ -142,7 +142,7 @@ fn the_next_message_comes_to_every_reader() {
         for (peer, id) in &mut waiting {
             peer.pump();
             let response = peer.expect::<FetchRequest>(12, *id);
-            assert_eq!(told(&response), [(0, 0, strings(&["new"]))]);
+            assert_eq!(results(&response), [(0, 0, strings(&["new"]))]);
             assert_eq!(parts(&response)[0].high_watermark, 6 + GAP);
         }
         let start = if empties { 3 } else { 0 };
@@ -154,13 +154,13 @@ fn the_next_message_comes_to_every_reader() {
             assert_eq!(latest - offset(&mut peer, name, "t"), lag, "{name}");
         }
         // A consumer reads across the gap.
-        let response = Ask::new(12).of(&t, &[(0, start)]).call(&mut peer);
+        let response = FetchCall::new(12).of(&t, &[(0, start)]).call(&mut peer);
         let mut expected = strings(&["a", "b", "c", "new"]);
         expected.drain(..start as usize);
-        let mut came = told(&response)[0].2.clone();
+        let mut came = results(&response)[0].2.clone();
         while came.len() < expected.len() {
-            let ask = Ask::new(12).of(&t, &[(0, 3)]);
-            came.extend(told(&ask.call(&mut peer))[0].2.clone());
+            let ask = FetchCall::new(12).of(&t, &[(0, 3)]);
+            came.extend(results(&ask.call(&mut peer))[0].2.clone());
         }
         assert_eq!(came, expected);
     }

@@ -18,7 +18,7 @@ use kafka_protocol::messages::{
     MetadataRequest, ProduceRequest, TopicName,
 };
 
-use crate::common::fetch::{Ask, parts, publish};
+use crate::common::fetch::{FetchCall, parts, publish};
 use crate::common::{World, batch, text};
 use crate::groups_common as groups;
 
@@ -72,7 +72,7 @@ fn produced(world: &World, version: i16, name: &str) -> i16 {
 
 fn fetched(world: &World, version: i16, name: &str) -> i16 {
     let topic = world.broker.topic(name).unwrap();
-    let ask = Ask::new(version).of(&topic, &[(0, 0)]);
+    let ask = FetchCall::new(version).of(&topic, &[(0, 0)]);
     parts(&ask.call(&mut world.connect()))[0].error_code
 }
 
@@ -90,7 +90,7 @@ fn described(world: &World, name: Option<&str>) -> Vec<(String, i16)> {
 }
 
 #[test]
-fn a_topic_is_produced_to_by_who_may_publish() {
+fn producing_needs_the_right_to_publish() {
     let world = world(&[(Operation::Publish, "mine")]);
     for version in [9, 13] {
         assert_eq!(produced(&world, version, "mine"), NONE);
@@ -105,7 +105,7 @@ fn a_topic_is_produced_to_by_who_may_publish() {
 }
 
 #[test]
-fn a_topic_is_fetched_by_who_may_consume() {
+fn fetching_needs_the_right_to_consume() {
     let world = world(&[(Operation::Consume, "mine")]);
     for version in [11, 13] {
         assert_eq!(fetched(&world, version, "mine"), NONE);
@@ -115,7 +115,7 @@ fn a_topic_is_fetched_by_who_may_consume() {
 }
 
 #[test]
-fn a_topic_is_seen_made_and_deleted_by_who_may() {
+fn describing_creating_and_deleting_topics_need_their_rights() {
     let world = world(&[(Operation::Describe, "mine"), (Operation::Declare, "new")]);
     assert_eq!(described(&world, None), [("mine".to_owned(), NONE)]);
     for (name, error) in [
@@ -165,7 +165,7 @@ fn a_topic_is_seen_made_and_deleted_by_who_may() {
 }
 
 #[test]
-fn a_group_is_joined_seen_and_deleted_by_who_may() {
+fn joining_describing_and_deleting_groups_need_their_rights() {
     let world = world(&[(Operation::Consume, "mine")]);
     let mut peer = world.connect();
     let joined = groups::join_alone(&mut peer, 5, "mine");
@@ -207,7 +207,7 @@ fn a_group_is_joined_seen_and_deleted_by_who_may() {
 }
 
 #[test]
-fn the_settings_of_the_broker_are_changed_by_who_administrates_it() {
+fn changing_broker_settings_needs_the_right_to_administrate() {
     const BROKER: i8 = 4;
     for (rules, error) in [
         (&[(Operation::Declare, "")], CLUSTER),
@@ -228,7 +228,7 @@ fn the_settings_of_the_broker_are_changed_by_who_administrates_it() {
 }
 
 #[test]
-fn clients_with_other_rights_share_the_numbers_of_producers_and_groups() {
+fn clients_with_other_rights_share_producer_ids_and_groups() {
     let mut world = world(&[(Operation::Publish, "mine")]);
     let restricted = world.context.clone();
     let whole = restricted.with_realm(Realm::whole(world.broker.clone()));

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::common::fetch::{Ask, parts, publish, strings, told};
+use crate::common::fetch::{FetchCall, parts, publish, results, strings};
 use crate::common::{Peer, World, batch, batches};
 use cloverleaf_kafka::error_code::ErrorCode;
 use cloverleaf_log::{Codec, Durability};
@@ -19,11 +19,11 @@ fn every_version_reads_what_is_stored() {
         publish(&topic, 0, &["c"]);
         publish(&topic, 1, &["d"]);
         let mut peer = world.connect();
-        let ask = Ask::new(version).of(&topic, &[(0, 1), (1, 1)]);
+        let ask = FetchCall::new(version).of(&topic, &[(0, 1), (1, 1)]);
         let response = ask.call(&mut peer);
         assert_eq!(response.error_code, 0);
         let expect = [(0, 0, strings(&["a", "b", "c"])), (1, 0, vec![])];
-        assert_eq!(told(&response), expect, "version {version}");
+        assert_eq!(results(&response), expect, "version {version}");
         let first = parts(&response)[0];
         assert_eq!((first.high_watermark, first.last_stable_offset), (3, 3));
         assert_eq!(first.aborted_transactions, None);
@@ -38,7 +38,7 @@ fn every_version_reads_what_is_stored() {
 }
 
 #[test]
-fn clients_before_zstd_get_it_all_the_same_but_where_the_topic_says_it() {
+fn clients_before_zstd_are_refused_only_topics_of_that_type() {
     const UNSUPPORTED_COMPRESSION_TYPE: i16 = 76;
     let world = World::new();
     let topic = world.topic("t", 1);
@@ -46,7 +46,7 @@ fn clients_before_zstd_get_it_all_the_same_but_where_the_topic_says_it() {
     drop(topic.publish_to(0, zstd, Durability::Kernel).unwrap());
     publish(&topic, 0, &["c"]);
     let found = |version| {
-        let ask = Ask::new(version).of(&topic, &[(0, 0)]);
+        let ask = FetchCall::new(version).of(&topic, &[(0, 0)]);
         let response = ask.call(&mut world.connect());
         let found = parts(&response)[0];
         let batches = batches(&found.records.clone().unwrap());
@@ -80,10 +80,10 @@ fn large_batches_are_shared_and_arrive_whole() {
         publish(&topic, 0, &[&large]);
         publish(&topic, 0, &["small"]);
     }
-    let response = Ask::new(12)
+    let response = FetchCall::new(12)
         .of(&topic, &[(0, 0)])
         .call(&mut world.connect());
-    let found = &told(&response)[0].2;
+    let found = &results(&response)[0].2;
     assert_eq!(found.len(), 6);
     assert!(found.iter().step_by(2).all(|value| *value == large));
 }
@@ -95,7 +95,7 @@ fn a_wait_ends_with_an_arrival_in_any_partition() {
     for version in [4, 12, 18] {
         let mut peer = world.connect();
         let end = one.partition(1).unwrap().written_end() as i64;
-        let ask = Ask::new(version)
+        let ask = FetchCall::new(version)
             .of(&two, &[(0, 0)])
             .of(&one, &[(0, 0), (1, end)]);
         let id = ask.send(&mut peer);
@@ -106,7 +106,7 @@ fn a_wait_ends_with_an_arrival_in_any_partition() {
         peer.pump();
         let response = peer.expect::<FetchRequest>(version, id);
         let expect = [(0, 0, vec![]), (0, 0, vec![]), (1, 0, strings(&["now"]))];
-        assert_eq!(told(&response), expect);
+        assert_eq!(results(&response), expect);
     }
 }
 
@@ -115,13 +115,16 @@ fn a_wait_ends_with_its_time_and_not_before() {
     let world = World::new();
     let topic = world.topic("t", 1);
     let mut peer = world.connect();
-    let ask = Ask::new(12).of(&topic, &[(0, 0)]);
+    let ask = FetchCall::new(12).of(&topic, &[(0, 0)]);
     let id = ask.send(&mut peer);
     peer.pump();
     peer.advance(499);
     peer.expect_nothing();
     peer.advance(1);
-    assert_eq!(told(&peer.expect::<FetchRequest>(12, id)), [(0, 0, vec![])]);
+    assert_eq!(
+        results(&peer.expect::<FetchRequest>(12, id)),
+        [(0, 0, vec![])]
+    );
     assert_eq!(peer.session.next_due_us(), u64::MAX);
 }
 
@@ -130,7 +133,7 @@ fn a_wait_for_many_bytes_counts_them() {
     let world = World::new();
     let topic = world.topic("t", 2);
     let mut peer = world.connect();
-    let ask = Ask::new(12)
+    let ask = FetchCall::new(12)
         .of(&topic, &[(0, 0), (1, 0)])
         .limits(290, 1 << 20, 1 << 20);
     let id = ask.send(&mut peer);
@@ -141,12 +144,12 @@ fn a_wait_for_many_bytes_counts_them() {
     }
     peer.pump();
     let response = peer.expect::<FetchRequest>(12, id);
-    let found: usize = told(&response).iter().map(|it| it.2.len()).sum();
+    let found: usize = results(&response).iter().map(|it| it.2.len()).sum();
     assert_eq!(found, 4, "73 bytes each");
 }
 
 #[test]
-fn a_partition_that_is_full_ends_a_wait_for_more_bytes_than_it_may_give() {
+fn a_wait_ends_when_a_partition_has_its_maximum_of_bytes() {
     let world = World::new();
     let topic = world.topic("t", 2);
     let size = batch(&["12345678901234567890"]).bytes().len() as i32;
@@ -155,23 +158,23 @@ fn a_partition_that_is_full_ends_a_wait_for_more_bytes_than_it_may_give() {
     }
     // As if `fetch.min.bytes` were at or above `max.partition.fetch.bytes`.
     for partition_max_bytes in [1, 3 * size, 4 * size - 1] {
-        let ask = Ask::new(12).of(&topic, &[(0, 0), (1, 0)]).limits(
+        let ask = FetchCall::new(12).of(&topic, &[(0, 0), (1, 0)]).limits(
             4 * size,
             1 << 20,
             partition_max_bytes,
         );
         let response = ask.call(&mut world.connect());
-        assert!(!told(&response)[0].2.is_empty());
+        assert!(!results(&response)[0].2.is_empty());
     }
 }
 
 #[test]
-fn a_wait_ends_as_soon_as_another_request_is_behind_it() {
+fn a_wait_ends_when_another_request_follows() {
     let world = World::new();
     let topic = world.topic("t", 1);
     publish(&topic, 0, &["a"]);
     let mut peer = world.connect();
-    let ask = Ask::new(12).of(&topic, &[(0, 0)]);
+    let ask = FetchCall::new(12).of(&topic, &[(0, 0)]);
     let ask = ask.limits(1 << 20, 1 << 20, 1 << 20);
     let first = ask.send(&mut peer);
     peer.pump();
@@ -180,7 +183,7 @@ fn a_wait_ends_as_soon_as_another_request_is_behind_it() {
     let third = ask.send(&mut peer);
     peer.pump();
     // The available records are returned, although they are less than `min_bytes`.
-    assert_eq!(told(&peer.expect::<FetchRequest>(12, first))[0].2, ["a"]);
+    assert_eq!(results(&peer.expect::<FetchRequest>(12, first))[0].2, ["a"]);
     peer.expect::<ApiVersionsRequest>(0, second);
     peer.expect_nothing();
     // The request ends the waits of all Fetches before it in the queue, also of one that has not
@@ -189,17 +192,17 @@ fn a_wait_ends_as_soon_as_another_request_is_behind_it() {
     let fifth = peer.send(0, &ApiVersionsRequest::default());
     peer.pump();
     for id in [third, fourth] {
-        assert_eq!(told(&peer.expect::<FetchRequest>(12, id))[0].2, ["a"]);
+        assert_eq!(results(&peer.expect::<FetchRequest>(12, id))[0].2, ["a"]);
     }
     peer.expect::<ApiVersionsRequest>(0, fifth);
 }
 
 #[test]
-fn fetches_behind_a_wait_do_not_end_it() {
+fn later_fetches_do_not_end_a_wait() {
     let world = World::new();
     let topic = world.topic("t", 1);
     let mut peer = world.connect();
-    let ask = Ask::new(12).of(&topic, &[(0, 0)]);
+    let ask = FetchCall::new(12).of(&topic, &[(0, 0)]);
     let mut waiting: VecDeque<i32> = (0..3).map(|_| ask.send(&mut peer)).collect();
     // A client that always has three Fetches in flight sends one for each wait that ends; it does
     // not poll in a busy loop.
@@ -210,14 +213,14 @@ fn fetches_behind_a_wait_do_not_end_it() {
         peer.advance(1);
         let oldest = waiting.pop_front().unwrap();
         let response = peer.expect::<FetchRequest>(12, oldest);
-        assert_eq!(told(&response), [(0, 0, vec![])]);
+        assert_eq!(results(&response), [(0, 0, vec![])]);
         peer.expect_nothing();
         waiting.push_back(ask.send(&mut peer));
     }
 }
 
 #[test]
-fn limits_are_kept_but_for_the_first_batch() {
+fn limits_hold_except_for_the_first_batch() {
     let world = World::new();
     let topic = world.topic("t", 3);
     for partition in 0..3 {
@@ -228,11 +231,11 @@ fn limits_are_kept_but_for_the_first_batch() {
     let size = batch(&["12345678901234567890"]).bytes().len() as i32;
     let all = [(0, 0), (1, 0), (2, 0)];
     let counts = |max_bytes, partition_max_bytes| -> Vec<usize> {
-        let ask = Ask::new(12)
+        let ask = FetchCall::new(12)
             .of(&topic, &all)
             .limits(1, max_bytes, partition_max_bytes);
         let response = ask.call(&mut world.connect());
-        told(&response).iter().map(|it| it.2.len()).collect()
+        results(&response).iter().map(|it| it.2.len()).collect()
     };
     assert_eq!(counts(1, 1), [1, 0, 0], "the first batch whatever its size");
     assert_eq!(counts(1 << 20, 2 * size), [2, 2, 2]);
@@ -242,23 +245,23 @@ fn limits_are_kept_but_for_the_first_batch() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told_at_once() {
+fn errors_are_reported_at_once() {
     let world = World::new();
     let topic = world.topic("t", 1);
     publish(&topic, 0, &["a", "b"]);
     let mut peer = world.connect();
-    let code = |peer: &mut Peer<'_>, ask: Ask| {
+    let code = |peer: &mut Peer<'_>, ask: FetchCall| {
         let response = ask.call(peer);
         let part = parts(&response)[0].clone();
         assert_eq!((part.high_watermark, part.last_stable_offset), (-1, -1));
         part.error_code
     };
     for offset in [3, 99, -1, i64::MAX, i64::MIN] {
-        let ask = Ask::new(12).of(&topic, &[(0, offset)]);
+        let ask = FetchCall::new(12).of(&topic, &[(0, offset)]);
         assert_eq!(code(&mut peer, ask), ErrorCode::OffsetOutOfRange.code());
     }
     for partition in [1, -1, i32::MAX] {
-        let ask = Ask::new(13).of(&topic, &[(partition, 0)]);
+        let ask = FetchCall::new(13).of(&topic, &[(partition, 0)]);
         assert_eq!(
             code(&mut peer, ask),
             ErrorCode::UnknownTopicOrPartition.code()
@@ -268,20 +271,20 @@ fn what_cannot_be_read_is_told_at_once() {
         (1, ErrorCode::UnknownLeaderEpoch),
         (-2, ErrorCode::FencedLeaderEpoch),
     ] {
-        let mut ask = Ask::new(12).of(&topic, &[(0, 0)]);
+        let mut ask = FetchCall::new(12).of(&topic, &[(0, 0)]);
         ask.request.topics[0].partitions[0].current_leader_epoch = epoch;
         assert_eq!(code(&mut peer, ask), error.code());
     }
     topic.delete_records(0, 2).unwrap();
-    let ask = Ask::new(12).of(&topic, &[(0, 1)]);
+    let ask = FetchCall::new(12).of(&topic, &[(0, 1)]);
     assert_eq!(code(&mut peer, ask), ErrorCode::OffsetOutOfRange.code());
     world.broker.delete_topic("t").unwrap();
-    let ask = Ask::new(12).of(&topic, &[(0, 0)]);
+    let ask = FetchCall::new(12).of(&topic, &[(0, 0)]);
     assert_eq!(
         code(&mut peer, ask),
         ErrorCode::UnknownTopicOrPartition.code()
     );
-    let ask = Ask::new(13).of(&topic, &[(0, 0)]);
+    let ask = FetchCall::new(13).of(&topic, &[(0, 0)]);
     assert_eq!(code(&mut peer, ask), ErrorCode::UnknownTopicId.code());
 }
 
@@ -290,7 +293,7 @@ fn a_topic_that_is_deleted_ends_the_wait() {
     let world = World::new();
     let topic = world.topic("t", 1);
     let mut peer = world.connect();
-    let id = Ask::new(13).of(&topic, &[(0, 0)]).send(&mut peer);
+    let id = FetchCall::new(13).of(&topic, &[(0, 0)]).send(&mut peer);
     peer.pump();
     peer.expect_nothing();
     world.broker.delete_topic("t").unwrap();
@@ -308,7 +311,7 @@ fn a_topic_that_is_deleted_ends_the_wait_for_more_of_it() {
     let topic = world.topic("t", 1);
     publish(&topic, 0, &["a"]);
     let mut peer = world.connect();
-    let ask = Ask::new(13).of(&topic, &[(0, 0)]);
+    let ask = FetchCall::new(13).of(&topic, &[(0, 0)]);
     let id = ask.limits(1000, 1 << 20, 1 << 20).send(&mut peer);
     peer.pump();
     peer.expect_nothing();
@@ -324,11 +327,14 @@ fn the_end_of_the_server_ends_a_wait() {
     let world = World::new();
     let topic = world.topic("t", 1);
     let mut peer = world.connect();
-    let id = Ask::new(12).of(&topic, &[(0, 0)]).send(&mut peer);
+    let id = FetchCall::new(12).of(&topic, &[(0, 0)]).send(&mut peer);
     peer.pump();
     peer.session.drain();
     peer.feed(&[]);
     peer.pump();
-    assert_eq!(told(&peer.expect::<FetchRequest>(12, id)), [(0, 0, vec![])]);
+    assert_eq!(
+        results(&peer.expect::<FetchRequest>(12, id)),
+        [(0, 0, vec![])]
+    );
     assert!(peer.session.is_ended());
 }

@@ -1,7 +1,7 @@
 //! Fetch of batches in files: by the reader thread, with read-ahead, and across gaps in the
 //! offsets.
 
-use crate::common::fetch::{Ask, parts, publish, told};
+use crate::common::fetch::{FetchCall, parts, publish, results};
 use crate::common::{World, batches};
 use cloverleaf_kafka::error_code::ErrorCode;
 use cloverleaf_log::{LogOptions, SimDisk};
@@ -9,7 +9,7 @@ use cloverleaf_session::Session as _;
 use kafka_protocol::messages::fetch_request::FetchRequest;
 
 /// A broker that keeps no batches in memory.
-fn forgetful(disk: &SimDisk) -> World {
+fn without_batches_in_memory(disk: &SimDisk) -> World {
     let log = LogOptions {
         tail_bytes_max: 0,
         ..Default::default()
@@ -18,7 +18,7 @@ fn forgetful(disk: &SimDisk) -> World {
 }
 
 /// Drops the segments from the page cache.
-fn forget(world: &World) {
+fn evict_segments(world: &World) {
     world.faults.set(|faults| {
         faults.uncached = true;
         faults.only = ".log".to_owned();
@@ -26,9 +26,9 @@ fn forget(world: &World) {
 }
 
 #[test]
-fn cold_data_is_read_elsewhere_and_asked_for_early() {
+fn cold_data_is_read_by_the_reader_thread_and_ahead() {
     for is_cached in [true, false] {
-        let world = forgetful(&SimDisk::new());
+        let world = without_batches_in_memory(&SimDisk::new());
         let topic = world.topic("t", 2);
         let value = "x".repeat(10_000);
         for _ in 0..50 {
@@ -37,12 +37,12 @@ fn cold_data_is_read_elsewhere_and_asked_for_early() {
         publish(&topic, 1, &["b"]);
         world.settle();
         if !is_cached {
-            forget(&world);
+            evict_segments(&world);
         }
         let mut peer = world.connect();
         let (mut at, mut rounds) = (0, 0);
         while at < 50 {
-            let ask = Ask::new(12).of(&topic, &[(0, at), (1, 0)]);
+            let ask = FetchCall::new(12).of(&topic, &[(0, at), (1, 0)]);
             let ask = ask.limits(1, 1 << 20, 100_000);
             let id = ask.send(&mut peer);
             peer.poll();
@@ -54,7 +54,7 @@ fn cold_data_is_read_elsewhere_and_asked_for_early() {
             let records = parts(&response)[0].records.clone().unwrap();
             assert!(records.len() <= 100_000);
             at = batches(&records).last().unwrap().end_offset() as i64;
-            assert_eq!(told(&response)[1].2, ["b"]);
+            assert_eq!(results(&response)[1].2, ["b"]);
             rounds += 1;
         }
         assert_eq!(rounds, 6);
@@ -65,8 +65,8 @@ fn cold_data_is_read_elsewhere_and_asked_for_early() {
 }
 
 #[test]
-fn what_is_cached_is_told_although_the_disk_has_more() {
-    let world = forgetful(&SimDisk::new());
+fn cached_data_is_returned_although_the_disk_has_more() {
+    let world = without_batches_in_memory(&SimDisk::new());
     let topic = world.topic("t", 1);
     let small = topic.set_options(|options| options.segment_bytes = Some(1 << 20));
     small.unwrap();
@@ -80,15 +80,15 @@ fn what_is_cached_is_told_although_the_disk_has_more() {
         faults.uncached = true;
         faults.only = "3.log".to_owned();
     });
-    let ask = Ask::new(12).of(&topic, &[(0, 0)]);
+    let ask = FetchCall::new(12).of(&topic, &[(0, 0)]);
     let ask = ask.limits(5 << 20, 6 << 20, 6 << 20);
     let response = ask.call(&mut world.connect());
-    assert_eq!(told(&response)[0].2.len(), 3);
+    assert_eq!(results(&response)[0].2.len(), 3);
 }
 
 #[test]
-fn a_read_that_fails_is_told_and_others_go_on() {
-    let world = forgetful(&SimDisk::new());
+fn a_failed_read_is_reported_and_others_go_on() {
+    let world = without_batches_in_memory(&SimDisk::new());
     let (bad, good) = (world.topic("bad", 1), world.topic("good", 1));
     publish(&bad, 0, &["a"]);
     publish(&good, 0, &["b"]);
@@ -99,26 +99,26 @@ fn a_read_that_fails_is_told_and_others_go_on() {
         faults.only = bad.id().to_string();
     });
     let mut peer = world.connect();
-    let ask = Ask::new(13).of(&bad, &[(0, 0)]).of(&good, &[(0, 0)]);
+    let ask = FetchCall::new(13).of(&bad, &[(0, 0)]).of(&good, &[(0, 0)]);
     let response = ask.call(&mut peer);
-    assert_eq!(told(&response)[1].2, ["b"]);
+    assert_eq!(results(&response)[1].2, ["b"]);
     let error = parts(&response)[0].error_code;
     assert!(
         [0, ErrorCode::KafkaStorageError.code()].contains(&error),
         "{error}"
     );
-    assert!(told(&response)[0].2.is_empty());
+    assert!(results(&response)[0].2.is_empty());
 }
 
 #[test]
 fn a_connection_may_end_while_the_disk_is_read() {
-    let world = forgetful(&SimDisk::new());
+    let world = without_batches_in_memory(&SimDisk::new());
     let topic = world.topic("t", 1);
     publish(&topic, 0, &["a"]);
     world.settle();
-    forget(&world);
+    evict_segments(&world);
     let mut peer = world.connect();
-    Ask::new(12).of(&topic, &[(0, 0)]).send(&mut peer);
+    FetchCall::new(12).of(&topic, &[(0, 0)]).send(&mut peer);
     peer.poll();
     peer.expect_nothing();
     peer.session.end_of_input(&[], world.now());
@@ -130,15 +130,15 @@ fn a_connection_may_end_while_the_disk_is_read() {
 }
 
 #[test]
-fn a_hole_in_the_offsets_is_waited_over() {
+fn a_wait_crosses_a_gap_in_the_offsets() {
     for is_cached in [true, false] {
         let disk = SimDisk::new();
-        let before = forgetful(&disk);
+        let before = without_batches_in_memory(&disk);
         publish(&before.topic("t", 1), 0, &["a"]);
         before.settle();
         disk.power_loss(7);
         drop(before);
-        let world = forgetful(&disk);
+        let world = without_batches_in_memory(&disk);
         let topic = world.topic("t", 1);
         let log = topic.partition(0).unwrap();
         assert_eq!(log.written_end(), 1, "everybody reaches the end");
@@ -147,16 +147,16 @@ fn a_hole_in_the_offsets_is_waited_over() {
             "offsets go on higher after a power loss"
         );
         if !is_cached {
-            forget(&world);
+            evict_segments(&world);
         }
         let mut peer = world.connect();
-        let ask = Ask::new(12).of(&topic, &[(0, 1)]);
-        assert_eq!(told(&ask.empty(&mut peer)), [(0, 0, vec![])]);
+        let ask = FetchCall::new(12).of(&topic, &[(0, 1)]);
+        assert_eq!(results(&ask.empty(&mut peer)), [(0, 0, vec![])]);
         let id = ask.send(&mut peer);
         peer.pump();
         peer.expect_nothing();
         publish(&topic, 0, &["b"]);
         peer.pump();
-        assert_eq!(told(&peer.expect::<FetchRequest>(12, id))[0].2, ["b"]);
+        assert_eq!(results(&peer.expect::<FetchRequest>(12, id))[0].2, ["b"]);
     }
 }

@@ -37,7 +37,7 @@ fn raw(key: i16, version: i16, body: &[u8]) -> Vec<u8> {
 }
 
 fn lists_everything(response: &ApiVersionsResponse) {
-    let told: Vec<_> = response
+    let answered: Vec<_> = response
         .api_keys
         .iter()
         .map(|it| (it.api_key, it.min_version, it.max_version))
@@ -46,8 +46,12 @@ fn lists_everything(response: &ApiVersionsResponse) {
         .iter()
         .map(|it| (it.api as i16, it.advertised_min(), it.max))
         .collect();
-    assert_eq!(told, known);
-    assert_eq!(told[0], (0, 0, 13), "Produce is advertised from version 0");
+    assert_eq!(answered, known);
+    assert_eq!(
+        answered[0],
+        (0, 0, 13),
+        "Produce is advertised from version 0"
+    );
 }
 
 #[test]
@@ -128,7 +132,7 @@ fn a_newer_client_learns_our_versions() {
 }
 
 #[test]
-fn the_client_is_known_by_what_it_says_of_itself() {
+fn the_client_is_identified_by_its_software_and_client_id() {
     let world = World::new();
     let mut peer = world.connect();
     peer.call(0, &ApiVersionsRequest::default());
@@ -163,7 +167,7 @@ fn the_client_is_known_by_what_it_says_of_itself() {
 }
 
 #[test]
-fn what_is_not_served_closes_behind_what_is_owed() {
+fn an_unsupported_request_closes_the_connection_after_the_owed_answers() {
     let world = World::new();
     for (key, version, why) in [
         (4, 0, "unknown key 4"),
@@ -243,7 +247,7 @@ fn requests_may_come_byte_by_byte_or_many_at_once() {
 }
 
 #[test]
-fn a_client_that_takes_no_answers_is_not_listened_to() {
+fn no_requests_are_read_from_a_client_that_takes_no_answers() {
     let world = World::with(KafkaOptions {
         answers_max: 3,
         ..KafkaOptions::default()
@@ -261,7 +265,7 @@ fn a_client_that_takes_no_answers_is_not_listened_to() {
 }
 
 #[test]
-fn a_client_that_goes_is_not_waited_for() {
+fn a_client_that_disconnects_is_not_waited_for() {
     let world = World::new();
     let topic = world.topic("t", 1);
     let mut peer = world.connect();
@@ -399,7 +403,7 @@ proptest! {
 }
 
 #[test]
-fn a_look_up_that_takes_long_holds_up_no_change() {
+fn a_slow_lookup_delays_no_change() {
     let world = World::new();
     world.topic("t", 1);
     world.lookups_hang.store(true, Ordering::SeqCst);

@@ -1,6 +1,6 @@
 //! Produce: every version against the library's client side, and every reason to be refused.
 
-use crate::common::fetch::{Ask, parts};
+use crate::common::fetch::{FetchCall, parts};
 use crate::common::{World, batch, text};
 use bytes::Bytes;
 use cloverleaf_kafka::error_code::ErrorCode;
@@ -180,7 +180,7 @@ fn a_topic_may_allow_more_than_the_default() {
 }
 
 #[test]
-fn acks_must_be_ones_that_kafka_knows() {
+fn acks_must_be_valid() {
     let world = World::new();
     world.topic("t", 1);
     let request = request_of(9, &world, 2, &[("t", 0, batch(&["a"]).bytes().clone())]);
@@ -202,7 +202,7 @@ fn acks_must_be_ones_that_kafka_knows() {
 }
 
 #[test]
-fn topics_that_kafka_cannot_name_are_not_there() {
+fn topics_with_invalid_names_are_unknown() {
     let world = World::new();
     let topic = world.topic("t#ephemeral", 1);
     for (version, error) in [
@@ -213,7 +213,9 @@ fn topics_that_kafka_cannot_name_are_not_there() {
         let mut peer = world.connect();
         let produced = peer.call(version, &request_of(version, &world, 1, &part));
         assert_eq!(only(&produced).error_code, error.code());
-        let fetched = Ask::new(version).of(&topic, &[(0, 0)]).call(&mut peer);
+        let fetched = FetchCall::new(version)
+            .of(&topic, &[(0, 0)])
+            .call(&mut peer);
         assert_eq!(parts(&fetched)[0].error_code, error.code());
     }
     assert_eq!(topic.partition(0).unwrap().next_offset(), 0);
@@ -270,7 +272,7 @@ fn acks_all_waits_for_the_sync_and_holds_up_no_request() {
 }
 
 #[test]
-fn a_topic_may_stamp_and_bound_times_and_want_keys() {
+fn a_topic_may_set_and_bound_timestamps_and_require_keys() {
     let world = World::new();
     let topic = world.topic("t", 1);
     let mut peer = world.connect();
@@ -335,7 +337,7 @@ fn records_without_a_key_are_named() {
 /// KIP-467 again: the error code is that of the timestamp, if one record is refused for its
 /// timestamp.
 #[test]
-fn records_with_timestamps_that_are_not_taken_are_named() {
+fn records_with_invalid_timestamps_are_named() {
     let world = World::new();
     let topic = world.topic("t", 1);
     let hour_ms = 3_600_000;
@@ -399,7 +401,7 @@ fn sequenced(values: &[&str], epoch: i16, sequence: i32) -> Batch {
 }
 
 #[test]
-fn a_batch_that_is_sent_again_gets_its_old_offset() {
+fn a_duplicate_batch_gets_its_old_offset() {
     let world = World::new();
     let topic = world.topic("t", 1);
     let mut peer = world.connect();
@@ -425,8 +427,8 @@ fn a_batch_that_is_sent_again_gets_its_old_offset() {
 }
 
 #[test]
-fn a_full_log_holds_produce_back_and_then_goes_on() {
-    let world = World::with_little_room();
+fn a_used_up_write_budget_holds_produce_back() {
+    let world = World::with_small_write_budget();
     world.topic("t", 1);
     let mut peer = world.connect();
     let part = [("t", 0, batch(&["a"]).bytes().clone())];

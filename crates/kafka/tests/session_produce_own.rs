@@ -44,7 +44,7 @@ fn offsets(peer: &mut Peer<'_>, version: i16, id: i32) -> Vec<(i32, i16, i64)> {
 }
 
 #[test]
-fn a_large_batch_stays_where_it_lies() {
+fn a_large_batch_stays_in_its_buffer() {
     for version in VERSIONS {
         for acks in [0, 1, -1] {
             let world = World::new();
@@ -101,7 +101,7 @@ fn a_buffer_with_more_than_the_batch_is_not_kept_with_it() {
 }
 
 #[test]
-fn whatever_else_comes_alone_is_as_good_as_in_a_shared_buffer() {
+fn other_requests_in_their_own_buffer_are_answered_as_in_a_shared_one() {
     for version in VERSIONS {
         let mut broken = large().to_vec();
         broken[100] ^= 1;
@@ -115,7 +115,7 @@ fn whatever_else_comes_alone_is_as_good_as_in_a_shared_buffer() {
         ];
         for parts in contents {
             let (lent, own) = (World::new(), World::new());
-            let told = [&lent, &own].map(|world| {
+            let answered = [&lent, &own].map(|world| {
                 let topic = world.topic("t", 2);
                 let mut peer = world.connect();
                 let request = request(world, version, 1, &parts);
@@ -129,13 +129,13 @@ fn whatever_else_comes_alone_is_as_good_as_in_a_shared_buffer() {
                 let ends = [0, 1].map(|it| topic.partition(it).unwrap().next_offset());
                 (offsets(&mut peer, version, 7), ends)
             });
-            assert_eq!(told[0], told[1]);
+            assert_eq!(answered[0], answered[1]);
         }
     }
 }
 
 #[test]
-fn what_cannot_be_understood_ends_the_connection_here_too() {
+fn a_malformed_request_in_its_own_buffer_closes_the_connection() {
     let world = World::new();
     let topic = world.topic("t", 1);
     let whole = frame(9, &request(&world, 9, 1, &[(0, large())]), 7);
@@ -172,8 +172,8 @@ fn a_second_request_in_the_same_buffer_is_answered_too() {
 }
 
 #[test]
-fn without_room_the_buffer_is_left_as_it_was() {
-    let world = World::with_little_room();
+fn without_write_budget_the_buffer_is_left_unchanged() {
+    let world = World::with_small_write_budget();
     world.topic("t", 1);
     let mut peer = world.connect();
     let bytes = |id| {

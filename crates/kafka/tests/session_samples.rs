@@ -50,7 +50,7 @@ fn sampled(world: &World) -> (u64, u64) {
 }
 
 #[test]
-fn requests_in_parts_are_looked_at_once_a_second() {
+fn requests_that_arrive_in_parts_are_sampled_once_a_second() {
     let world = World::new();
     world.topic("t", 1);
     let mut peer = world.connect();
@@ -71,7 +71,7 @@ fn requests_in_parts_are_looked_at_once_a_second() {
 }
 
 #[test]
-fn a_batch_that_is_compressed_takes_what_it_takes() {
+fn a_compressed_batch_counts_with_its_own_size() {
     let world = World::new();
     world.topic("t", 1);
     let mut peer = world.connect();
@@ -90,7 +90,7 @@ fn a_batch_that_is_compressed_takes_what_it_takes() {
 }
 
 #[test]
-fn a_request_with_a_buffer_of_its_own_is_looked_at_too() {
+fn a_request_with_a_buffer_of_its_own_is_sampled_too() {
     let world = World::new();
     world.topic("t", 1);
     let mut peer = world.connect();

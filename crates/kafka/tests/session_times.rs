@@ -12,7 +12,7 @@ use kafka_protocol::messages::{ListOffsetsRequest, ListOffsetsResponse, TopicNam
 const HOUR_MS: u64 = 3_600_000;
 
 /// A broker that keeps no batches in memory.
-fn forgetful(disk: &SimDisk) -> World {
+fn without_batches_in_memory(disk: &SimDisk) -> World {
     let log = LogOptions {
         tail_bytes_max: 0,
         ..Default::default()
@@ -61,7 +61,7 @@ fn append_times_that_go_back_are_found() {
         let mut appended: Vec<i64> = Vec::new();
         // Each run begins an hour before the begin of the previous one, and lasts 50 minutes.
         for run in 0..3 {
-            let world = forgetful(&disk);
+            let world = without_batches_in_memory(&disk);
             world.clock.advance((5 - run) * HOUR_MS);
             let topic = world.topic("t", 1);
             topic
@@ -110,10 +110,10 @@ fn append_times_that_go_back_are_found() {
 }
 
 #[test]
-fn a_look_up_in_cold_data_holds_up_nobody_else() {
+fn a_lookup_in_cold_data_delays_no_other_connection() {
     let start_ms = START_MS as i64;
     for codec in [Codec::None, Codec::Gzip, Codec::Snappy, Codec::Lz4] {
-        let world = forgetful(&SimDisk::new());
+        let world = without_batches_in_memory(&SimDisk::new());
         let topic = world.topic("t", 1);
         for batch in 0..100 {
             let first_ms = start_ms + batch * 20;

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_read_again() {
+    fn settings_are_decoded_as_they_were_encoded() {
         let values: SettingValues = [("a.b", "1"), ("list", "x=y,z"), ("none", "")]
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .into();

@@ -193,16 +193,16 @@ fn a_member_alone_leads_its_first_generation() {
 }
 
 #[test]
-fn the_member_id_is_required_and_forgotten_when_nobody_comes_back() {
+fn a_member_id_is_required_and_expires_if_no_client_rejoins_with_it() {
     let mut world = World::new();
     let first = JoinRequest {
         needs_member_id: true,
         ..join("")
     };
-    let told = world.send(first.clone()).now();
-    assert_eq!(told.error, ErrorCode::MemberIdRequired);
+    let answered = world.send(first.clone()).now();
+    assert_eq!(answered.error, ErrorCode::MemberIdRequired);
     assert_eq!(world.group.state(), GroupState::Empty);
-    let joined = world.join(&told.member_id).now();
+    let joined = world.join(&answered.member_id).now();
     assert_eq!(joined.error, ErrorCode::None);
     let lost = world.send(first).now().member_id;
     // The rebalance waits for the pending id, but not longer than the session timeout.
@@ -223,7 +223,7 @@ fn the_member_id_is_required_and_forgotten_when_nobody_comes_back() {
 }
 
 #[test]
-fn the_protocol_is_the_one_that_all_know_and_most_prefer() {
+fn the_protocol_is_the_one_that_all_support_and_most_prefer() {
     let mut world = World::new();
     let with = |id: &str, names: &[&str]| JoinRequest {
         protocols: names.iter().map(|name| protocol(name, name)).collect(),
@@ -239,9 +239,13 @@ fn the_protocol_is_the_one_that_all_know_and_most_prefer() {
         world.send(with(&a, &["x", "a", "b"])),
         world.send(with(&b, &["b", "a"])),
     );
-    let told = again_a.now();
-    assert_eq!(told.protocol.as_deref(), Some("b"), "two of three prefer b");
-    assert!(told.members.iter().all(|member| member.metadata == "b"));
+    let answered = again_a.now();
+    assert_eq!(
+        answered.protocol.as_deref(),
+        Some("b"),
+        "two of three prefer b"
+    );
+    assert!(answered.members.iter().all(|member| member.metadata == "b"));
     assert!(
         again_b.now().members.is_empty(),
         "a follower is not told the members"
@@ -252,7 +256,7 @@ fn the_protocol_is_the_one_that_all_know_and_most_prefer() {
 }
 
 #[test]
-fn a_silent_member_is_out_and_the_others_rebalance() {
+fn a_member_whose_session_expires_is_removed_and_the_others_rebalance() {
     let (mut world, leader, follower) = World::stable();
     world.advance(SESSION_MS / 2);
     assert_eq!(world.heartbeat(&leader, 1 + 1), ErrorCode::None);
@@ -266,7 +270,7 @@ fn a_silent_member_is_out_and_the_others_rebalance() {
 }
 
 #[test]
-fn a_member_that_does_not_join_again_holds_the_others_up_to_the_rebalance_timeout() {
+fn a_member_that_does_not_rejoin_delays_the_others_up_to_the_rebalance_timeout() {
     let (mut world, leader, follower) = World::stable();
     let mut waits = world.join("");
     let mut follower_waits = world.join(&follower);
@@ -277,9 +281,9 @@ fn a_member_that_does_not_join_again_holds_the_others_up_to_the_rebalance_timeou
     }
     assert!(waits.peek().is_none() && follower_waits.peek().is_none());
     world.advance(5);
-    let told = [follower_waits.now(), waits.now()];
-    assert!(told.iter().all(|joined| joined.generation == 3));
-    let elected: Vec<&JoinAnswer> = told
+    let answered = [follower_waits.now(), waits.now()];
+    assert!(answered.iter().all(|joined| joined.generation == 3));
+    let elected: Vec<&JoinAnswer> = answered
         .iter()
         .filter(|joined| joined.leader == joined.member_id)
         .collect();
@@ -293,7 +297,7 @@ fn a_member_that_does_not_join_again_holds_the_others_up_to_the_rebalance_timeou
 }
 
 #[test]
-fn a_leader_that_never_syncs_is_out() {
+fn a_leader_that_never_syncs_is_removed() {
     let (mut world, leader, follower) = World::stable();
     let joined = (world.join(&leader), world.join(&follower));
     let generation = joined.0.now().generation;
@@ -303,8 +307,8 @@ fn a_leader_that_never_syncs_is_out() {
         world.advance(REBALANCE_MS / 4);
         world.heartbeat(&leader, generation);
     }
-    let told = synced.peek().unwrap();
-    assert_eq!(told.error, ErrorCode::RebalanceInProgress);
+    let answered = synced.peek().unwrap();
+    assert_eq!(answered.error, ErrorCode::RebalanceInProgress);
     assert_eq!(
         world.heartbeat(&leader, generation),
         ErrorCode::UnknownMemberId
@@ -314,7 +318,7 @@ fn a_leader_that_never_syncs_is_out() {
 }
 
 #[test]
-fn a_leader_that_dies_between_join_and_sync_is_out_after_its_session() {
+fn a_leader_that_crashes_between_join_and_sync_is_removed_after_its_session() {
     let (mut world, leader, follower) = World::stable();
     let joined = (world.join(&leader), world.join(&follower));
     let generation = joined.0.now().generation;
@@ -458,7 +462,7 @@ fn a_rebalance_while_assignments_are_written_wins() {
 }
 
 #[test]
-fn more_members_than_may_be_are_refused() {
+fn members_beyond_the_limit_are_refused() {
     let mut world = World::new();
     let mut ids = vec![world.join("").now().member_id];
     for _ in 1..world.limits.members_max {
@@ -477,8 +481,8 @@ fn more_members_than_may_be_are_refused() {
     assert_eq!(refused.error, ErrorCode::GroupMaxSizeReached);
     let mut empty = World::new();
     for _ in 0..empty.limits.members_max {
-        let told = empty.send(asking.clone()).now();
-        assert_eq!(told.error, ErrorCode::MemberIdRequired);
+        let answered = empty.send(asking.clone()).now();
+        assert_eq!(answered.error, ErrorCode::MemberIdRequired);
     }
     let refused = empty.send(asking).now();
     assert_eq!(refused.error, ErrorCode::GroupMaxSizeReached);
@@ -517,7 +521,7 @@ fn many_leave_at_once_with_one_rebalance() {
 }
 
 #[test]
-fn a_commit_keeps_the_session() {
+fn a_commit_restarts_the_session_timeout() {
     let (mut world, leader, follower) = World::stable();
     for _ in 0..3 {
         world.advance(SESSION_MS - 1);
@@ -554,7 +558,7 @@ fn offsets_of_subscribed_topics_are_in_use() {
 }
 
 #[test]
-fn a_group_that_was_taken_up_gives_its_members_a_whole_session() {
+fn a_loaded_group_gives_its_members_a_full_session() {
     let (mut world, leader, follower) = World::stable();
     let stored = world.group.encode(None);
     world.group = Group::decode("g".into(), &stored).unwrap();

@@ -18,7 +18,7 @@ enum Step {
     /// The client does what it has to do next.
     Act(usize),
     /// The client crashes; its next act is that of a new process.
-    Die(usize),
+    Crash(usize),
     Leave(usize),
     Wait(u64),
     /// The journal writes at once, or not until the next step of this kind.
@@ -28,7 +28,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         12 => (0usize..5).prop_map(Step::Act),
-        1 => (0usize..5).prop_map(Step::Die),
+        1 => (0usize..5).prop_map(Step::Crash),
         1 => (0usize..5).prop_map(Step::Leave),
         3 => prop_oneof![1u64..2_000, Just(SESSION_MS), Just(REBALANCE_MS)].prop_map(Step::Wait),
         1 => any::<bool>().prop_map(Step::Journal),
@@ -57,16 +57,16 @@ impl Client {
     }
 }
 
-struct Play {
+struct Scenario {
     world: World,
     clients: Vec<Client>,
     /// The leader and the protocol of each generation, as the first answer to a member had them.
-    told: BTreeMap<i32, (String, Option<String>)>,
+    answered: BTreeMap<i32, (String, Option<String>)>,
     /// Assignments by generation and member.
     assigned: BTreeMap<(i32, String), String>,
 }
 
-impl Play {
+impl Scenario {
     fn new(delay_ms: u64) -> Self {
         let mut world = World::new();
         world.limits.members_max = 10;
@@ -79,15 +79,15 @@ impl Play {
         Self {
             world,
             clients: (0..5).map(client).collect(),
-            told: BTreeMap::new(),
+            answered: BTreeMap::new(),
             assigned: BTreeMap::new(),
         }
     }
 
-    fn play(&mut self, step: &Step) {
+    fn run_step(&mut self, step: &Step) {
         match step {
             Step::Act(n) => self.act(*n),
-            Step::Die(n) => self.clients[*n].restart(),
+            Step::Crash(n) => self.clients[*n].restart(),
             Step::Leave(n) => {
                 let id = self.clients[*n].id.clone();
                 self.world.leave(&[&id]);
@@ -148,11 +148,14 @@ impl Play {
     fn joined(&mut self, n: usize, joined: JoinAnswer) {
         match joined.error {
             ErrorCode::None => {
-                let told = (joined.leader.clone(), joined.protocol.clone());
-                let first = self.told.entry(joined.generation).or_insert(told.clone());
+                let answered = (joined.leader.clone(), joined.protocol.clone());
+                let first = self
+                    .answered
+                    .entry(joined.generation)
+                    .or_insert(answered.clone());
                 // A static leader that has restarted has another id, so leaders are not compared.
                 assert!(joined.members.is_empty() || joined.leader == joined.member_id);
-                assert_eq!(first.1, told.1, "one protocol per generation");
+                assert_eq!(first.1, answered.1, "one protocol per generation");
                 let client = &mut self.clients[n];
                 client.id = joined.member_id.clone();
                 client.generation = joined.generation;
@@ -259,13 +262,13 @@ impl Play {
     }
 
     /// All clients go on and none crashes: the group must become stable with all of them.
-    fn calm_down(&mut self) {
-        self.play(&Step::Journal(true));
+    fn run_to_stable(&mut self) {
+        self.run_step(&Step::Journal(true));
         for _ in 0..400 {
             for n in 0..self.clients.len() {
-                self.play(&Step::Act(n));
+                self.run_step(&Step::Act(n));
             }
-            self.play(&Step::Wait(500));
+            self.run_step(&Step::Wait(500));
         }
         assert_eq!(self.world.group.state(), GroupState::Stable);
         assert!(
@@ -286,13 +289,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_play_ends_well(steps in prop::collection::vec(step(), 0..150),
+    fn every_random_scenario_ends_in_a_stable_group(steps in prop::collection::vec(step(), 0..150),
                           delay_ms in prop_oneof![Just(0u64), Just(3_000)]) {
-        let mut play = Play::new(delay_ms);
+        let mut scenario = Scenario::new(delay_ms);
         for step in &steps {
-            play.play(step);
+            scenario.run_step(step);
         }
-        play.calm_down();
+        scenario.run_to_stable();
     }
 
     #[test]
@@ -301,15 +304,15 @@ proptest! {
         cut in any::<prop::sample::Index>(),
         flip in any::<u8>(),
     ) {
-        let mut play = Play::new(0);
+        let mut scenario = Scenario::new(0);
         for step in &steps {
-            play.play(step);
+            scenario.run_step(step);
         }
-        play.calm_down();
-        let stored = play.world.group.encode(None);
+        scenario.run_to_stable();
+        let stored = scenario.world.group.encode(None);
         let again = Group::decode("g".into(), &stored).unwrap();
         prop_assert_eq!(again.encode(None), stored.clone());
-        prop_assert_eq!(again.bytes(), play.world.group.bytes());
+        prop_assert_eq!(again.bytes(), scenario.world.group.bytes());
         let at = cut.index(stored.len());
         prop_assert!(Group::decode("g".into(), &stored[..at]).is_err());
         let mut changed = stored;

@@ -47,10 +47,10 @@ const STATES: [GroupState; 5] = [
 /// The answer to a request in each of [`STATES`]; `None`: the request waits.
 type Row = [Option<ErrorCode>; 5];
 
-type Ask = fn(&mut World, &str, &str, i32) -> Option<ErrorCode>;
+type SendRequest = fn(&mut World, &str, &str, i32) -> Option<ErrorCode>;
 
 #[track_caller]
-fn check(what: &str, ask: Ask, expected: Row) {
+fn check(what: &str, ask: SendRequest, expected: Row) {
     for (state, expected) in STATES.into_iter().zip(expected) {
         let (mut world, leader, follower, generation) = world(state);
         let answer = ask(&mut world, &leader, &follower, generation);
@@ -64,10 +64,10 @@ fn send(world: &mut World, join: JoinRequest) -> Option<ErrorCode> {
 
 #[test]
 fn join_group() {
-    let new: Ask = |world, _, _, _| send(world, join(""));
+    let new: SendRequest = |world, _, _, _| send(world, join(""));
     let dead = Some(CoordinatorNotAvailable);
     check("a new member", new, [Some(Fine), None, None, None, dead]);
-    let needs_id: Ask = |world, _, _, _| {
+    let needs_id: SendRequest = |world, _, _, _| {
         send(
             world,
             JoinRequest {
@@ -82,18 +82,18 @@ fn join_group() {
         needs_id,
         [again, again, again, again, dead],
     );
-    let unknown: Ask = |world, _, _, _| send(world, join("nobody"));
+    let unknown: SendRequest = |world, _, _, _| send(world, join("nobody"));
     let no = Some(UnknownMemberId);
     check("an unknown id", unknown, [no, no, no, no, dead]);
-    let follower: Ask = |world, _, follower, _| send(world, join(follower));
+    let follower: SendRequest = |world, _, follower, _| send(world, join(follower));
     check(
         "the follower",
         follower,
         [no, None, Some(Fine), Some(Fine), dead],
     );
-    let leader: Ask = |world, leader, _, _| send(world, join(leader));
+    let leader: SendRequest = |world, leader, _, _| send(world, join(leader));
     check("the leader", leader, [no, None, Some(Fine), None, dead]);
-    let changed: Ask = |world, _, follower, _| {
+    let changed: SendRequest = |world, _, follower, _| {
         send(
             world,
             JoinRequest {
@@ -103,7 +103,7 @@ fn join_group() {
         )
     };
     check("new metadata", changed, [no, None, None, None, dead]);
-    let stranger: Ask = |world, _, _, _| {
+    let stranger: SendRequest = |world, _, _, _| {
         send(
             world,
             JoinRequest {
@@ -118,7 +118,7 @@ fn join_group() {
         stranger,
         [Some(Fine), differs, differs, differs, dead],
     );
-    let nothing: Ask = |world, _, _, _| {
+    let nothing: SendRequest = |world, _, _, _| {
         send(
             world,
             JoinRequest {
@@ -139,21 +139,21 @@ fn sync_group() {
     let dead = Some(CoordinatorNotAvailable);
     let no = Some(UnknownMemberId);
     let busy = Some(RebalanceInProgress);
-    let follower: Ask = |world, _, follower, generation| {
+    let follower: SendRequest = |world, _, follower, generation| {
         world
             .sync(follower, generation, &[])
             .peek()
             .map(|s| s.error)
     };
     check("the follower", follower, [no, busy, None, Some(Fine), dead]);
-    let leader: Ask =
+    let leader: SendRequest =
         |world, leader, _, generation| world.sync(leader, generation, &[]).peek().map(|s| s.error);
     check(
         "the leader",
         leader,
         [no, busy, Some(Fine), Some(Fine), dead],
     );
-    let old: Ask = |world, _, follower, generation| {
+    let old: SendRequest = |world, _, follower, generation| {
         world
             .sync(follower, generation - 1, &[])
             .peek()
@@ -161,7 +161,7 @@ fn sync_group() {
     };
     let late = Some(IllegalGeneration);
     check("an old generation", old, [no, late, late, late, dead]);
-    let unknown: Ask = |world, _, _, generation| {
+    let unknown: SendRequest = |world, _, _, generation| {
         world
             .sync("nobody", generation, &[])
             .peek()
@@ -175,12 +175,15 @@ fn heartbeat() {
     let dead = Some(CoordinatorNotAvailable);
     let no = Some(UnknownMemberId);
     let busy = Some(RebalanceInProgress);
-    let member: Ask = |world, _, follower, generation| Some(world.heartbeat(follower, generation));
+    let member: SendRequest =
+        |world, _, follower, generation| Some(world.heartbeat(follower, generation));
     check("a member", member, [no, busy, Some(Fine), Some(Fine), dead]);
-    let old: Ask = |world, _, follower, generation| Some(world.heartbeat(follower, generation - 1));
+    let old: SendRequest =
+        |world, _, follower, generation| Some(world.heartbeat(follower, generation - 1));
     let late = Some(IllegalGeneration);
     check("an old generation", old, [no, late, late, late, dead]);
-    let unknown: Ask = |world, _, _, generation| Some(world.heartbeat("nobody", generation));
+    let unknown: SendRequest =
+        |world, _, _, generation| Some(world.heartbeat("nobody", generation));
     check("an unknown id", unknown, [no, no, no, no, dead]);
 }
 
@@ -188,7 +191,7 @@ fn heartbeat() {
 fn leave_group() {
     let dead = Some(CoordinatorNotAvailable);
     let no = Some(UnknownMemberId);
-    let member: Ask = |world, _, follower, _| {
+    let member: SendRequest = |world, _, follower, _| {
         let (at, limits) = (world.at(), world.limits.clone());
         let left = world.group.leave(&[(who(follower), None)], &limits, at);
         Some(left.map_or_else(|error| error, |errors| errors[0]))
@@ -198,7 +201,7 @@ fn leave_group() {
         member,
         [no, Some(Fine), Some(Fine), Some(Fine), dead],
     );
-    let unknown: Ask = |world, _, _, _| {
+    let unknown: SendRequest = |world, _, _, _| {
         let (at, limits) = (world.at(), world.limits.clone());
         let left = world.group.leave(&[(who("nobody"), None)], &limits, at);
         Some(left.map_or_else(|error| error, |errors| errors[0]))
@@ -217,32 +220,34 @@ fn offset_commit() {
     let dead = Some(CoordinatorNotAvailable);
     let no = Some(UnknownMemberId);
     let fine = Some(Fine);
-    let member: Ask = |world, _, follower, generation| commit(world, &who(follower), generation);
+    let member: SendRequest =
+        |world, _, follower, generation| commit(world, &who(follower), generation);
     let busy = Some(RebalanceInProgress);
     check("a member", member, [no, fine, busy, fine, dead]);
-    let old: Ask = |world, _, follower, generation| commit(world, &who(follower), generation - 1);
+    let old: SendRequest =
+        |world, _, follower, generation| commit(world, &who(follower), generation - 1);
     let late = Some(IllegalGeneration);
     check("an old generation", old, [no, late, late, late, dead]);
-    let simple: Ask = |world, _, _, _| commit(world, &who(""), -1);
+    let simple: SendRequest = |world, _, _, _| commit(world, &who(""), -1);
     check("no member at all", simple, [fine, no, no, no, dead]);
-    let unknown: Ask = |world, _, _, generation| commit(world, &who("nobody"), generation);
+    let unknown: SendRequest = |world, _, _, generation| commit(world, &who("nobody"), generation);
     check("an unknown id", unknown, [no, no, no, no, dead]);
 }
 
 #[test]
-fn tools() {
-    let delete: Ask = |world, _, _, _| {
+fn admin_requests() {
+    let delete: SendRequest = |world, _, _, _| {
         let at = world.at();
         Some(world.group.delete(at).err().unwrap_or(Fine))
     };
     let used = Some(NonEmptyGroup);
     let gone = Some(GroupIdNotFound);
     check("delete", delete, [Some(Fine), used, used, used, gone]);
-    let offsets: Ask =
+    let offsets: SendRequest =
         |world, _, _, _| Some(world.group.check_delete_offsets().err().unwrap_or(Fine));
     let fine = Some(Fine);
     check("delete offsets", offsets, [fine, fine, fine, fine, gone]);
-    let describe: Ask = |world, _, _, _| {
+    let describe: SendRequest = |world, _, _, _| {
         let names = [
             "Empty",
             "PreparingRebalance",

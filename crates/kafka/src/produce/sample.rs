@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn text_compresses_and_what_is_compressed_does_not() {
+    fn text_compresses_and_compressed_data_does_not() {
         let text = "GET /orders/17 200 a line as others are\n".repeat(1000);
         for seed in [0, 1, 12_345_678] {
             let plain = CompressionSample::of(&batch(0, text.as_bytes()), seed).unwrap();
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_takes_as_much_as_it_does() {
+    fn noise_does_not_compress() {
         let mut state = 7u64;
         let mut next = || {
             state ^= state << 13;

@@ -17,13 +17,13 @@ use super::{Peer, batch, text, values};
 /// A partition, and the offset from which it is read.
 pub type From = (i32, i64);
 
-pub struct Ask {
+pub struct FetchCall {
     pub version: i16,
     pub request: FetchRequest,
 }
 
-impl Ask {
-    pub fn new(version: i16) -> Ask {
+impl FetchCall {
+    pub fn new(version: i16) -> FetchCall {
         let request = FetchRequest::default()
             .with_max_wait_ms(500)
             .with_min_bytes(1)
@@ -33,10 +33,10 @@ impl Ask {
         } else {
             request
         };
-        Ask { version, request }
+        FetchCall { version, request }
     }
 
-    pub fn of(mut self, topic: &Topic, from: &[From]) -> Ask {
+    pub fn of(mut self, topic: &Topic, from: &[From]) -> FetchCall {
         let partition = |(index, offset): &From| {
             FetchPartition::default()
                 .with_partition(*index)
@@ -53,13 +53,13 @@ impl Ask {
         self
     }
 
-    pub fn session(mut self, id: i32, epoch: i32) -> Ask {
+    pub fn session(mut self, id: i32, epoch: i32) -> FetchCall {
         self.request.session_id = id;
         self.request.session_epoch = epoch;
         self
     }
 
-    pub fn forget(mut self, topic: &Topic, partition: i32) -> Ask {
+    pub fn forget(mut self, topic: &Topic, partition: i32) -> FetchCall {
         let named = ForgottenTopic::default().with_partitions(vec![partition]);
         let named = if self.version >= 13 {
             named.with_topic_id(topic.id())
@@ -70,7 +70,7 @@ impl Ask {
         self
     }
 
-    pub fn limits(mut self, min_bytes: i32, max_bytes: i32, partition_max_bytes: i32) -> Ask {
+    pub fn limits(mut self, min_bytes: i32, max_bytes: i32, partition_max_bytes: i32) -> FetchCall {
         self.request.min_bytes = min_bytes;
         self.request.max_bytes = max_bytes;
         for partition in self
@@ -116,7 +116,7 @@ pub fn parts(response: &FetchResponse) -> Vec<&PartitionData> {
 }
 
 /// Partition, error and values of each partition in an answer.
-pub fn told(response: &FetchResponse) -> Vec<(i32, i16, Vec<String>)> {
+pub fn results(response: &FetchResponse) -> Vec<(i32, i16, Vec<String>)> {
     let one = |it: &&PartitionData| {
         let records = it.records.clone().unwrap();
         (it.partition_index, it.error_code, values(&records))

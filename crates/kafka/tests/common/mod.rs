@@ -81,7 +81,7 @@ impl World {
 
     /// A broker whose budget for unwritten bytes allows one publish at a time. It writes only when
     /// it settles.
-    pub fn with_little_room() -> World {
+    pub fn with_small_write_budget() -> World {
         let log = LogOptions {
             inline_writes: false,
             ..LogOptions::default()
