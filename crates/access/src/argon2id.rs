@@ -17,8 +17,8 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD_NO_PAD;
 use subtle::ConstantTimeEq;
 
-use crate::process_key::draw;
-use crate::stored::{VerifierError, bytes, check_salt, number, take_apart};
+use crate::process_key::random_bytes;
+use crate::stored::{VerifierError, bytes, check_salt, number, parse_text};
 
 /// Bytes of salt and hash, as RFC 9106 recommends.
 const SALT_BYTES: usize = 16;
@@ -74,7 +74,7 @@ impl Argon2id {
     /// # Errors
     /// The cost is outside the limits.
     pub fn of(password: &[u8], cost: Cost) -> Result<Self, CostError> {
-        let salt = draw().as_ref()[..SALT_BYTES].to_vec();
+        let salt = random_bytes().as_ref()[..SALT_BYTES].to_vec();
         // One lane, because a verification runs on one thread.
         let params = params(cost, 1)?;
         let hash = hash(&params, &salt, password).ok_or(CostError(cost))?;
@@ -82,7 +82,7 @@ impl Argon2id {
     }
 
     /// Whether this is the verifier of `password`. Takes its full cost, whatever the password.
-    pub(crate) fn knows(&self, password: &[u8]) -> bool {
+    pub(crate) fn matches(&self, password: &[u8]) -> bool {
         let hash = hash(&self.params, &self.salt, password);
         hash.is_some_and(|hash| hash.ct_eq(&self.hash).into())
     }
@@ -106,7 +106,7 @@ impl FromStr for Argon2id {
 
     /// Parses the text form, also from another program. Runs no verification.
     fn from_str(text: &str) -> Result<Self, VerifierError> {
-        let (cost, lanes, salt, hash) = take_apart(text, FORM, |text| {
+        let (cost, lanes, salt, hash) = parse_text(text, FORM, |text| {
             let text = text.strip_prefix("$argon2id$v=19$m=")?;
             let (memory_kib, text) = text.split_once(",t=")?;
             let (passes, text) = text.split_once(",p=")?;
@@ -163,11 +163,11 @@ mod tests {
     };
 
     #[test]
-    fn a_password_is_known_and_no_other() {
+    fn only_the_right_password_matches() {
         let verifier = Argon2id::of(b"secret", CHEAP).unwrap();
-        assert!(verifier.knows(b"secret"));
+        assert!(verifier.matches(b"secret"));
         for wrong in [&b"secre"[..], b"secret2", b"", b"Secret"] {
-            assert!(!verifier.knows(wrong));
+            assert!(!verifier.matches(wrong));
         }
         let other = Argon2id::of(b"secret", CHEAP).unwrap();
         assert_ne!(verifier.hash, other.hash, "each has a salt of its own");
@@ -175,14 +175,14 @@ mod tests {
 
     /// From the tests of the reference implementation, https://github.com/P-H-C/phc-winner-argon2.
     #[test]
-    fn what_the_reference_implementation_writes_is_read() {
+    fn verifiers_of_the_reference_implementation_are_parsed() {
         for text in [
             "$argon2id$v=19$m=256,t=2,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4",
             "$argon2id$v=19$m=256,t=2,p=2$c29tZXNhbHQ$bQk8UB/VmZZF4Oo79iDXuL5/0ttZwg2f/5U52iv1cDc",
         ] {
             let verifier: Argon2id = text.parse().unwrap();
-            assert!(verifier.knows(b"password"), "{text}");
-            assert!(!verifier.knows(b"passwort"), "{text}");
+            assert!(verifier.matches(b"password"), "{text}");
+            assert!(!verifier.matches(b"passwort"), "{text}");
             assert_eq!(verifier.to_string(), text);
         }
     }

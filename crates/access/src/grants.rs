@@ -143,7 +143,7 @@ impl Rule {
     }
 
     /// Whether the rule applies to this operation on `it`.
-    fn is_about(&self, principal: &Principal, operation: Operation, it: &Resource<'_>) -> bool {
+    fn applies_to(&self, principal: &Principal, operation: Operation, it: &Resource<'_>) -> bool {
         // A rule that allows any operation also allows Describe. A rule that denies another
         // operation does not deny Describe.
         let shows = operation == Operation::Describe
@@ -173,7 +173,7 @@ impl Grants {
     /// Whether the principal may do `operation` on the resource: a rule allows it, and none denies
     /// it.
     pub fn may(&self, who: &Principal, operation: Operation, resource: &Resource<'_>) -> bool {
-        let about = |rule: &&Rule| rule.is_about(who, operation, resource);
+        let about = |rule: &&Rule| rule.applies_to(who, operation, resource);
         let mut about = self.rules.iter().filter(about).peekable();
         about.peek().is_some() && about.all(|rule| rule.effect == Effect::Allow)
     }

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::mechanism::{InClear, Mechanism, MechanismKind, RESPONSE_BYTES_MAX};
-use crate::scram::Exchange;
-use crate::users::{Attempt, Users};
+use crate::scram::ScramExchange;
+use crate::users::{PasswordAttempt, Users};
 
 /// An authenticated client, to which rights refer by its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,16 +76,16 @@ pub struct Login {
     users: Arc<Users>,
     mechanism: Mechanism,
     peer: IpAddr,
-    state: State,
+    state: LoginState,
 }
 
-enum State {
+enum LoginState {
     /// No response has come yet.
     First,
     /// The client has got a challenge.
-    Challenged(Box<Exchange>),
+    Challenged(Box<ScramExchange>),
     /// The login has ended, or a verification is in progress.
-    Over,
+    Ended,
 }
 
 impl Login {
@@ -95,7 +95,7 @@ impl Login {
             users,
             mechanism,
             peer,
-            state: State::First,
+            state: LoginState::First,
         }
     }
 
@@ -106,53 +106,53 @@ impl Login {
     }
 
     fn step(&mut self, response: &[u8]) -> Result<Step, Refused> {
-        let state = std::mem::replace(&mut self.state, State::Over);
+        let state = std::mem::replace(&mut self.state, LoginState::Ended);
         if response.len() > RESPONSE_BYTES_MAX {
             return Err(Refused::Malformed);
         }
         match (state, self.mechanism.kind) {
-            (State::First, MechanismKind::InClear(read)) => {
-                let said = read(response).ok_or(Refused::Malformed)?;
-                self.in_clear(&said)
+            (LoginState::First, MechanismKind::InClear(read)) => {
+                let response_parts = read(response).ok_or(Refused::Malformed)?;
+                self.in_clear(&response_parts)
             }
             // The trace information that a client may send is ignored.
-            (State::First, MechanismKind::Anonymous { user, password }) => {
-                Ok(self.check(Attempt {
+            (LoginState::First, MechanismKind::Anonymous { user, password }) => {
+                Ok(self.check(PasswordAttempt {
                     user: user.to_owned(),
                     password: password.as_bytes().into(),
                     peer: self.peer,
                 }))
             }
-            (State::First, MechanismKind::Scram(hash)) => {
-                let (exchange, challenge) = Exchange::begin(&self.users, hash, response)?;
-                self.state = State::Challenged(Box::new(exchange));
+            (LoginState::First, MechanismKind::Scram(hash)) => {
+                let (exchange, challenge) = ScramExchange::begin(&self.users, hash, response)?;
+                self.state = LoginState::Challenged(Box::new(exchange));
                 Ok(Step::Challenge(challenge))
             }
-            (State::Challenged(exchange), _) => {
+            (LoginState::Challenged(exchange), _) => {
                 let last_words = exchange.finish(response)?;
                 let verdict = self.users.admit(exchange.user(), self.peer, last_words);
                 Ok(Step::Done(verdict))
             }
-            (State::Over, _) => Err(Refused::Malformed),
+            (LoginState::Ended, _) => Err(Refused::Malformed),
         }
     }
 
-    fn in_clear(&self, said: &InClear<'_>) -> Result<Step, Refused> {
+    fn in_clear(&self, response_parts: &InClear<'_>) -> Result<Step, Refused> {
         // No user has a password that is not UTF-8.
-        let user = std::str::from_utf8(said.user).map_err(|_| Refused::Malformed)?;
-        std::str::from_utf8(said.password).map_err(|_| Refused::Malformed)?;
+        let user = std::str::from_utf8(response_parts.user).map_err(|_| Refused::Malformed)?;
+        std::str::from_utf8(response_parts.password).map_err(|_| Refused::Malformed)?;
         let user = user.to_owned();
-        if !said.acts_for.is_empty() && said.acts_for != said.user {
+        if !response_parts.acts_for.is_empty() && response_parts.acts_for != response_parts.user {
             return Err(Refused::ActsFor { user });
         }
-        Ok(self.check(Attempt {
+        Ok(self.check(PasswordAttempt {
             user,
-            password: said.password.into(),
+            password: response_parts.password.into(),
             peer: self.peer,
         }))
     }
 
-    fn check(&self, attempt: Attempt) -> Step {
+    fn check(&self, attempt: PasswordAttempt) -> Step {
         match self.users.check(&attempt) {
             Some(verdict) => Step::Done(verdict),
             None => Step::Verify(Box::new(Verification {
@@ -166,7 +166,7 @@ impl Login {
 /// A password to be verified on a thread that serves no connections.
 pub struct Verification {
     users: Arc<Users>,
-    attempt: Attempt,
+    attempt: PasswordAttempt,
 }
 
 impl Verification {

@@ -14,11 +14,11 @@ static KEY: LazyLock<Key> = LazyLock::new(|| {
     }
 });
 
-/// Number of calls of [`draw`].
-static DRAWN: AtomicU64 = AtomicU64::new(0);
+/// Number of calls of [`random_bytes`].
+static DRAW_COUNT: AtomicU64 = AtomicU64::new(0);
 
 /// The HMAC of the parts under the process' key. It cannot be predicted without the key.
-pub(crate) fn keyed(parts: &[&[u8]]) -> Tag {
+pub(crate) fn process_hmac(parts: &[&[u8]]) -> Tag {
     let mut context = Context::with_key(&KEY);
     for part in parts {
         // Each part goes with its length, so that the same bytes divided elsewhere give another
@@ -30,9 +30,9 @@ pub(crate) fn keyed(parts: &[&[u8]]) -> Tag {
 }
 
 /// 32 unpredictable bytes, which no process returns twice: for salts and nonces.
-pub(crate) fn draw() -> Tag {
-    let number = DRAWN.fetch_add(1, Ordering::Relaxed);
-    keyed(&[b"draw", &number.to_be_bytes()])
+pub(crate) fn random_bytes() -> Tag {
+    let number = DRAW_COUNT.fetch_add(1, Ordering::Relaxed);
+    process_hmac(&[b"draw", &number.to_be_bytes()])
 }
 
 #[cfg(test)]
@@ -42,8 +42,14 @@ mod tests {
     #[test]
     fn parts_count_and_draws_differ() {
         let same = |a: Tag, b: Tag| a.as_ref() == b.as_ref();
-        assert!(same(keyed(&[b"a", b"bc"]), keyed(&[b"a", b"bc"])));
-        assert!(!same(keyed(&[b"a", b"bc"]), keyed(&[b"ab", b"c"])));
-        assert!(!same(draw(), draw()));
+        assert!(same(
+            process_hmac(&[b"a", b"bc"]),
+            process_hmac(&[b"a", b"bc"])
+        ));
+        assert!(!same(
+            process_hmac(&[b"a", b"bc"]),
+            process_hmac(&[b"ab", b"c"])
+        ));
+        assert!(!same(random_bytes(), random_bytes()));
     }
 }

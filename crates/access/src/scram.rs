@@ -18,9 +18,9 @@ use ring::{digest, pbkdf2};
 use subtle::{Choice, ConstantTimeEq};
 
 use crate::login::Refused;
-use crate::process_key::{draw, keyed};
+use crate::process_key::{process_hmac, random_bytes};
 use crate::scram_messages::{ClientFinal, ClientFirst, base64};
-use crate::stored::{VerifierError, bytes, check_salt, number, take_apart};
+use crate::stored::{VerifierError, bytes, check_salt, number, parse_text};
 use crate::users::Users;
 
 /// Minimum number of iterations, as RFC 7677 and Kafka require.
@@ -106,7 +106,7 @@ impl Scram {
     /// # Errors
     /// There are too few or too many iterations.
     pub fn of(hash: ScramHash, password: &[u8], iterations: u32) -> Result<Self, IterationsError> {
-        let drawn = draw();
+        let drawn = random_bytes();
         let salt = drawn.as_ref()[..SALT_BYTES].to_vec();
         check_iterations(iterations)?;
         let salted = hash.salted(password, &salt, iterations);
@@ -142,10 +142,10 @@ impl Scram {
     /// The verifier that an unknown name seems to have: always the same one for a name, with the
     /// parameters of `like`. No input is known whose hash is its stored key, so no login succeeds
     /// with it.
-    pub(crate) fn nobodys(hash: ScramHash, name: &str, like: Option<&Scram>) -> Scram {
+    pub(crate) fn stand_in(hash: ScramHash, name: &str, like: Option<&Scram>) -> Scram {
         let mechanism = hash.mechanism().as_bytes();
         let parts: [&[u8]; 2] = [b"salt", b"more salt"];
-        let salt = parts.map(|part| keyed(&[part, mechanism, name.as_bytes()]));
+        let salt = parts.map(|part| process_hmac(&[part, mechanism, name.as_bytes()]));
         let salt = salt.iter().flat_map(AsRef::as_ref).copied();
         let salt_bytes = like.map_or(SALT_BYTES, |like| like.salt.len());
         let hash_bytes = hash.digest(b"").as_ref().len();
@@ -190,7 +190,7 @@ impl FromStr for Scram {
 
     /// Parses the text form, also from another program.
     fn from_str(text: &str) -> Result<Self, VerifierError> {
-        let verifier = take_apart(text, FORM, |text| {
+        let verifier = parse_text(text, FORM, |text| {
             let (mechanism, text) = text.split_once('$')?;
             let mut hashes = ScramHash::ALL.into_iter();
             let hash = hashes.find(|hash| hash.mechanism() == mechanism)?;
@@ -225,7 +225,7 @@ impl fmt::Debug for Scram {
 }
 
 /// The state between the client's two messages.
-pub(crate) struct Exchange {
+pub(crate) struct ScramExchange {
     user: String,
     verifier: Arc<Scram>,
     /// The GS2 header, which the client's last message has to repeat.
@@ -235,14 +235,14 @@ pub(crate) struct Exchange {
     signed: String,
 }
 
-impl Exchange {
+impl ScramExchange {
     /// Handles the client's first message; returns the challenge.
     pub(crate) fn begin(
         users: &Users,
         hash: ScramHash,
         message: &[u8],
-    ) -> Result<(Exchange, Vec<u8>), Refused> {
-        let nonce = base64(&draw().as_ref()[..NONCE_BYTES]);
+    ) -> Result<(ScramExchange, Vec<u8>), Refused> {
+        let nonce = base64(&random_bytes().as_ref()[..NONCE_BYTES]);
         Self::begin_with(users, hash, message, &nonce)
     }
 
@@ -251,7 +251,7 @@ impl Exchange {
         hash: ScramHash,
         message: &[u8],
         server_nonce: &str,
-    ) -> Result<(Exchange, Vec<u8>), Refused> {
+    ) -> Result<(ScramExchange, Vec<u8>), Refused> {
         let first = ClientFirst::read(message).ok_or(Refused::Malformed)?;
         if !first.acts_for.is_empty() && first.acts_for != first.user {
             return Err(Refused::ActsFor { user: first.user });
@@ -260,7 +260,7 @@ impl Exchange {
         let nonce = [first.nonce, server_nonce].concat();
         let salt = base64(&verifier.salt);
         let answer = format!("r={nonce},s={salt},i={}", verifier.iterations);
-        let exchange = Exchange {
+        let exchange = ScramExchange {
             signed: [first.bare, ",", &answer, ","].concat(),
             header: first.header.to_owned(),
             user: first.user,
@@ -324,7 +324,7 @@ mod tests {
         let verifier = Scram::of_salted(hash, iterations, salt.to_vec(), &salted).unwrap();
         let users = Users::from_iter([User::new("user").with_scram(verifier)]);
         let first = format!("n,,n=user,r={client_nonce}");
-        let begun = Exchange::begin_with(&users, hash, first.as_bytes(), server_nonce);
+        let begun = ScramExchange::begin_with(&users, hash, first.as_bytes(), server_nonce);
         let (exchange, challenge) = begun.unwrap();
         let last = format!("c=biws,r={client_nonce}{server_nonce},p={proof}");
         let answer = exchange.finish(last.as_bytes()).unwrap();
@@ -348,7 +348,7 @@ mod tests {
 
     /// No standard has an example for SHA-512: these values were computed by Python's `hashlib`.
     #[test]
-    fn the_other_hash_is_as_another_program_computes_it() {
+    fn sha_512_is_as_another_program_computes_it() {
         let salt: Vec<u8> = (0..16).collect();
         let proof = "1UMF9X2EIKdugDFgg+E0knUjLLwAYSR8jft0eCB435cnVCG0rm+x3HTYN7Rn6QpdcpD3lskDO4Nm\
                      XrGjG1oSUQ==";
@@ -369,8 +369,8 @@ mod tests {
     fn a_name_without_a_user_has_as_much_salt_as_a_user() {
         for bytes in [1, 16, 33, 64] {
             let like = Scram::of_salted(ScramHash::Sha256, 4096, vec![7; bytes], b"").unwrap();
-            let nobodys = Scram::nobodys(ScramHash::Sha256, "eve", Some(&like));
-            assert_eq!(nobodys.salt.len(), bytes);
+            let stand_in = Scram::stand_in(ScramHash::Sha256, "eve", Some(&like));
+            assert_eq!(stand_in.salt.len(), bytes);
         }
     }
 

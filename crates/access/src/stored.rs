@@ -40,7 +40,7 @@ pub enum VerifierError {
 }
 
 /// Parses a verifier's text by `read`, which returns `None` if the text has another form.
-pub(crate) fn take_apart<'a, T>(
+pub(crate) fn parse_text<'a, T>(
     text: &'a str,
     form: &'static str,
     read: impl FnOnce(&'a str) -> Option<T>,

@@ -15,7 +15,7 @@ use subtle::ConstantTimeEq;
 
 use crate::argon2id::Argon2id;
 use crate::login::{Accepted, Principal, Refused};
-use crate::process_key::keyed;
+use crate::process_key::process_hmac;
 use crate::scram::{Scram, ScramHash};
 
 /// A user, and the verifiers of the user's password.
@@ -100,7 +100,7 @@ impl fmt::Debug for Users {
 }
 
 /// A name and a password that a client has sent.
-pub(crate) struct Attempt {
+pub(crate) struct PasswordAttempt {
     pub(crate) user: String,
     pub(crate) password: Box<[u8]>,
     pub(crate) peer: IpAddr,
@@ -108,7 +108,7 @@ pub(crate) struct Attempt {
 
 impl Users {
     /// Checks a password at once, if possible; `None`: [`Users::verify`] has to check it.
-    pub(crate) fn check(&self, attempt: &Attempt) -> Option<Result<Accepted, Refused>> {
+    pub(crate) fn check(&self, attempt: &PasswordAttempt) -> Option<Result<Accepted, Refused>> {
         let user = self.users.get(&attempt.user);
         let tag = password_tag(&attempt.user, &attempt.password);
         // Unknown names are compared, too, so that both cases take the same time.
@@ -118,19 +118,19 @@ impl Users {
         if is_right {
             return Some(self.admit(&attempt.user, attempt.peer, Vec::new()));
         }
-        let (_, stands_in) = self.verifier(&attempt.user, |user| user.argon2id.as_ref());
+        let (_, stand_in) = self.verifier(&attempt.user, |user| user.argon2id.as_ref());
         let credentials = Refused::Credentials {
             user: attempt.user.clone(),
         };
-        stands_in.is_none().then_some(Err(credentials))
+        stand_in.is_none().then_some(Err(credentials))
     }
 
     /// Checks a password by the verifier, which is slow.
-    pub(crate) fn verify(&self, attempt: &Attempt) -> Result<Accepted, Refused> {
+    pub(crate) fn verify(&self, attempt: &PasswordAttempt) -> Result<Accepted, Refused> {
         let user = self.users.get(&attempt.user);
-        let (own, stands_in) = self.verifier(&attempt.user, |user| user.argon2id.as_ref());
-        let verifier = own.or(stands_in);
-        let is_known = verifier.is_some_and(|verifier| verifier.knows(&attempt.password));
+        let (own, stand_in) = self.verifier(&attempt.user, |user| user.argon2id.as_ref());
+        let verifier = own.or(stand_in);
+        let is_known = verifier.is_some_and(|verifier| verifier.matches(&attempt.password));
         let Some(user) = user.filter(|_| own.is_some() & is_known) else {
             let user = attempt.user.clone();
             return Err(Refused::Credentials { user });
@@ -142,10 +142,10 @@ impl Users {
 
     /// The SCRAM verifier of this name, or one that no password satisfies.
     pub(crate) fn scram(&self, name: &str, hash: ScramHash) -> Arc<Scram> {
-        let (own, stands_in) = self.verifier(name, |user| user.scram[hash as usize].as_ref());
+        let (own, stand_in) = self.verifier(name, |user| user.scram[hash as usize].as_ref());
         // Computed even if it is not needed, so that both cases take the same time.
-        let nobodys = Arc::new(Scram::nobodys(hash, name, stands_in.map(AsRef::as_ref)));
-        own.map_or(nobodys, Arc::clone)
+        let stand_in = Arc::new(Scram::stand_in(hash, name, stand_in.map(AsRef::as_ref)));
+        own.map_or(stand_in, Arc::clone)
     }
 
     /// Admits an authenticated user, unless the user's address is not allowed.
@@ -176,17 +176,17 @@ impl Users {
         of: impl Fn(&'a User) -> Option<&'a T>,
     ) -> (Option<&'a T>, Option<&'a T>) {
         let all = || self.users.values().filter_map(&of);
-        let tag = keyed(&[b"stands in", name.as_bytes()]);
+        let tag = process_hmac(&[b"stands in", name.as_bytes()]);
         let number = tag.as_ref().iter().take(8);
         let number = number.fold(0, |number, byte| number << 8 | u64::from(*byte));
         let count = all().count().max(1) as u64;
-        let stands_in = all().nth((number % count) as usize);
-        (self.users.get(name).and_then(&of), stands_in)
+        let stand_in = all().nth((number % count) as usize);
+        (self.users.get(name).and_then(&of), stand_in)
     }
 }
 
 /// The HMAC of a user's password under this process' key. It differs for users with the same
 /// password.
 fn password_tag(user: &str, password: &[u8]) -> Tag {
-    keyed(&[b"password", user.as_bytes(), password])
+    process_hmac(&[b"password", user.as_bytes(), password])
 }

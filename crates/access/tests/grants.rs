@@ -84,7 +84,7 @@ fn nothing_is_allowed_without_a_rule() {
 }
 
 #[test]
-fn a_rule_is_about_what_it_names() {
+fn a_rule_applies_only_to_what_it_names() {
     let rule = Rule {
         principals: Pattern::Is("ann".into()),
         namespaces: Pattern::Is("/".into()),
@@ -116,7 +116,7 @@ fn a_rule_is_about_what_it_names() {
 }
 
 #[test]
-fn to_deny_one_thing_does_not_hide_it() {
+fn a_denied_operation_does_not_deny_describe() {
     let denied = all(Effect::Deny, [Operation::Publish]);
     let grants = Grants::from_iter([all(Effect::Allow, OPERATIONS), denied]);
     let may = |operation| grants.may(&who("ann"), operation, &topic("t"));
@@ -131,7 +131,7 @@ fn to_deny_one_thing_does_not_hide_it() {
 }
 
 #[test]
-fn wrong_expressions_are_told() {
+fn invalid_expressions_are_refused() {
     let error = Pattern::regex("(").unwrap_err();
     assert!(error.to_string().starts_with("unable to compile \"(\": "));
     let large = Pattern::regex(r"(\pL{1000}){1000}").unwrap_err();
@@ -246,7 +246,7 @@ proptest! {
 
     /// A right to any operation includes Describe.
     #[test]
-    fn who_may_do_something_may_see_it(rules in some_rules(), question in some_question()) {
+    fn a_right_to_any_operation_includes_describe(rules in some_rules(), question in some_question()) {
         let rules = rules.into_iter().filter(|rule| rule.effect == Effect::Allow);
         let rules: Vec<Rule> = rules.collect();
         let describe = Question { operation: Operation::Describe, ..question.clone() };

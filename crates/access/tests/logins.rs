@@ -47,7 +47,7 @@ fn at_once(step: Step) -> Verdict {
 }
 
 /// The verdict of a login that needs a verification.
-fn elsewhere(step: Step) -> Verdict {
+fn verified(step: Step) -> Verdict {
     match step {
         Step::Verify(verification) => verification.run(),
         other => panic!("{other:?}"),
@@ -81,36 +81,36 @@ fn a_configured_password_is_known_at_once() {
 }
 
 #[test]
-fn a_verifier_that_is_slow_is_asked_elsewhere_until_the_first_success() {
+fn a_slow_verifier_runs_on_another_thread_until_the_first_success() {
     let users = users([hashed("ann", "secret")]);
     assert_eq!(
-        elsewhere(plain(&users, "ann", "wrong")),
+        verified(plain(&users, "ann", "wrong")),
         invalid("ann"),
         "which tells nothing of the right one"
     );
     let two = [(); 2].map(|()| plain(&users, "ann", "secret"));
     for step in two {
-        assert_eq!(name(elsewhere(step)), "ann");
+        assert_eq!(name(verified(step)), "ann");
     }
     assert_eq!(name(at_once(plain(&users, "ann", "secret"))), "ann");
     // A wrong password still costs a verification.
-    assert_eq!(elsewhere(plain(&users, "ann", "wrong")), invalid("ann"));
+    assert_eq!(verified(plain(&users, "ann", "wrong")), invalid("ann"));
     let eve = User::new("eve");
     let users = self::users([hashed("ann", "secret"), eve]);
-    assert_eq!(elsewhere(plain(&users, "eve", "secret")), invalid("eve"));
+    assert_eq!(verified(plain(&users, "eve", "secret")), invalid("eve"));
 }
 
 #[test]
-fn who_is_no_user_costs_as_much_as_a_user_with_a_wrong_password() {
+fn an_unknown_name_costs_as_much_as_a_wrong_password() {
     let configured = User::new("cid").with_configured("known");
     let users = users([hashed("ann", "secret"), configured]);
     for name in ["ann", "cid", "eve", ""] {
-        assert_eq!(elsewhere(plain(&users, name, "wrong")), invalid(name));
+        assert_eq!(verified(plain(&users, name, "wrong")), invalid(name));
     }
     // The verifier of another user stands in, but that user's password does not log them in.
     for name in ["cid", "eve"] {
-        assert_eq!(elsewhere(plain(&users, name, "secret")), invalid(name));
-        assert_eq!(elsewhere(plain(&users, name, "secret")), invalid(name));
+        assert_eq!(verified(plain(&users, name, "secret")), invalid(name));
+        assert_eq!(verified(plain(&users, name, "secret")), invalid(name));
     }
     assert_eq!(name(at_once(plain(&users, "cid", "known"))), "cid");
 }
@@ -132,7 +132,7 @@ fn malformed_responses_are_told_from_wrong_ones() {
 }
 
 #[test]
-fn all_is_said_once() {
+fn a_login_ends_with_its_verdict() {
     let users = users([User::new("ann").with_configured("secret")]);
     for first in [&b"\0ann\0secret"[..], b"\0ann\0wrong", b""] {
         let mut login = Login::new(Arc::clone(&users), Mechanism::PLAIN, HERE);
@@ -143,7 +143,7 @@ fn all_is_said_once() {
 }
 
 #[test]
-fn some_come_from_the_same_machine_only() {
+fn a_local_user_logs_in_only_from_the_same_machine() {
     let guest = || User::new("guest").with_configured("guest");
     let local = users([guest().local()]);
     let from = |peer: IpAddr| at_once(step(&local, Mechanism::PLAIN, b"\0guest\0guest", peer));
@@ -158,7 +158,7 @@ fn some_come_from_the_same_machine_only() {
 }
 
 #[test]
-fn who_says_no_name_is_who_it_says_there() {
+fn an_anonymous_client_is_the_configured_user() {
     let guest = || User::new("guest").with_configured("guest");
     let local = users([guest().local()]);
     for trace in [&b""[..], b"sigorney", b"\0\xff"] {
@@ -174,7 +174,7 @@ fn who_says_no_name_is_who_it_says_there() {
 }
 
 #[test]
-fn a_mechanism_is_found_by_its_name_among_those_that_are_offered() {
+fn an_offered_mechanism_is_found_by_its_name() {
     let offered = [Mechanism::PLAIN, ANONYMOUS];
     for mechanism in offered {
         let found = Mechanism::find(&offered, mechanism.name()).ok();

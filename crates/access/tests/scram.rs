@@ -84,7 +84,7 @@ fn invalid(user: &str) -> Result<Accepted, Refused> {
 }
 
 #[test]
-fn who_knows_the_password_comes_in() {
+fn a_client_with_the_password_logs_in() {
     let users = users([with("ann", "pencil", 4096)]);
     for hash in ScramHash::ALL {
         let accepted = try_in(&users, hash, "ann", "pencil").unwrap();
@@ -146,7 +146,7 @@ fn a_login_that_was_tampered_with_fails() {
 }
 
 #[test]
-fn a_proof_is_good_once() {
+fn a_proof_is_valid_only_once() {
     let users = users([with("ann", "pencil", 4096)]);
     let hash = ScramHash::Sha256;
     let client = Client::new(hash, "ann", "pencil", "n,,");
@@ -162,7 +162,7 @@ fn a_proof_is_good_once() {
 }
 
 /// The salt and the iterations in the challenge for a name.
-fn told(users: &Arc<Users>, user: &str) -> (String, String) {
+fn challenge_parameters(users: &Arc<Users>, user: &str) -> (String, String) {
     let client = Client::new(ScramHash::Sha256, user, "", "n,,");
     let mut login = login(users, ScramHash::Sha256);
     let challenge = challenge(login.respond(client.first().as_bytes()));
@@ -172,18 +172,25 @@ fn told(users: &Arc<Users>, user: &str) -> (String, String) {
 }
 
 #[test]
-fn who_is_no_user_is_told_what_a_user_would_be_told() {
+fn an_unknown_name_gets_a_challenge_like_a_user() {
     let nobody = users([]);
     let some = users([with("ann", "pencil", 8192), User::new("cid")]);
-    let ann = told(&some, "ann");
+    let ann = challenge_parameters(&some, "ann");
     for name in ["eve", "cid", "bob"] {
-        let (salt, iterations) = told(&some, name);
-        let again = told(&some, name);
+        let (salt, iterations) = challenge_parameters(&some, name);
+        let again = challenge_parameters(&some, name);
         assert_eq!((&salt, &iterations), (&again.0, &ann.1), "always the same");
         assert_eq!(salt.len(), ann.0.len());
         assert_ne!(salt, ann.0);
-        assert_ne!(salt, told(&some, "dan").0, "each name has its own");
-        assert_eq!(told(&nobody, name), (salt, "i=4096".to_owned()));
+        assert_ne!(
+            salt,
+            challenge_parameters(&some, "dan").0,
+            "each name has its own"
+        );
+        assert_eq!(
+            challenge_parameters(&nobody, name),
+            (salt, "i=4096".to_owned())
+        );
     }
 }
 
@@ -196,7 +203,7 @@ proptest! {
 
     /// Any name and any password, also with commas and equals signs.
     #[test]
-    fn each_password_lets_in_and_each_other_does_not(
+    fn the_right_password_logs_in_and_any_other_does_not(
         user in "[a-z=,é ]{1,8}",
         password in "\\PC{0,12}",
         other in "\\PC{0,12}",

@@ -40,8 +40,8 @@ fn a_verifier_reads_back_what_it_wrote() {
 }
 
 #[test]
-fn absurd_prices_are_refused_by_their_limits() {
-    for (iterations, told) in [
+fn costs_beyond_the_limits_are_refused() {
+    for (iterations, expected) in [
         ("4095", "4095 iterations: at least 4096, at most 1048576"),
         ("0", "0 iterations: at least 4096, at most 1048576"),
         (
@@ -54,7 +54,7 @@ fn absurd_prices_are_refused_by_their_limits() {
         ),
     ] {
         let text = PENCIL.replace("$4096:", &format!("${iterations}:"));
-        assert_eq!(scram_error(&text).to_string(), told);
+        assert_eq!(scram_error(&text).to_string(), expected);
     }
     for cost in [
         "m=262145,t=2,p=1",
@@ -91,7 +91,7 @@ fn salts_are_bounded() {
 }
 
 #[test]
-fn what_is_not_as_it_is_written_is_refused() {
+fn texts_that_are_not_canonical_are_refused() {
     let scrams = [
         PENCIL.replace("SHA-256", "SHA-1"),
         PENCIL.replace("SHA-256", "SHA-512"),
