@@ -19,7 +19,8 @@ pub struct KafkaOptions {
     /// Largest request in bytes, Produce excepted: the contents of other requests are decoded into
     /// memory.
     pub control_request_bytes_max: usize,
-    /// Largest record batch in bytes where a topic says nothing else (`message.max.bytes`).
+    /// Largest record batch in bytes, for topics without a limit of their own
+    /// (`message.max.bytes`).
     pub batch_bytes_max: u64,
     /// Whether a Metadata request creates topics that do not exist (`auto.create.topics.enable`).
     pub auto_create_topics: bool,

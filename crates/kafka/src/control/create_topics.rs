@@ -151,7 +151,6 @@ fn create(
         })
     } else {
         // Another request has created the topic meanwhile.
-
         Err(exists())
     }
 }
@@ -196,7 +195,7 @@ fn partitions(context: &KafkaContext, wanted: &NewTopic) -> Result<u32, ErrorWit
     }
 }
 
-/// Checks the replication factor as Kafka does. Whatever valid one is asked for, there is one
+/// Checks the replication factor as Kafka does. A valid one is accepted, but there is always one
 /// replica.
 fn check_replicas(wanted: &NewTopic) -> Result<(), ErrorWithReason> {
     if wanted.assignments.is_empty() {

@@ -12,7 +12,7 @@ const PREFIX: &str = "kafka-settings/";
 /// The resource that has the settings.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SettingOwner {
-    /// The broker with its node id. Its settings override those of `Brokers`.
+    /// The broker, named by its node id. Its settings override those of `Brokers`.
     Broker,
     /// The cluster-wide default for all brokers.
     Brokers,

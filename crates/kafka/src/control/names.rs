@@ -3,8 +3,8 @@
 use kafka_protocol::messages::TopicName;
 use kafka_protocol::protocol::StrBytes;
 
-/// Maximum length of a topic name in bytes. In Kafka it comes from the folder names; clients check
-/// it.
+/// Maximum length of a topic name in bytes. Kafka has this limit because its folders are named
+/// after topics. Clients check it, too.
 const TOPIC_NAME_BYTES_MAX: usize = 249;
 
 /// The reason why a topic name is invalid in Kafka; `None`: it is valid.

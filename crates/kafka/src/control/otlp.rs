@@ -143,7 +143,7 @@ fn read_metric(
     wants: &impl Fn(&str) -> bool,
     figures: &mut Vec<Figure>,
 ) -> Result<(), NotOtlp> {
-    // The fields may be in any order, so the name is searched first.
+    // The fields may be in any order, so the name is read first.
     let mut name = None;
     each(metric, |number, value| {
         if let (1, FieldValue::Bytes(text)) = (number, value) {

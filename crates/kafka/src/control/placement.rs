@@ -101,7 +101,7 @@ pub(super) fn alter_reassignments(mut call: ControlCall<'_>) -> Result<Answer, M
     let (version, context) = (call.version, call.context);
     let reader = &mut call.body;
     let _timeout_ms = reader.i32()?;
-    // Only repeated in the answer: with one broker the replication factor cannot change.
+    // The answer repeats this field. With one broker the replication factor cannot change.
     let may_change_count = version < 1 || reader.bool()?;
     let wanted = read_topics(reader, |reader| {
         let index = reader.i32()?;

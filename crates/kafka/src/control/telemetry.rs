@@ -78,10 +78,11 @@ pub(super) fn get_subscriptions(mut call: ControlCall<'_>) -> Result<Answer, Mal
     Ok(Answer::Ready(body(&response, call.version)))
 }
 
-/// Whether the client is librdkafka, which gets no client instance id. It logs each change of its
-/// id, which is nil at first, so every program would print a line that it does not print with a
-/// Kafka without telemetry. Without an id it works, and the connection's id stands for it. Other
-/// clients, such as the Java client, fail without one.
+/// Whether the client is librdkafka, to which the broker assigns no client instance id. librdkafka
+/// logs each change of its id, which is nil at first, so an assigned id makes every program print a
+/// line that it does not print with a Kafka without telemetry. librdkafka works with the nil id,
+/// and the broker uses the connection's id in its place. Other clients, such as the Java client,
+/// fail without an id.
 fn is_librdkafka(peer: &Peer) -> bool {
     let software = peer.software.as_ref();
     software.is_some_and(|(name, version)| {

@@ -109,7 +109,6 @@ pub(crate) fn find_or_create(context: &KafkaContext, name: &str) -> Result<Arc<T
         Ok(made)
     } else {
         // The name belongs to a hidden topic.
-
         Err(ErrorCode::InvalidTopicException)
     }
 }

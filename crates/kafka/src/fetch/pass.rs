@@ -16,7 +16,7 @@ const FILE_READ_BYTES_MIN: usize = 256 << 10;
 /// Maximum number of file ranges in one answer.
 const RANGES_MAX: usize = 16;
 
-/// The rest of an answer's budget.
+/// The remaining budget of an answer.
 struct AnswerBudget {
     bytes: usize,
     /// The part of `bytes` that may be read from files into memory.
@@ -25,7 +25,7 @@ struct AnswerBudget {
     ranges: usize,
 }
 
-/// The state of a pass, beside the partitions.
+/// The state of a pass, apart from its partitions.
 struct FetchPass<'a> {
     version: i16,
     budget: AnswerBudget,
@@ -199,7 +199,7 @@ impl FetchPass<'_> {
                 None
             };
             let is_sent = stored.is_some();
-            // A failed attempt takes time, so it is not repeated.
+            // `read_stored` is not tried again after it has failed: an attempt takes time.
             may_be_sent = is_sent;
             let mut bytes_max = left;
             if let Some(stored) = stored {

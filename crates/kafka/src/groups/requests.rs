@@ -217,7 +217,7 @@ impl Group {
         }
     }
 
-    /// Handles a LeaveGroup. Each member has a reason.
+    /// Handles a LeaveGroup. Each member may give a reason.
     pub(crate) fn leave(
         &mut self,
         members: &[(MemberIdentity, Option<String>)],

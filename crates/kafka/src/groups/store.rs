@@ -47,7 +47,7 @@ const NONE: u32 = u32::MAX;
 pub(crate) struct RecordWrite {
     /// The encoded group.
     pub(crate) value: Vec<u8>,
-    /// To be passed to [`Group::stored`] after the write.
+    /// To be passed to [`Group::record_written`] after the write.
     pub(crate) after_write: AfterWrite,
 }
 

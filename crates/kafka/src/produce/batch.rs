@@ -20,7 +20,7 @@ fn invalid(text: &'static str) -> BatchRefusal {
 pub(crate) enum ProducedRecords<'a> {
     /// The field is null.
     None,
-    /// Bytes within the read buffer that the connections of a core share.
+    /// Bytes within a read buffer that has other contents or other users.
     Lent(&'a [u8]),
     /// Bytes whose buffer was taken over from the connection.
     Own(Bytes),

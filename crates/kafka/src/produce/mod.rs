@@ -97,9 +97,9 @@ pub(crate) struct ProduceState {
 
 /// A request that was parsed to its end.
 pub(crate) enum ParsedProduce {
-    /// It has a single batch, which is still to be stored.
+    /// The request has a single batch, which is still to be stored.
     SingleBatch(SingleBatch),
-    /// It has no batch or several, which were stored or refused.
+    /// The request has no batch or several, which were stored or refused.
     Executed(ExecutedProduce),
 }
 
@@ -258,7 +258,7 @@ fn count(body: &mut Reader<'_>) -> Result<usize, Malformed> {
     })
 }
 
-/// The place of a batch in its request.
+/// The partition of a batch, and the request in which it came.
 struct BatchContext<'a> {
     context: &'a KafkaContext,
     version: i16,

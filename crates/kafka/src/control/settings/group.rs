@@ -6,7 +6,7 @@ use super::broker::BrokerSetting;
 use super::kind::SettingType;
 use super::table::DefaultValue;
 
-/// All of them, by name.
+/// All group settings, sorted by name.
 pub(crate) const GROUP_SETTINGS: &[BrokerSetting] = &[
     BrokerSetting {
         name: "consumer.heartbeat.interval.ms",
