@@ -246,7 +246,10 @@ proptest! {
 
     /// A right to any operation includes Describe.
     #[test]
-    fn a_right_to_any_operation_includes_describe(rules in some_rules(), question in some_question()) {
+    fn a_right_to_any_operation_includes_describe(
+        rules in some_rules(),
+        question in some_question(),
+    ) {
         let rules = rules.into_iter().filter(|rule| rule.effect == Effect::Allow);
         let rules: Vec<Rule> = rules.collect();
         let describe = Question { operation: Operation::Describe, ..question.clone() };

@@ -55,7 +55,7 @@ pub(crate) fn later_on(
 }
 
 /// The value that a [`Promise`] sets and its [`Reply`] waits for.
-struct Slot<T> {
+struct PromiseSlot<T> {
     value: Option<T>,
     /// The promise was dropped: no value will come any more.
     broken: bool,
@@ -64,18 +64,18 @@ struct Slot<T> {
 
 /// The end that sets the value, at most once.
 pub(crate) struct Promise<T> {
-    slot: Arc<Mutex<Slot<T>>>,
+    slot: Arc<Mutex<PromiseSlot<T>>>,
 }
 
 /// The end that waits: a future of the value. Resolves to the default value if the promise is
 /// dropped without [`Promise::keep`].
 pub(crate) struct Reply<T> {
-    slot: Arc<Mutex<Slot<T>>>,
+    slot: Arc<Mutex<PromiseSlot<T>>>,
 }
 
 /// A promise and its reply.
 pub(crate) fn promise<T>() -> (Promise<T>, Reply<T>) {
-    let slot = Arc::new(Mutex::new(Slot {
+    let slot = Arc::new(Mutex::new(PromiseSlot {
         value: None,
         broken: false,
         waker: None,

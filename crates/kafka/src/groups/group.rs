@@ -7,8 +7,8 @@
 //!     │   no member is left     │  ▲ ▲                                │   │
 //!     └─────────────────────────┘  │ └── a member joins, leaves, dies ─┘   │ the leader's
 //!                                  └──────────────────────── Stable ◄──────┘ assignment is kept
-//!   Dead: deleted while empty. A request that has found it before is refused, and its client looks up
-//!   the coordinator again.
+//!   Dead: deleted while empty. A request that has found it before is refused, and its client looks
+//!   up the coordinator again.
 //! ```
 //!
 //! The rules are those of Kafka's classic group coordinator (`ClassicGroup`,
