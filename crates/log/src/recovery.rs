@@ -1,10 +1,10 @@
 //! Recovery: opens the files of an earlier run, whether it was stopped, was killed or lost power.
 //!
-//! Of a sealed segment, only the footer and the file's size are read. The other segments are
-//! scanned from their last index entry, because all bytes before it were synced. Valid batches
-//! after a corrupt region are kept. Bytes after the last valid batch are a torn tail: they are cut
-//! off and logged. If a file is missing, or shorter than its index says, the lost messages are
-//! reported, and their offsets are not assigned again.
+//! Of a sealed segment, only the footer of its index and the size of its log file are read. The
+//! other segments are scanned from their last index entry, because all bytes before it were synced.
+//! Valid batches after a corrupt region are kept. Bytes after the last valid batch are a torn tail:
+//! they are cut off and logged. If a file is missing, or shorter than its index says, the lost
+//! messages are reported, and their offsets are not assigned again.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -49,7 +49,7 @@ pub struct Recovery {
     pub topics: Vec<RecoveredTopic>,
     /// Partitions that have files.
     pub partitions: Vec<RecoveredPartition>,
-    /// Messages for the operator, one a line.
+    /// Lines of the start report, for the operator.
     pub report: Vec<String>,
     /// Whether the last run ended with `Log::close`.
     pub clean: bool,
@@ -354,8 +354,8 @@ fn missing_segment_loss(
     })
 }
 
-/// The loss of a file that ends at `position`, before the position of the index entry
-/// `last_indexed`. `from` is the offset after the last message that is left.
+/// The bytes that a truncated file has lost: it ends at `position`, before the position of the
+/// index entry `last_indexed`. `from` is the offset after the last message that is left.
 fn truncation_loss(path: &str, position: u64, from: Offset, last_indexed: IndexEntry) -> DataLoss {
     DataLoss {
         file: path.to_owned(),

@@ -273,8 +273,8 @@ impl PartitionLog {
         renamed.map_err(|error| fail(&log_path, &error))?;
         // The name now belongs to the new file, whether or not that is durable.
         self.swap_segments(old, writer.into_segment(&self.dir, end));
-        // Each index is removed before its segment: recovery takes an index without a segment for
-        // lost messages.
+        // Each index is removed before its log file: recovery reports an index without a log file
+        // as lost messages.
         let paths = |segment: &Arc<Segment>| [segment.index_path(), segment.log_path()];
         *files = Some(SegmentReplacement {
             index_path,
@@ -340,8 +340,9 @@ impl PartitionLog {
         }
         drop(state);
         fresh.admit_index(&self.shared);
-        // Evicts all batches up to the segment's end, because a read from the tail cache must not
-        // skip records that were kept.
+        // Evicts all batches up to the segment's end, not only those of the replaced segments: if
+        // older batches stayed in the tail cache, a read from there would pass over the records
+        // that compaction has kept.
         self.evict_tail(fresh.end());
     }
 }

@@ -160,8 +160,9 @@ impl RecordFilter<'_> {
             let retention_ms = i64::try_from(self.delete_retention_ms).unwrap_or(i64::MAX);
             let due = horizon_ms.unwrap_or(self.now_ms.saturating_add(retention_ms));
             fresh_horizon = horizon_ms.is_none().then_some(due);
-            // A tombstone that is due but must stay sets no new due time: it is removed by a pass
-            // that runs for another reason.
+            // A tombstone whose horizon has passed but which must stay (`drops_tombstones` is
+            // false) does not count, because otherwise a new pass would be due at once. It is
+            // removed by a later pass that runs for another reason.
             if fresh_horizon.is_some() || due > self.now_ms {
                 counts.horizon_ms = Some(counts.horizon_ms.map_or(due, |other| other.min(due)));
             }
@@ -214,8 +215,8 @@ fn rebuild(
         out[21..23].copy_from_slice(&attributes.to_be_bytes());
         out[27..35].copy_from_slice(&horizon_ms.to_be_bytes());
     }
-    // With append time, the header's maximum is the timestamp of all records. An empty batch keeps
-    // its maximum, too.
+    // With `LogAppendTime`, all records have the header's maximum timestamp, so it stays. An empty
+    // batch keeps its maximum, too.
     let newest = kept.iter().map(|(_, timestamp_ms)| *timestamp_ms).max();
     if let (Some(newest), false) = (newest, batch.has_append_time()) {
         out[35..43].copy_from_slice(&newest.to_be_bytes());

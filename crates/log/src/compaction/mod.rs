@@ -6,10 +6,10 @@
 //! Then all sealed segments up to that point are rewritten without the records that the map
 //! supersedes, and small neighbours are merged. Each call does a bounded part of a pass.
 //!
-//! The active segment is not compacted, nor is the newest one if none is active: its end says which
-//! offsets were assigned. Records keep their offsets, batches keep their headers, and the last
-//! batch of each idempotent producer is kept even if it has no records left. `compaction/filter.rs`
-//! decides which records are kept, `compaction/files.rs` replaces the files.
+//! The active segment is not compacted, nor is the newest one if none is active: its end offset
+//! proves which offsets were assigned. Records keep their offsets, batches keep their headers, and
+//! the last batch of each idempotent producer is kept even if it has no records left.
+//! `compaction/filter.rs` decides which records are kept, `compaction/files.rs` replaces the files.
 
 pub(crate) mod files;
 pub(crate) mod filter;
@@ -118,7 +118,7 @@ struct CompactionPass {
     map: OffsetMap,
     /// The pass began here: earlier passes have covered the records before this offset.
     from: Offset,
-    /// Segments before this offset are rewritten.
+    /// This pass is done with the segments before this offset.
     done_to: Offset,
     /// The earliest delete horizon of the tombstones that this pass has kept, in milliseconds since
     /// 1970.
@@ -391,7 +391,8 @@ impl PartitionLog {
             is_changed,
             ..
         } = cleaner;
-        // A rewrite would lose a batch that cannot be read now and perhaps can be later.
+        // A batch that cannot be read now may be readable later. A rewrite of its segment would
+        // lose it.
         let is_corrupt = run.iter().any(|segment| !segment.damages.lock().is_empty());
         if outcome.is_err() || is_corrupt || !is_changed {
             writer.discard(&self.shared);

@@ -193,8 +193,8 @@ impl JournalFile {
 
 impl Journal {
     /// Appends entries. They are written when this returns, and synced with the next group commit
-    /// or within the sync interval. Empty entries are skipped. After a power loss any number of the
-    /// newest unsynced entries may be missing, but no entry before one that is left.
+    /// or within the sync interval. Empty entries are skipped. A power loss may take the unsynced
+    /// entries from some entry on, but never one before an entry that survives.
     ///
     /// # Errors
     /// The file is full and cannot grow ([`AppendError::StorageFull`]), or this or an earlier write

@@ -124,8 +124,9 @@ impl FoundJournal {
             Ok(FoundFile { bytes, content })
         };
         let mut files = [find(PATHS[0])?, find(PATHS[1])?];
-        // A file with a blank header has an unfinished snapshot, unless the other file says that it
-        // was superseded by this generation: then the header is damaged.
+        // A blank header means that the file's snapshot is unfinished, unless the other file has
+        // the note that this file's generation has superseded it: then this header was written, and
+        // is damaged.
         for number in [0, 1] {
             let (superseded_by, is_certain) = match &files[1 - number].content {
                 FoundContent::Current(other) => {
@@ -352,7 +353,7 @@ struct ExistingFile {
     repair: CrashRepair,
 }
 
-/// The traces of a crash that must be removed from a file without damage.
+/// What a crash has left in a file that is not damaged, and recovery must repair.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CrashRepair {
     /// A copy of the header is missing: write both.
@@ -470,8 +471,9 @@ impl RecoveryPlan {
     }
 }
 
-/// If a snapshot is damaged and the older file is not: the older file's entries that the snapshot
-/// has replaced, and the number of the snapshot's entries that they replace in turn.
+/// What can stand in for a damaged snapshot, if the older file is undamaged: the older file's
+/// entries that the snapshot superseded. Also returns the ordinal in the snapshot's file before
+/// which missing entries therefore do not count as lost; 0 if it is unknown.
 fn replaced_entries(other: &FileContents, contents: &FileContents) -> Option<(Vec<Vec<u8>>, u32)> {
     let is_whole = other.holes.is_empty() && other.has_header() && other.lost_earlier == 0;
     let first = contents.holes.first().filter(|_| is_whole)?.first;
@@ -529,7 +531,8 @@ fn copy_damaged(disk: &Arc<dyn Disk>, path: &str, bytes: &[u8]) -> Result<String
     }
 }
 
-/// Opens one of the two files, as an empty one.
+/// Opens one of the two files, or creates it, and reserves its space. Does not read it: the result
+/// has the state of an empty file, and the caller sets the rest.
 fn open_file(
     disk: &Arc<dyn Disk>,
     options: &LogOptions,

@@ -43,7 +43,7 @@ use self::sync_queue::SyncQueue;
 use self::write_queue::WriteQueue;
 pub(crate) use self::write_queue::WriteWaiter;
 
-/// Called with the new written end when batches have become readable.
+/// Called with the written end when batches have become readable or could not be written.
 pub type WrittenListener = Box<dyn Fn(Offset) + Send + Sync>;
 
 /// Estimated overhead of a batch in memory, in bytes, in addition to the batch's own bytes.
@@ -173,8 +173,8 @@ impl PartitionLog {
     }
 
     /// The log start offset: that of the first record that is still there, or
-    /// [`PartitionLog::written_end`] if there is none. It is never above the offset of a record
-    /// that is yet to be written.
+    /// [`PartitionLog::written_end`] if there is none. It is never above the offset that a later
+    /// append gets.
     pub fn start_offset(&self) -> Offset {
         let state = self.state.lock();
         let first = state

@@ -8,8 +8,8 @@
 //! this file, or creates an ordinary one if there is none.
 //!
 //! Only a file that this process has finished is used ([`PreparedState`]). Recovery removes the
-//! file, unless it contains messages (`segment/files.rs`). Recovery takes zeros after the last
-//! batch for the end of the segment, as it does with unwritten space. A failure here is harmless.
+//! file, unless it contains messages (`segment/files.rs`). To recovery, zeros after the last batch
+//! mark the end of the segment, as unwritten space does. A failure here is harmless.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -212,7 +212,8 @@ impl PartitionLog {
         let Some(segment) = writer.active.clone() else {
             return;
         };
-        // An empty segment keeps its reserved space: recovery would take it for a truncated one.
+        // An empty segment keeps its reserved space: without it, recovery would report the segment
+        // as truncated.
         let has_reserved = writer.position > 0 && writer.reserved > writer.position;
         if writer.pads_blocks && has_reserved && !segment.is_poisoned() {
             let cut = segment

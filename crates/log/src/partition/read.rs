@@ -23,8 +23,8 @@ use crate::segment::Segment;
 use crate::segment::index::position_before;
 use crate::shared::Shared;
 
-/// Bytes of the smallest chunk: two index intervals, so that it contains the wanted batch after the
-/// index entry.
+/// Bytes of the smallest chunk: two index intervals, so that a chunk that begins at an index entry
+/// usually reaches the wanted batch, which is within about one interval.
 const CHUNK_BYTES_MIN: usize = 64 << 10;
 /// Bytes of the largest chunk: bounds the memory that one small batch in a chunk keeps alive.
 pub(crate) const CHUNK_BYTES_MAX: usize = 1 << 20;
@@ -131,8 +131,8 @@ struct ReadBudget {
     mode: ReadMode,
     /// Bytes that the turn may still scan.
     left: u64,
-    /// The position at which the previous turn stopped. When this turn ends, the position at which
-    /// it stopped.
+    /// Before the turn: the position at which the previous turn stopped. After the turn: the
+    /// position at which this one stopped.
     resume_at: Option<ResumePoint>,
 }
 

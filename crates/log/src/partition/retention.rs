@@ -110,11 +110,12 @@ impl PartitionLog {
     /// sealed. Returns the bytes freed. Blocks on the disk, so it is for the housekeeping thread,
     /// not for a network thread.
     ///
-    /// The name of the newest segment's file says which offsets were assigned. So before the last
-    /// segment is dropped, a new active segment is begun and its name is made durable. If that
-    /// fails (disk full), the newest segment stays and the others are dropped all the same.
-    /// Segments with batches of idempotent producers stay while an earlier segment is poisoned by a
-    /// failed sync, because the snapshot of the producers cannot cover them yet.
+    /// The newest segment's file name is its base offset, and proves after a restart that all lower
+    /// offsets were assigned. So before the newest segment is dropped, a new active segment is
+    /// begun and its name is made durable. If that fails (disk full), the newest segment stays and
+    /// the others are dropped all the same. Segments with batches of idempotent producers stay
+    /// while an earlier segment is poisoned by a failed sync, because the snapshot of the producers
+    /// cannot cover them yet.
     ///
     /// # Errors
     /// A file could not be removed (the others are removed all the same), a folder could not be
@@ -149,7 +150,8 @@ impl PartitionLog {
             .segments
             .extract_if(.., |segment| is_to_drop(segment))
             .collect();
-        // The entries in the tail cache's order are removed later, when their turn comes.
+        // The tail cache's eviction queue still counts these batches until their turn comes
+        // (`tail.rs`).
         state.recent.forget(&dropped);
         drop(state);
         if let Err(error) = successor {
@@ -163,7 +165,7 @@ impl PartitionLog {
         for segment in dropped {
             // No sync of the file may be running while it is removed.
             let _one_at_a_time = segment.sync_lock.lock();
-            // The index is removed first: recovery takes an index without a segment for lost
+            // The index is removed first: recovery reports an index without a log file as lost
             // messages.
             let removed = remove(self, &segment.index_path())
                 .and_then(|()| remove(self, &segment.log_path()));
@@ -175,8 +177,8 @@ impl PartitionLog {
         outcome.map(|()| freed)
     }
 
-    /// Begins a new segment if the newest one is to be dropped, so that a file name still says
-    /// which offsets were assigned.
+    /// Begins a new segment if the newest one is to be dropped, so that a file name still proves
+    /// that all lower offsets were assigned.
     fn begin_successor(self: &Arc<Self>, bases: &[Offset]) -> Result<(), LogError> {
         let mut state = self.state.lock();
         let drops_newest = state
@@ -197,8 +199,8 @@ impl PartitionLog {
         let mut writer = self.writer.lock();
         let mut begun = None;
         if writer.active.is_none() {
-            // Space is reserved because recovery takes a segment with an index but without space
-            // for a truncated one. On a full disk the segment gets neither space nor an index.
+            // Space is reserved because recovery reports a segment as truncated if it has an index
+            // but no reserved space. On a full disk the segment gets neither space nor an index.
             match writer.begin(self, next) {
                 Ok(segment) => {
                     if writer.reserve(self, &segment, 1).is_ok() {

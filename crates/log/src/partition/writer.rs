@@ -202,9 +202,9 @@ impl SegmentWriter {
     }
 
     /// Creates the file of a new active segment, or uses the one that was prepared. The index is
-    /// created later, once space is reserved and before the first batch is written. So a kill
-    /// leaves neither an index without a segment nor a segment with an index but without reserved
-    /// space; recovery takes both for signs of loss (`recovery.rs`).
+    /// created later, once space is reserved and before the first batch is written. In this order a
+    /// kill never leaves an index without a log file, nor an index beside a log file without
+    /// reserved space: recovery reports both as lost messages (`recovery.rs`).
     pub(crate) fn begin(
         &mut self,
         partition: &Arc<PartitionLog>,
@@ -243,8 +243,8 @@ impl SegmentWriter {
         Ok(segment)
     }
 
-    /// Reserves space in the file up to position `end` and for one more batch header: recovery
-    /// takes a file without space for a header after its last batch for a truncated one
+    /// Reserves space in the file up to position `end` and for one more batch header. Recovery
+    /// reports a file as truncated if its last batch is not followed by space for a header
     /// (`recovery.rs`). If the disk is too full for the header, reserves up to `end` only.
     pub(crate) fn reserve(
         &mut self,

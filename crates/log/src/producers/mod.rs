@@ -205,7 +205,7 @@ impl ProducersTotal {
 /// The table of a partition's idempotent producers.
 pub(crate) struct Producers {
     total: Arc<ProducersTotal>,
-    /// Number of producers by which this table counts in `total`.
+    /// Number of this table's producers that are included in `total`, as of the last `recount`.
     counted_in_total: usize,
     /// Maximum number of producers; the least recently used ones are evicted for new ones.
     producers_max: usize,

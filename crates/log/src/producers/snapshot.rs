@@ -27,8 +27,10 @@
 //!       +-----------+-----------+-----------+-----------+-----------+
 //! ```
 //!
-//! `evicted` is the time at which a producer was last left out although it had batches (`i64::MIN`:
-//! never). The CRC-32C covers all bytes before it. The magic never changes for this layout.
+//! `evicted` is the last time at which batches of a producer that had not expired were forgotten
+//! although they are still in the log, for example because a full table has evicted the producer
+//! (`i64::MIN`: never). The CRC-32C covers all bytes before it. A changed layout gets another
+//! magic.
 
 use std::sync::Arc;
 
@@ -248,7 +250,7 @@ impl PartitionLog {
         self.write_producers(bytes_min, None).map(drop)
     }
 
-    /// Batches whose sync has failed may be lost with the power, so a snapshot must not cover them:
+    /// A power loss may destroy batches whose sync has failed, so a snapshot must not cover them:
     /// it ends at the base offset of the first poisoned segment that is not in `dropped_bases`.
     /// Such a partial snapshot is written only before a drop.
     fn write_producers(

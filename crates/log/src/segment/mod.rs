@@ -299,8 +299,9 @@ impl Segment {
         shared.open_files.admit(self, 1, Segment::close_file);
     }
 
-    /// Closes the file, unless it was used since the last call or has unsynced bytes: the kernel
-    /// reports a failed write-back only to descriptors that were open when it failed.
+    /// Closes the file to free its descriptor; returns whether it did. A file that was used since
+    /// the last call stays open, and so does one with unsynced bytes, because the kernel reports a
+    /// failed write-back only to descriptors that were open when it failed.
     fn close_file(&self) -> bool {
         let must_stay = self.is_dirty() || self.pinned.load(Ordering::Acquire);
         if must_stay || self.file_used.swap(false, Ordering::Relaxed) {
@@ -429,8 +430,9 @@ impl Segment {
         self.file(shared).map(drop)
     }
 
-    /// Appends the entries whose position is synced to the index file, and then the item for
-    /// `final_item`. Syncs the index file only for a footer. Returns whether anything was written.
+    /// Appends to the index file the entries up to the synced position of the log, and then the
+    /// item for `final_item`. Syncs the index file only for a footer. Returns whether anything was
+    /// written.
     pub(crate) fn flush_index(
         &self,
         shared: &Shared,

@@ -22,8 +22,9 @@ const FIRST_WINDOW_BYTES: usize = 64 << 10;
 /// zeros.
 const ZEROS_CHECKED_BYTES: u64 = BLOCK_BYTES;
 
-/// A search verifies candidate batches until it has read this many times the searched bytes, so
-/// that a file full of forged batch headers cannot delay the start.
+/// The read budget of a search, as a multiple of the bytes that it searches. Verifying candidate
+/// batches uses it up, and the search then ends, so that a file full of forged batch headers cannot
+/// delay the start.
 const SEARCH_READS_MAX: u64 = 4;
 
 /// Maximum gap in the offsets within a segment that was never compacted: failed appends leave only
@@ -66,8 +67,8 @@ pub(crate) enum TailBytes {
 
 /// Reads valid batches from a known boundary on. The scan ends at the first bytes that are no valid
 /// batch, at a batch whose base offset is below the end of the batch before (left over from an
-/// earlier use of the file), or at a batch that ends above `below`, the base offset of the next
-/// segment.
+/// earlier use of the file), or at a batch whose end offset is higher than `below`, the base offset
+/// of the next segment.
 pub(crate) fn scan(
     file: &dyn DiskFile,
     from: IndexEntry,
