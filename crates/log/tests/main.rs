@@ -5,6 +5,7 @@
 mod behaviour;
 mod common;
 mod compaction;
+mod compaction_crashes;
 mod compression;
 mod crashes;
 mod faults;
