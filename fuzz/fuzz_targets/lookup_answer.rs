@@ -1,7 +1,7 @@
 //! Answers of an nsqlookupd, however they are cut into reads.
 #![no_main]
 
-use cloverleaf_nsq::lookup_protocol::AnswerDecoder;
+use cloverleaf_nsq::lookup::protocol::AnswerDecoder;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -3,7 +3,7 @@
 
 use cloverleaf_nsq::SessionOptions;
 use cloverleaf_nsq::codec::{Command, Parsed, parse_command};
-use cloverleaf_nsq::http_mpub::{MpubLimits, decode_binary, decode_text};
+use cloverleaf_nsq::http::mpub::{MpubLimits, decode_binary, decode_text};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -17,7 +17,7 @@ use crate::identify::{Identify, Negotiated};
 use crate::names::quoted;
 use crate::publishing::PublishContext;
 use crate::session::{AuthWait, Authorized, Flow, Request, Session};
-use crate::stats_clients::ClientAuth;
+use crate::stats::clients::ClientAuth;
 
 impl Session {
     /// Executes one command. `input_bytes`: bytes of this read from this command on.

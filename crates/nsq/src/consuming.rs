@@ -13,7 +13,7 @@ use crate::error::{Code, ProtocolError};
 use crate::frame::push_message;
 use crate::message_id::{ID_BYTES, decode_id, encode_id};
 use crate::sampling::Sampling;
-use crate::stats_clients::ClientHandle;
+use crate::stats::clients::ClientHandle;
 
 /// A subscribed session.
 pub(crate) struct Consuming {

@@ -15,7 +15,7 @@ use crate::codec::Messages;
 use crate::definitions::topic_options;
 use crate::error::ProtocolError;
 use crate::options::BATCH_BYTES_MAX;
-use crate::stats_clients::{ClientHandle, Counter};
+use crate::stats::clients::{ClientHandle, Counter};
 
 /// Most bytes that a record takes beside its body: lengths, deltas, attributes.
 pub(crate) const RECORD_OVERHEAD_BYTES: usize = 24;

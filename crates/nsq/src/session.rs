@@ -29,7 +29,7 @@ use crate::frame::{BAD_PROTOCOL, HEARTBEAT_FRAME};
 use crate::identify::{Compression, Negotiated};
 use crate::options::SessionOptions;
 use crate::publishing::Publishing;
-use crate::stats_clients::{ClientHandle, ClientTls};
+use crate::stats::clients::{ClientHandle, ClientTls};
 
 /// Least bytes of messages that one round of [`Session::poll`] may encode. More than a client's
 /// output buffer usually is: the buffer is not kept, and fewer writes cost less.

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use crate::http_support::{error, ok, start};
 use cloverleaf_nsq::http::Content;
-use cloverleaf_nsq::http_nsqd::BodyError;
+use cloverleaf_nsq::http::nsqd::BodyError;
 use proptest::prelude::*;
 
 fn binary(messages: &[&[u8]]) -> Vec<u8> {

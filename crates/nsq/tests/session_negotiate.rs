@@ -3,7 +3,7 @@
 use crate::common::{Frame, World, publish, response, sized};
 use cloverleaf_nsq::authorization::Authorizations;
 use cloverleaf_nsq::identify::Compression;
-use cloverleaf_nsq::stats_clients::ClientTls;
+use cloverleaf_nsq::stats::clients::ClientTls;
 use cloverleaf_nsq::{Request, SessionOptions};
 use cloverleaf_session::Session as _;
 

@@ -41,7 +41,7 @@ mod verifications;
 
 pub use admin::types as admin_types;
 pub use cloverleaf_broker::SystemClock;
-pub use cloverleaf_nsq::http_query::escape as percent_encoded;
+pub use cloverleaf_nsq::http::query::escape as percent_encoded;
 pub use config::check::OutOfRange;
 pub use config::docs::options_markdown;
 pub use config::load::{ConfigError, Sources};

@@ -18,8 +18,6 @@ mod histogram;
 mod identity;
 mod lane;
 mod probe;
-mod probe_exchanges;
-mod probe_requests;
 mod prometheus;
 mod protocol;
 mod registry;

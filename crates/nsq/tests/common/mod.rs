@@ -9,7 +9,7 @@ use std::task::{Context, Waker};
 use cloverleaf_broker::{Broker, BrokerOptions, Clock, ManualClock, Realm, SubscriptionStats};
 use cloverleaf_log::{Log, LogOptions, SimDisk};
 use cloverleaf_nsq::definitions::channel_options;
-use cloverleaf_nsq::stats_clients::Clients;
+use cloverleaf_nsq::stats::clients::Clients;
 use cloverleaf_nsq::{Request, Session, SessionOptions, SessionParts};
 use cloverleaf_session::{Input, Now, Output, Session as _};
 use cloverleaf_telemetry::{Protocol, Registry};

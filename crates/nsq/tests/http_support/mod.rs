@@ -13,12 +13,12 @@ use cloverleaf_broker::{Broker, BrokerOptions, Realm, SystemClock};
 use cloverleaf_log::{Log, LogOptions, SimDisk};
 use cloverleaf_nsq::definitions::channel_options;
 use cloverleaf_nsq::http::Response;
-use cloverleaf_nsq::http_config::{LogLevel, RuntimeOptions};
-use cloverleaf_nsq::http_nsqd::{BodyError, Node, NsqdHttp, RequestHead, Surroundings};
-use cloverleaf_nsq::lookup_http::LookupHttp;
+use cloverleaf_nsq::http::config::{LogLevel, RuntimeOptions};
+use cloverleaf_nsq::http::nsqd::{BodyError, Node, NsqdHttp, RequestHead, Surroundings};
+use cloverleaf_nsq::lookup::http::LookupHttp;
 use cloverleaf_nsq::options::SessionOptions;
 use cloverleaf_nsq::stats::MemoryStats;
-use cloverleaf_nsq::stats_clients::Clients;
+use cloverleaf_nsq::stats::clients::Clients;
 use serde_json::Value;
 
 /// The process around the interface, as a test wants it.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cloverleaf_broker::Realm;
 use cloverleaf_nsq::definitions::channel_options;
-use cloverleaf_nsq::stats_clients::Clients;
+use cloverleaf_nsq::stats::clients::Clients;
 use cloverleaf_nsq::{Session, SessionOptions, SessionParts};
 use cloverleaf_telemetry::Protocol;
 

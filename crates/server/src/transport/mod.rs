@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, BytesMut};
 use cloverleaf_nsq::identify::Compression;
-use cloverleaf_nsq::stats_clients::ClientTls;
+use cloverleaf_nsq::stats::clients::ClientTls;
 use rustls::{ProtocolVersion, ServerConfig, ServerConnection};
 use thiserror::Error;
 

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cloverleaf_nsq::authorization::{Authorizations, AuthorizationsError};
-use cloverleaf_nsq::http_query::escape;
+use cloverleaf_nsq::http::query::escape;
 use serde::Deserialize;
 use thiserror::Error;
 use tokio::time::timeout;

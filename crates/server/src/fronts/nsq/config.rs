@@ -44,12 +44,12 @@ pub(crate) fn channel_policy(config: &Config) -> Arc<ChannelPolicy> {
 }
 
 /// NSQ's name for the level.
-pub(crate) fn log_level(level: LogLevel) -> cloverleaf_nsq::http_config::LogLevel {
+pub(crate) fn log_level(level: LogLevel) -> cloverleaf_nsq::http::config::LogLevel {
     match level {
-        LogLevel::Error => cloverleaf_nsq::http_config::LogLevel::Error,
-        LogLevel::Warn => cloverleaf_nsq::http_config::LogLevel::Warn,
-        LogLevel::Info => cloverleaf_nsq::http_config::LogLevel::Info,
-        LogLevel::Debug => cloverleaf_nsq::http_config::LogLevel::Debug,
+        LogLevel::Error => cloverleaf_nsq::http::config::LogLevel::Error,
+        LogLevel::Warn => cloverleaf_nsq::http::config::LogLevel::Warn,
+        LogLevel::Info => cloverleaf_nsq::http::config::LogLevel::Info,
+        LogLevel::Debug => cloverleaf_nsq::http::config::LogLevel::Debug,
     }
 }
 

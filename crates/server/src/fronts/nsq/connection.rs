@@ -9,7 +9,7 @@ use std::task::Context;
 use cloverleaf_broker::Realm;
 use cloverleaf_nsq::authorization::Authorizations;
 use cloverleaf_nsq::identify::Compression;
-use cloverleaf_nsq::stats_clients::ClientTls;
+use cloverleaf_nsq::stats::clients::ClientTls;
 use cloverleaf_nsq::{Request, Session, SessionParts};
 use cloverleaf_session::Now;
 use cloverleaf_telemetry::Protocol;

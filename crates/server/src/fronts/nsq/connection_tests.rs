@@ -2,8 +2,8 @@
 
 use cloverleaf_nsq::SessionOptions;
 use cloverleaf_nsq::definitions::channel_options;
-use cloverleaf_nsq::http_config::{LogLevel, RuntimeOptions};
-use cloverleaf_nsq::stats_clients::Clients;
+use cloverleaf_nsq::http::config::{LogLevel, RuntimeOptions};
+use cloverleaf_nsq::stats::clients::Clients;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::LocalSet;

@@ -1,5 +1,5 @@
 //! NSQ's HTTP interface on axum: carries requests to
-//! [`NsqdHttp`](cloverleaf_nsq::http_nsqd::NsqdHttp) and its answers back.
+//! [`NsqdHttp`](cloverleaf_nsq::http::nsqd::NsqdHttp) and its answers back.
 //!
 //! A body is read no further than the request may need, whatever `Content-Length` says, and a
 //! client that stops sending is given up.
@@ -18,8 +18,8 @@ use axum::http::{HeaderValue, StatusCode, header, request};
 use axum::middleware::{Next, from_fn};
 use bytes::{Bytes, BytesMut};
 use cloverleaf_broker::Realm;
+use cloverleaf_nsq::http::nsqd::{BodyError, NsqdHttp, RequestHead};
 use cloverleaf_nsq::http::{Content, HttpError, NSQ_CONTENT_TYPE, NSQ_CONTENT_TYPE_NAME, Response};
-use cloverleaf_nsq::http_nsqd::{BodyError, NsqdHttp, RequestHead};
 use tokio::time::timeout;
 
 use super::{HTTP, HTTPS, LOOKUP_HTTP, NsqFront, lookup_http, node};

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cloverleaf_broker::{StartAt, SubscriptionOptions, Topic};
-use cloverleaf_nsq::http_query::escape;
-use cloverleaf_nsq::lookup_protocol::LookupdInfo;
+use cloverleaf_nsq::http::query::escape;
+use cloverleaf_nsq::lookup::protocol::LookupdInfo;
 use cloverleaf_nsq::names::{is_ephemeral, valid_name};
 use serde::Deserialize;
 use thiserror::Error;

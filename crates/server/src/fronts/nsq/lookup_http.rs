@@ -1,12 +1,12 @@
 //! nsqlookupd's HTTP interface on axum, answered by
-//! [`LookupHttp`](cloverleaf_nsq::lookup_http::LookupHttp).
+//! [`LookupHttp`](cloverleaf_nsq::lookup::http::LookupHttp).
 
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::Request;
 use cloverleaf_broker::Realm;
-use cloverleaf_nsq::lookup_http::LookupHttp;
+use cloverleaf_nsq::lookup::http::LookupHttp;
 
 use super::http::{discard, head, into_axum};
 use super::{NsqFront, node};

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use cloverleaf_broker::Realm;
 use cloverleaf_nsq::COMPATIBLE_VERSION;
-use cloverleaf_nsq::lookup_definitions::registrations;
-use cloverleaf_nsq::lookup_peer::{LookupPeer, PeerError};
-use cloverleaf_nsq::lookup_protocol::{LookupIdentity, LookupdInfo, Registration};
+use cloverleaf_nsq::lookup::definitions::registrations;
+use cloverleaf_nsq::lookup::peer::{LookupPeer, PeerError};
+use cloverleaf_nsq::lookup::protocol::{LookupIdentity, LookupdInfo, Registration};
 use parking_lot::Mutex;
 use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -16,9 +16,9 @@ use std::sync::Arc;
 
 use cloverleaf_broker::SubscriptionOptions;
 use cloverleaf_nsq::definitions::ChannelPolicy;
-use cloverleaf_nsq::http_config::{LogLevel, RuntimeOptions};
+use cloverleaf_nsq::http::config::{LogLevel, RuntimeOptions};
 use cloverleaf_nsq::options::SessionOptions;
-use cloverleaf_nsq::stats_clients::Clients;
+use cloverleaf_nsq::stats::clients::Clients;
 use cloverleaf_telemetry::Protocol;
 use parking_lot::Mutex;
 use rustls::ServerConfig;

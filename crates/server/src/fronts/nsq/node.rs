@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use cloverleaf_nsq::http_nsqd::{Node, Surroundings};
+use cloverleaf_nsq::http::nsqd::{Node, Surroundings};
 use cloverleaf_nsq::stats::MemoryStats;
 use serde_json::{Value, json};
 

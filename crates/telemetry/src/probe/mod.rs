@@ -1,5 +1,8 @@
 //! The probe of one connection: what the session tells, and how it is kept.
 
+mod exchanges;
+mod requests;
+
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::sync::atomic::AtomicU32;
@@ -462,5 +465,4 @@ impl Recorder {
 }
 
 #[cfg(all(test, feature = "probe"))]
-#[path = "probe_tests.rs"]
 mod tests;

@@ -7,8 +7,8 @@ use cloverleaf_access::Operation;
 use cloverleaf_broker::{ConsumerStats, Realm, Subscription, SubscriptionStats, Topic};
 
 use crate::names::valid_name;
+use crate::stats::clients::{ClientEntry, Clients};
 use crate::stats::{ChannelStats, ClientStats, Latency, StatsDocument, TopicStats};
-use crate::stats_clients::{ClientEntry, Clients};
 
 /// The part of the statistics that a request asks for.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,7 @@
 //! nsqlookupd's HTTP interface (port 4161) for this one broker, so that no nsqlookupd is needed.
 //!
 //! The only producer is ourselves. Creating a topic or channel here creates it in the broker;
-//! deleting withdraws its registration and no more (see [`lookup_nodes`](crate::lookup_nodes)).
+//! deleting withdraws its registration and no more (see [`lookup::nodes`](crate::lookup::nodes)).
 //! nsqlookupd's TCP side (port 4160), where other brokers register, is not offered. Source:
 //! nsqd 1.3 `nsqlookupd/http.go`.
 
@@ -15,13 +15,13 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::definitions::{ChannelPolicy, topic_options};
+use crate::http::nsqd::{Node, RequestHead, catalog_error, topic_and_channel};
+use crate::http::query::Query;
 use crate::http::{HttpError, Response};
-use crate::http_nsqd::{Node, RequestHead, catalog_error, topic_and_channel};
-use crate::http_query::Query;
-use crate::lookup_nodes::LookupNotes;
+use crate::lookup::nodes::LookupNotes;
 use crate::names::valid_name;
 use crate::options::COMPATIBLE_VERSION;
-use crate::stats_gather::{channels_by_name, topic_by_name, topics_by_name};
+use crate::stats::gather::{channels_by_name, topic_by_name, topics_by_name};
 
 /// Go's zero time in nanoseconds since 1970, which `/debug` shows for "never".
 const GO_ZERO_TIME_NS: i64 = -6_795_364_578_871_345_152;

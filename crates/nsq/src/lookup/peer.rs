@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
-use crate::lookup_protocol::{
+use crate::lookup::protocol::{
     AnswerDecoder, AnswerTooLarge, LookupCommand, LookupIdentity, LookupdInfo, MAGIC, Registration,
 };
 

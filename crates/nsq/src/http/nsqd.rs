@@ -14,15 +14,14 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::definitions::{ChannelPolicy, topic_options};
+use crate::http::config::RuntimeOptions;
+use crate::http::query::Query;
+use crate::http::routes::{Change, Route};
 use crate::http::{HttpError, Response};
-use crate::http_config::RuntimeOptions;
-use crate::http_query::Query;
-use crate::http_routes::{Change, Route};
 use crate::names::valid_name;
 use crate::options::{COMPATIBLE_VERSION, SessionOptions};
-use crate::stats::{MemoryStats, StatsDocument};
-use crate::stats_clients::Clients;
-use crate::{stats_gather, stats_text};
+use crate::stats::clients::Clients;
+use crate::stats::{self, MemoryStats, StatsDocument};
 
 /// This broker's identity, as its clients and nsqlookupd are told.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -224,17 +223,17 @@ impl NsqdHttp {
         let health = self.health().unwrap_or_else(|not_ok| not_ok);
         let mut document = StatsDocument::new(health, (self.node.start_ns / NS_PER_S) as i64);
         document.memory = include_mem.then(|| self.surroundings.memory());
-        let filter = stats_gather::Filter {
+        let filter = stats::gather::Filter {
             topic,
             channel,
             include_clients,
         };
-        stats_gather::gather(&self.realm, &self.clients, filter, &mut document);
+        stats::gather::gather(&self.realm, &self.clients, filter, &mut document);
         if query.get("format") == Some("json") {
             return Ok(Response::json(&document));
         }
         let now_ns = self.surroundings.now_ns();
-        Ok(Response::text(stats_text::render(
+        Ok(Response::text(stats::text::render(
             &document,
             self.node.start_ns,
             now_ns,

@@ -10,10 +10,10 @@ use cloverleaf_access::Operation;
 use cloverleaf_broker::PublishError;
 use cloverleaf_log::{AppendError, BatchBuilder};
 
+use crate::http::mpub::{self, MpubLimits};
+use crate::http::nsqd::NsqdHttp;
+use crate::http::query::Query;
 use crate::http::{HttpError, Published, Response};
-use crate::http_mpub::{self, MpubLimits};
-use crate::http_nsqd::NsqdHttp;
-use crate::http_query::Query;
 use crate::options::BATCH_BYTES_MAX;
 use crate::publishing::{DURABILITY, RECORD_OVERHEAD_BYTES};
 
@@ -62,9 +62,9 @@ impl NsqdHttp {
         // As in nsqd, any value that is not a known boolean counts as true.
         let binary = query.get("binary").is_some() && query.get_bool("binary") != Some(false);
         let messages = if binary {
-            http_mpub::decode_binary(&body, limits)?
+            mpub::decode_binary(&body, limits)?
         } else {
-            http_mpub::decode_text(&body, limits)?
+            mpub::decode_text(&body, limits)?
         };
         self.may_publish().await?;
         let mut published = Vec::new();

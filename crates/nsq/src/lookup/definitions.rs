@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use cloverleaf_broker::Realm;
 
-use crate::lookup_protocol::Registration;
-use crate::stats_gather::{channels_by_name, topics_by_name};
+use crate::lookup::protocol::Registration;
+use crate::stats::gather::{channels_by_name, topics_by_name};
 
 /// All that there is to register, ephemeral names included, as nsqd does.
 pub fn registrations(realm: &Realm) -> BTreeSet<Registration> {

@@ -1,12 +1,19 @@
 //! The parts that NSQ's two HTTP interfaces have in common: answers, errors and their bodies.
 //!
-//! [`http_nsqd`](crate::http_nsqd) answers as nsqd does (port 4151),
-//! [`lookup_http`](crate::lookup_http) as nsqlookupd does (port 4161). Both take a request apart
+//! [`nsqd`] answers as nsqd does (port 4151),
+//! [`lookup::http`](crate::lookup::http) as nsqlookupd does (port 4161). Both take a request apart
 //! from its transport and give a [`Response`]: neither knows sockets or an HTTP library. Sources:
 //! nsqd 1.3 `nsqd/http.go`, `internal/http_api`.
 //!
 //! Out of scope: `/debug/pprof` and the other `/debug/` pages of nsqd, which show the Go runtime.
 //! They answer 404.
+
+pub mod config;
+pub mod mpub;
+pub mod nsqd;
+mod publish;
+pub mod query;
+pub mod routes;
 
 use bytes::Bytes;
 use serde::Serialize;

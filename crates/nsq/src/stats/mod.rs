@@ -2,13 +2,17 @@
 //!
 //! Field names, order and the difference between an empty list and `null` are nsqd's
 //! (`nsqd/stats.go`, `client_v2.go`): nsqadmin, nsq_stat and many a monitoring script read them.
-//! [`stats_gather`](crate::stats_gather) fills these structs from the broker,
-//! [`stats_text`](crate::stats_text) writes the text form.
+//! [`gather`] fills these structs from the broker,
+//! [`text`] writes the text form.
+
+pub mod clients;
+pub mod gather;
+pub mod text;
 
 use serde::Serialize;
 
 use crate::options::COMPATIBLE_VERSION;
-use crate::stats_clients::ClientEntry;
+use crate::stats::clients::ClientEntry;
 
 /// The whole answer of `/stats?format=json`.
 #[derive(Clone, Debug, Serialize)]
@@ -256,7 +260,7 @@ impl StatsDocument {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used)]
     use super::*;
-    use crate::stats_clients::{ClientAuth, ClientTls, Clients};
+    use crate::stats::clients::{ClientAuth, ClientTls, Clients};
 
     fn json(value: &impl Serialize) -> String {
         serde_json::to_string(value).unwrap()

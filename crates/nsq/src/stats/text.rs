@@ -4,8 +4,8 @@ use std::fmt::{self, Write};
 
 use jiff::Timestamp;
 
+use crate::stats::clients::host_of;
 use crate::stats::{ChannelStats, ClientStats, Latency, MemoryStats, StatsDocument, TopicStats};
-use crate::stats_clients::host_of;
 
 /// Writes `document` as text.
 ///
