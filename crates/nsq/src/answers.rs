@@ -1,7 +1,7 @@
 //! The answers that a session owes, in the order of the commands.
 //!
-//! A publish is answered when the log has it. The session goes on parsing meanwhile, so the
-//! answers to what follows wait here behind it: two stages, one order.
+//! A publish is answered when the log has stored it. The session parses on meanwhile, and the
+//! answers to later commands wait in this queue until the publish is answered.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -14,8 +14,8 @@ use crate::error::{Code, ProtocolError};
 use crate::frame::{FrameType, push_frame, push_oks};
 use crate::options::{ANSWERS_MAX, PENDING_BATCHES_MAX, PENDING_BYTES_MAX};
 
-/// Which command a batch answers to; consecutive publishes of one read share a batch, which then
-/// has the name of the first.
+/// The command that a batch's error names. Consecutive publishes of one read share a batch, and its
+/// error names the first of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PublishCommand {
     Pub,
@@ -29,7 +29,7 @@ impl PublishCommand {
         self.failed_with(&error.to_string())
     }
 
-    /// The error with nsqd's code and words, and our reason.
+    /// The error with nsqd's code and wording, and our reason.
     pub(crate) fn failed_with(self, reason: &str) -> ProtocolError {
         let (code, name) = match self {
             PublishCommand::Pub => (Code::PubFailed, "PUB"),
@@ -44,9 +44,9 @@ impl PublishCommand {
 pub(crate) struct PendingBatch {
     pub(crate) published: Published,
     pub(crate) command: PublishCommand,
-    /// How many commands wait for it.
+    /// How many commands it answers, each with an OK.
     pub(crate) oks: u32,
-    /// Its size.
+    /// Bytes of the batch, counted against [`PENDING_BYTES_MAX`].
     pub(crate) bytes: usize,
 }
 
@@ -89,16 +89,16 @@ impl Answers {
         self.queue.is_empty()
     }
 
-    /// Whether so much is pending that no further command should be read.
+    /// Whether a limit on pending answers is reached, so that no further command is to be read.
     pub(crate) fn is_full(&self) -> bool {
         self.queue.len() >= ANSWERS_MAX
             || self.pending_batches >= PENDING_BATCHES_MAX
             || self.pending_bytes >= PENDING_BYTES_MAX
     }
 
-    /// Appends to `out` what can be answered now, up to the first batch that is still on its way.
-    /// Returns how many commands were answered; ends with the error after which the connection
-    /// is to be closed, if there is one.
+    /// Appends the answers that are ready to `out`, up to the first batch that is not stored yet.
+    /// Returns how many commands were answered, and as `Err` the fatal error after which the
+    /// connection is to be closed.
     pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -138,14 +138,14 @@ impl Answers {
                 push_frame(out, FrameType::Error, &error.body());
                 answered += 1;
                 if error.code.is_fatal() {
-                    // nsqd closes the connection here: what came after it is never answered.
+                    // nsqd closes the connection here: later commands are never answered.
                     *self = Answers::default();
                     return (answered, Err(error));
                 }
             }
         }
         if self.queue.capacity() > 64 {
-            // A burst of small answers must not stay with an idle connection.
+            // An idle connection must not keep the memory of a burst of answers.
             self.queue = VecDeque::new();
         }
         (answered, Ok(()))

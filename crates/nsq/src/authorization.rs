@@ -1,4 +1,4 @@
-//! The rights that an auth service gives a client: its answer to our question, and the checks.
+//! The rights that an auth service grants a client: parses its answer and turns it into rules.
 //!
 //! ```json
 //! {"ttl": 3600, "identity": "me", "identity_url": "http://…",
@@ -6,8 +6,8 @@
 //!    {"topic": "regexp", "channels": ["regexp"], "permissions": ["subscribe", "publish"]}]}
 //! ```
 //!
-//! The question itself is asked by the server crate: this one has no socket.
-//! Source: nsq.io/components/nsqd.html, "AUTH".
+//! The server crate sends the request to the auth service: this crate has no socket. Source:
+//! nsq.io/components/nsqd.html, "AUTH".
 
 use cloverleaf_access::{
     Effect, Grants, Kind, Kinds, Operation, Pattern, PatternError, Principal, Rule,
@@ -17,13 +17,13 @@ use serde::Deserialize;
 /// The auth service's answer, checked.
 #[derive(Clone, Debug)]
 pub struct Authorizations {
-    /// The client, by its name at the auth service.
+    /// The client under the name that the auth service gives it.
     pub principal: Principal,
-    /// Where to read about that name.
+    /// URL of a page about that name; may be empty.
     pub identity_url: String,
-    /// For how long this holds, in ms from the answer.
+    /// How long the answer is valid, in ms from its arrival.
     pub ttl_ms: u64,
-    /// How many authorizations there are.
+    /// How many authorizations the answer has.
     pub count: usize,
     /// The client's rights.
     pub grants: Grants,
@@ -32,7 +32,7 @@ pub struct Authorizations {
 /// Why an answer of an auth service cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorizationsError {
-    /// It is not the JSON that it should be.
+    /// It is not JSON of the form above.
     #[error("not an answer of an auth service: {0}")]
     Json(#[from] serde_json::Error),
     /// A permission other than `subscribe` and `publish`.

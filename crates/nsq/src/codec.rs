@@ -13,9 +13,10 @@
 //! RDY <count>\n   FIN <id>\n   REQ <id> <delay ms>\n   TOUCH <id>\n   CLS\n   NOP\n
 //! ```
 //!
-//! Every size is checked against its limit as soon as its four bytes are there, so that nobody
-//! buffers for a frame that will be refused, and nobody allocates by a size that was only claimed.
-//! Source: nsq.io/clients/tcp_protocol_spec.html and nsqd 1.3, whose error texts these are.
+//! Every size is checked against its limit as soon as its four bytes are there. So no input is
+//! buffered for a body that will be refused, and no memory is allocated for a size that was only
+//! announced. Source: nsq.io/clients/tcp_protocol_spec.html and nsqd 1.3, whose error texts these
+//! are.
 
 use crate::error::{Code, ProtocolError};
 use crate::message_id::ID_BYTES;
@@ -60,7 +61,7 @@ pub enum Command<'a> {
     Dpub {
         /// A valid topic name.
         topic: &'a str,
-        /// When, in ms from now, at most `req_timeout_ms_max`.
+        /// Delay in ms, at most `req_timeout_ms_max`.
         delay_ms: u64,
         /// The message, neither empty nor too big.
         body: &'a [u8],
@@ -68,15 +69,16 @@ pub enum Command<'a> {
     /// How many messages the client accepts in flight. The session parses the count, not the codec:
     /// after CLS it ignores RDY, whatever the count.
     Rdy(Option<&'a [u8]>),
-    /// A message is done with.
+    /// A message was processed.
     Fin(&'a [u8; ID_BYTES]),
-    /// A message could not be handled: again, after `delay_ms` (not above `req_timeout_ms_max`).
+    /// A message could not be processed: deliver it again after this many ms, at most
+    /// `req_timeout_ms_max`.
     Req(&'a [u8; ID_BYTES], u64),
-    /// A message takes longer.
+    /// A message takes longer: its timeout starts again.
     Touch(&'a [u8; ID_BYTES]),
-    /// No further messages, please.
+    /// Close the subscription: no further messages.
     Cls,
-    /// Still here.
+    /// No operation: the answer to a heartbeat.
     Nop,
 }
 
@@ -113,7 +115,7 @@ impl Messages<'_> {
         self.count
     }
 
-    /// Bytes of what is left, sizes included.
+    /// Bytes of the messages left, including their size prefixes.
     pub fn bytes(&self) -> usize {
         self.rest.len()
     }
@@ -132,7 +134,7 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-/// The result of `parse_command`: what stands at the start of the input.
+/// The result of [`parse_command`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parsed<'a> {
     /// A whole command, which took this many bytes.
@@ -144,26 +146,25 @@ pub enum Parsed<'a> {
 /// A command of which not all bytes are there yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Incomplete {
-    /// It is no use to parse again before the input has this many bytes. Already checked against
-    /// the limits.
+    /// Total bytes of input that parsing needs to get further. Already checked against the limits.
     pub needed_bytes: usize,
-    /// nsqd's answer if the peer stops sending here; none within a line.
+    /// nsqd's error if the peer stops sending here; `None` within the command's line.
     at_end: Option<(Code, &'static str)>,
 }
 
 impl Incomplete {
-    /// The error if no further byte comes.
+    /// The error if the input ends here.
     pub fn at_end(&self) -> Option<ProtocolError> {
         let (code, text) = self.at_end?;
         Some(ProtocolError::new(code, text))
     }
 }
 
-/// Either a command, or what to answer without one.
+/// A command or its beginning, or the error to answer.
 type Outcome<'a> = Result<Parsed<'a>, ProtocolError>;
 
-/// Parses the command at the start of `input`. Never panics, whatever the bytes; this is also the
-/// entry for the fuzzer.
+/// Parses the command at the start of `input`. Never panics, whatever the bytes (there is a fuzz
+/// target).
 #[inline]
 pub fn parse_command<'a>(input: &'a [u8], options: &SessionOptions) -> Outcome<'a> {
     if let Some(id) = plain_fin(input) {
@@ -266,7 +267,7 @@ fn parse_line<'a>(line: &'a [u8], reader: Reader<'a>, options: &SessionOptions) 
     }
 }
 
-/// The parameters behind the command's word.
+/// The parameters after the command's word.
 trait Words<'a>: Iterator<Item = &'a [u8]> {}
 
 impl<'a, T: Iterator<Item = &'a [u8]>> Words<'a> for T {}
@@ -364,7 +365,7 @@ fn check_count(count: [u8; SIZE_BYTES], options: &SessionOptions) -> Result<u32,
     }
 }
 
-/// Bytes of the message with this index.
+/// Checks the size of the message with this index.
 fn check_size(
     index: u32,
     size: [u8; SIZE_BYTES],
@@ -379,7 +380,8 @@ fn check_size(
     Err(ProtocolError::new(Code::BadMessage, text))
 }
 
-/// Checks count and sizes within an MPUB's body, so that the messages can be stored in one go.
+/// Checks count and sizes within an MPUB's body, so that its messages can be stored without further
+/// checks.
 fn check_messages<'a>(
     body: &'a [u8],
     options: &SessionOptions,
@@ -403,7 +405,8 @@ fn check_messages<'a>(
         rest = behind;
     }
     if !rest.is_empty() {
-        // nsqd would take what is left for the next command; naming the size says what is wrong.
+        // nsqd would parse the remaining bytes as the next command. An error about the size shows
+        // the cause.
         return Err(bad_body(format!("MPUB invalid body size {}", body.len())));
     }
     Ok(Messages {
@@ -412,7 +415,7 @@ fn check_messages<'a>(
     })
 }
 
-/// How nsqd speaks of the body of one command.
+/// nsqd's error texts for the body of one command.
 struct BodyTexts {
     code: Code,
     too_big: &'static str,
@@ -461,7 +464,7 @@ static MPUB_BODY: BodyTexts = BodyTexts {
     no_body: "MPUB failed to read message body",
 };
 
-/// The input behind the command's line.
+/// The input after the command's line.
 #[derive(Clone, Copy)]
 struct Reader<'a> {
     input: &'a [u8],
@@ -475,7 +478,7 @@ impl<'a> Reader<'a> {
         self.input.get(begin..).unwrap_or_default()
     }
 
-    /// The sized body behind the line and the bytes used up to its end, or what is missing.
+    /// The body after the line and the bytes used up to its end, or what is missing.
     #[inline]
     fn body(
         self,
@@ -511,7 +514,7 @@ impl<'a> Reader<'a> {
 
 fn topic_name<'a>(command: &str, name: &'a [u8]) -> Result<&'a str, ProtocolError> {
     valid_name(name).ok_or_else(|| {
-        // nsqd 1.3 says the code twice for MPUB, and programs may have learned it so.
+        // nsqd 1.3 repeats the code in the text for MPUB, and programs may depend on it.
         let twice = if command == "MPUB" {
             "E_BAD_TOPIC "
         } else {
@@ -553,7 +556,7 @@ pub(crate) fn decimal(digits: &[u8]) -> Option<u64> {
     })
 }
 
-/// A number of milliseconds that went through Go's 64-bit nanoseconds; `None` if it came out
+/// Milliseconds after nsqd's conversion to 64-bit nanoseconds, which wraps; `None` if the result is
 /// negative.
 fn go_milliseconds(milliseconds: u64) -> Option<u64> {
     let nanoseconds = (milliseconds as i64).wrapping_mul(1_000_000);

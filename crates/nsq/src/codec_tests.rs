@@ -142,7 +142,7 @@ fn errors_have_nsqds_texts() {
         ),
     ] {
         if expect == "E_INVALID PUB" {
-            // Further words are ignored: this one is only incomplete.
+            // Extra words are ignored: this command is only incomplete.
             assert!(matches!(
                 parse_command(input, &options()),
                 Ok(Parsed::Incomplete(_))
@@ -288,7 +288,7 @@ fn any_command() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Feeds `input` in the given pieces, as a connection does, and tells the commands as text.
+/// Feeds `input` in the given pieces, as a connection does, and returns the commands as text.
 fn commands_of(input: &[u8], pieces: &[usize]) -> Vec<String> {
     let options = options();
     let (mut start, mut end, mut told) = (0, 0, Vec::new());

@@ -109,8 +109,8 @@ impl Session {
     }
 
     /// Whether a publish can go on now: it is authorized, and the broker's budget of unwritten
-    /// bytes is not used up. `false`: the command is shown again once the authorization is renewed
-    /// or bytes were written (backpressure).
+    /// bytes has space. `false`: the command is parsed again once the authorization is renewed or
+    /// bytes were written (backpressure).
     #[inline]
     fn may_publish(&mut self, command: &str, topic: &str, now: Now) -> Result<bool, ProtocolError> {
         if !self.may(command, Operation::Publish, (topic, ""), now)? {
@@ -169,7 +169,7 @@ impl Session {
     }
 
     fn identify(&mut self, body: &[u8], now: Now) -> Result<(), ProtocolError> {
-        // A second upgrade would wrap the first; nsqd breaks there, so refuse it plainly.
+        // A second upgrade would wrap the first. nsqd breaks then, so it is refused here.
         if self.consuming.is_some() || self.upgraded {
             return Err(wrong_state("IDENTIFY"));
         }
@@ -223,7 +223,7 @@ impl Session {
         Ok(())
     }
 
-    /// Takes what the auth service answered to AUTH or to a renewal.
+    /// Applies the auth service's answer to AUTH or to a renewal.
     pub(crate) fn accept_authorizations(
         &mut self,
         wait: AuthWait,
@@ -231,7 +231,7 @@ impl Session {
         now: Now,
     ) -> Result<(), ProtocolError> {
         let Some(authorizations) = authorizations else {
-            // The client is not told what went wrong between us and the auth service.
+            // The client gets no reason: the failure is between the broker and the auth service.
             return Err(ProtocolError::new(Code::AuthFailed, "AUTH failed"));
         };
         if wait == AuthWait::First {

@@ -1,30 +1,30 @@
-//! How well what a producer sends would compress: a small piece of it, now and then.
+//! Measures how well the messages of a producer would compress, on a small sample once a second.
 //!
-//! Only commands that come in several reads are looked at: where they are there at once, their
-//! bytes cost nobody any time. NSQ compresses a connection and not a message, so the piece may have
-//! many small commands in it, from as many reads as it takes. To compress one of 8 KB takes some
-//! 20 µs, once a second of a connection.
+//! Only commands that arrive in several reads are sampled: if a command arrives whole, its size
+//! costs no waiting. NSQ compresses the connection rather than each message, so a sample may
+//! consist of many small commands from several reads. Compressing a sample of 8 KB takes about 20
+//! µs.
 
 use cloverleaf_log::lz4_len;
 
-/// Between two looks.
+/// Time between two samples of a connection, and the longest time to collect one.
 const PAUSE_US: u64 = 1_000_000;
 
-/// Bytes that are compressed, at most; and at least, for it to say anything.
+/// Maximum and minimum bytes of a sample. Fewer bytes say nothing about the stream.
 const PIECE_BYTES_MAX: usize = 8 << 10;
 const PIECE_BYTES_MIN: usize = 1 << 10;
 
-/// A piece of what one connection publishes.
+/// Collects samples of the bytes that one connection publishes.
 #[derive(Debug, Default)]
 pub(crate) struct Sampler {
-    /// Its memory is there only while it is gathered, which ends with the next commands.
+    /// The bytes collected so far; the memory is freed when the sample is complete.
     piece: Vec<u8>,
-    /// When the first of it came.
+    /// When the first bytes of `piece` came.
     since_us: u64,
     due_us: u64,
 }
 
-/// A piece that was compressed.
+/// Bytes of a sample, before and after compression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sample {
     pub(crate) bytes: u64,
@@ -32,8 +32,8 @@ pub(crate) struct Sample {
 }
 
 impl Sampler {
-    /// Takes commands that publish, whole ones, if it is time. Returns a sample once enough of them
-    /// have come, or a second has passed.
+    /// Adds complete publish commands to the sample, if one is due. Returns the sample once it is
+    /// full, or with the first commands after a second.
     #[inline(never)]
     pub(crate) fn look(&mut self, commands: &[u8], now_us: u64) -> Option<Sample> {
         if now_us < self.due_us {
@@ -73,7 +73,7 @@ mod tests {
         let samples: Vec<_> = (0..5_000)
             .filter_map(|read| sampler.look(TEXT.as_bytes(), 1 + read * 1_000))
             .collect();
-        // One a second, and as much as fits.
+        // One sample a second, each of the maximum size.
         assert_eq!(samples.len(), 5);
         for sample in samples {
             assert_eq!(sample.bytes, PIECE_BYTES_MAX as u64);
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(sampler.look(some.as_bytes(), 1), None);
         let sample = sampler.look(b"PUB orders\n....{}", 1_100_000).unwrap();
         assert!(sample.bytes > some.len() as u64);
-        // Too little says nothing.
+        // Below the minimum size there is no sample.
         assert_eq!(sampler.look(TEXT.as_bytes(), 3_000_000), None);
         assert_eq!(sampler.look(TEXT.as_bytes(), 4_100_000), None);
         assert!(sampler.piece.is_empty());

@@ -21,31 +21,31 @@ pub(crate) struct Consuming {
     sampling: Sampling,
     /// Delivered by the broker, not yet encoded; the first may be partly encoded.
     runs: Vec<Delivery>,
-    /// How many of `runs` are done with.
+    /// How many of `runs` are completely encoded.
     runs_done: usize,
     /// FINs of this read, settled together.
     fins: Vec<MessageId>,
-    /// Messages that were sampled away.
+    /// Messages that the sample rate excludes: acknowledged without being sent.
     unsampled: Vec<MessageId>,
-    /// The offset acknowledged last, to tell acknowledgements in order from others.
+    /// The message acknowledged last, to count acknowledgements in order and out of order.
     last_fin: Option<MessageId>,
     ready: u32,
-    /// Messages that were sent and not settled.
+    /// Messages that were sent and are not settled yet.
     with_client: u32,
-    /// Leases that timed out, as last reported to the probe: what it is told is the difference.
+    /// Leases that have timed out, as last reported to the probe, which gets the difference.
     timed_out: u64,
     last_delivery_us: u64,
     /// Deliveries are held back until [`Consuming::due_us`].
     holds: bool,
     closing: bool,
-    /// Whether the channel had depth (messages ready for a consumer) at the last look.
+    /// Whether the channel had depth (messages ready for a consumer) at the last check.
     backlog: bool,
-    /// When to look again.
+    /// When to check the depth again, in microseconds.
     backlog_check_us: u64,
 }
 
-/// How long telemetry reuses a look at the channel's depth: a new look takes the channel's lock and
-/// walks its consumers.
+/// How long telemetry reuses the channel's depth, in microseconds: a new check takes the channel's
+/// lock and walks its consumers.
 const BACKLOG_KNOWN_US: u64 = 10_000;
 
 /// While a client has at least half of its RDY in flight, deliveries to it are coalesced: one write
@@ -54,13 +54,14 @@ const BACKLOG_KNOWN_US: u64 = 10_000;
 /// coalescing on or off (-1). A client with less in flight gets everything at once.
 const HOLD_US: u64 = 1_000;
 
-/// Below this RDY deliveries are never held back: with so few in flight the client would run dry.
+/// Below this RDY, deliveries are never coalesced: with this few messages in flight the client
+/// would run out of work.
 const HOLD_READY_MIN: u32 = 32;
 
 /// The outcome of one round of deliveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivered {
-    /// All that is ready was encoded, or the output is full.
+    /// Every ready message was encoded, or the output is full.
     Ready,
     /// The channel or its topic was deleted: nsqd closes the connection then.
     Ended,
@@ -87,7 +88,8 @@ impl Consuming {
         }
     }
 
-    /// When [`Consuming::deliver`] wants to be called again at the latest.
+    /// When [`Consuming::deliver`] is to be called again at the latest, in microseconds; `None`
+    /// while no deliveries are held back.
     pub(crate) fn due_us(&self) -> Option<u64> {
         self.holds.then_some(self.last_delivery_us + HOLD_US)
     }
@@ -109,12 +111,12 @@ impl Consuming {
         }
     }
 
-    /// CLS: nothing further is delivered, what the client holds can still be settled.
+    /// CLS: no further message is delivered. Messages in flight can still be settled.
     pub(crate) fn close(&mut self) {
         self.closing = true;
         self.holds = false;
         self.ready(0);
-        // Messages that the broker handed over and the client never saw go back at once.
+        // Messages that are leased to this consumer but not encoded yet are requeued at once.
         let mut rest = self.runs.split_off(self.runs_done.min(self.runs.len()));
         self.runs = Vec::new();
         self.runs_done = 0;
@@ -130,7 +132,8 @@ impl Consuming {
                     partition: run.partition,
                     offset,
                 };
-                // An error means that its lease has ended already, which is all that is wanted.
+                // An error means that the lease has already ended, so the message is requeued
+                // anyway.
                 let _ = self.consumer.nack(id, 0);
             }
         }
@@ -148,9 +151,9 @@ impl Consuming {
         }
     }
 
-    /// Settles the FINs so far. Returns an error for each message that is not in flight, for the
-    /// caller to answer: answers keep the order of the commands, so the open batch is published
-    /// before an error, which must not happen under the subscription's lock.
+    /// Settles the FINs collected so far. Returns an error for each message that is not in flight.
+    /// The caller queues these errors: to keep the order of answers it publishes the open batch
+    /// first, which must not happen under the subscription's lock.
     pub(crate) fn settle_fins(
         &mut self,
         now: Now,
@@ -217,8 +220,8 @@ impl Consuming {
             .ok_or_else(|| not_in_flight(Code::TouchFailed, "TOUCH", id))
     }
 
-    /// Encodes what is ready into `out` until that has `bytes_max`, or nothing more is ready.
-    #[allow(clippy::too_many_arguments)] // what the session lends it
+    /// Encodes ready messages into `out` until it has `bytes_max` bytes, or no more are ready.
+    #[allow(clippy::too_many_arguments)] // borrowed parts of the session
     pub(crate) fn deliver(
         &mut self,
         cx: &mut Context<'_>,
@@ -230,7 +233,7 @@ impl Consuming {
         probe: &Probe,
     ) -> Delivered {
         if self.closing {
-            // Only to hear of the channel's end.
+            // Polled only to notice that the channel was deleted.
             let ended = self.consumer.poll_deliveries(cx, &mut Vec::new());
             return match ended {
                 Poll::Ready(None) => Delivered::Ended,
@@ -323,8 +326,8 @@ impl Consuming {
     }
 }
 
-/// Encodes messages of a run until it is used up or `out` is full; what is left stays in `run`.
-/// Returns how many were encoded.
+/// Encodes messages of a run until all are encoded or `out` is full; the rest stays in `run`.
+/// Returns how many were encoded, without those that the sample rate excludes.
 #[inline(never)]
 fn encode_run(
     run: &mut Delivery,
@@ -343,7 +346,8 @@ fn encode_run(
                 break;
             }
             Err(error) => {
-                // The log checked this batch: the messages stay in flight and time out.
+                // The log has validated this batch. Should it be malformed nevertheless, its
+                // messages stay in flight and time out.
                 tracing::error!(%error, offset = run.first, "a delivered batch is malformed");
                 left = 0;
                 break;

@@ -12,7 +12,7 @@ pub fn topic_options(topic: &str) -> TopicOptions {
     }
 }
 
-/// The options of a channel that NSQ creates, if no rule says more.
+/// The options of a channel that NSQ creates, before dead-letter rules are added.
 pub fn channel_options(channel: &str) -> SubscriptionOptions {
     SubscriptionOptions {
         ephemeral: is_ephemeral(channel),
@@ -20,6 +20,6 @@ pub fn channel_options(channel: &str) -> SubscriptionOptions {
     }
 }
 
-/// How a process decides the options of a channel, by topic and channel: the server adds its
+/// Returns the options of a channel, given the names of topic and channel. The server adds its
 /// dead-letter rules to [`channel_options`] here.
 pub type ChannelPolicy = dyn Fn(&str, &str) -> SubscriptionOptions + Send + Sync;

@@ -11,7 +11,7 @@ pub enum Code {
     BadTopic,
     /// A channel name that is not valid.
     BadChannel,
-    /// A body of IDENTIFY, AUTH or MPUB that is too big, empty, or not what it should be.
+    /// A body of IDENTIFY, AUTH or MPUB that is too big, empty, or malformed.
     BadBody,
     /// A message that is too big or empty.
     BadMessage,
@@ -25,19 +25,19 @@ pub enum Code {
     DpubFailed,
     /// SUB was refused.
     SubFailed,
-    /// FIN of a message that this client does not hold.
+    /// FIN of a message that is not in flight to this client.
     FinFailed,
-    /// REQ of a message that this client does not hold.
+    /// REQ of a message that is not in flight to this client.
     ReqFailed,
-    /// TOUCH of a message that this client does not hold.
+    /// TOUCH of a message that is not in flight to this client.
     TouchFailed,
-    /// A command that needs AUTH came before it.
+    /// A command that needs authorization came before AUTH.
     AuthFirst,
     /// AUTH, but no auth service is configured.
     AuthDisabled,
     /// The auth service could not be asked.
     AuthFailed,
-    /// The auth service knows the client, which may not do this.
+    /// The auth service does not allow this client this operation.
     Unauthorized,
 }
 
@@ -65,20 +65,20 @@ impl Code {
         }
     }
 
-    /// Whether the connection is closed after the error, as nsqd's `FatalClientErr` is. Only an
-    /// answer for a message that is no longer in flight leaves the connection open.
+    /// Whether the connection is closed after the error, as after nsqd's `FatalClientErr`. Only
+    /// FIN, REQ and TOUCH of a message that is not in flight leave the connection open.
     pub fn is_fatal(self) -> bool {
         !matches!(self, Code::FinFailed | Code::ReqFailed | Code::TouchFailed)
     }
 }
 
-/// An error frame to be: code and text. The text holds bytes, because nsqd quotes some of the
-/// client's own bytes back at it.
+/// The content of an error frame: code and text. The text is bytes rather than a string, because
+/// nsqd quotes some of the client's own bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct ProtocolError {
     /// Which error.
     pub code: Code,
-    /// The words behind the code.
+    /// The text after the code.
     pub text: Vec<u8>,
 }
 

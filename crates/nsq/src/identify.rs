@@ -1,4 +1,5 @@
-//! IDENTIFY: what the client says of itself, what it asks for, and what it gets.
+//! IDENTIFY: the client's description of itself, the settings that it asks for, and those that it
+//! gets.
 
 use std::fmt;
 
@@ -27,11 +28,11 @@ pub struct Identify {
     pub topology_zone: String,
     /// The client's region, shown in the statistics.
     pub topology_region: String,
-    /// In ms; -1 for none, 0 for the default.
+    /// Heartbeat interval in ms; -1 for none, 0 for the default.
     pub heartbeat_interval: i64,
-    /// In bytes; -1 for none, 0 for the default.
+    /// Output buffer in bytes; -1 for none, 0 for the default.
     pub output_buffer_size: i64,
-    /// In ms; -1 for none, 0 for the default.
+    /// How long output may be buffered, in ms; -1 for no buffering, 0 for the default.
     pub output_buffer_timeout: i64,
     /// Whether the client wants the JSON answer in place of OK.
     pub feature_negotiation: bool,
@@ -39,7 +40,7 @@ pub struct Identify {
     pub tls_v1: bool,
     /// Whether the client wants Deflate.
     pub deflate: bool,
-    /// 0 for the default.
+    /// Deflate level; 0 for the default.
     pub deflate_level: i64,
     /// Whether the client wants Snappy.
     pub snappy: bool,
@@ -150,9 +151,9 @@ pub enum Compression {
 pub struct Negotiated {
     /// How often a heartbeat is sent, in ms; `None` for never.
     pub heartbeat_interval_ms: Option<u64>,
-    /// In bytes.
+    /// Output buffer in bytes.
     pub output_buffer_bytes: u32,
-    /// In ms.
+    /// How long output may be buffered, in ms; 0 for no buffering.
     pub output_buffer_timeout_ms: u64,
     /// Which share of the messages is delivered, in percent; 0 for all.
     pub sample_rate: u8,

@@ -1,11 +1,11 @@
 //! NSQ: its TCP protocol V2, its HTTP API and its lookup protocol, as nsqd 1.3 has them.
 //!
-//! Bytes in, commands out, bytes out: this crate has no socket and no clock, the server has both.
-//! It knows the broker, the log's batches and the telemetry, and no other protocol.
+//! Bytes in, broker calls and bytes out: this crate has no socket and no clock, the server has
+//! both. It knows the broker, the log's batches and the telemetry, and no other protocol.
 //!
-//! The way of a message in: [`codec::parse_command`] finds a PUB in the read buffer, the
-//! session's publishing half copies its body into a batch, the batch goes to the topic. The way
-//! out: the consuming half encodes a delivery's records into the output buffer.
+//! A message's way in: [`codec::parse_command`] finds a PUB in the read buffer, the session's
+//! publishing half copies its body into a batch, and the batch is published to the topic. Its way
+//! out: the consuming half encodes the records of a delivery into the output buffer.
 
 mod answers;
 pub mod authorization;

@@ -5,7 +5,8 @@
 //! | partition | offset in the partition |   ASCII digits, most significant first
 //! ```
 //!
-//! Stable: clients write ids into their own logs, and the same message has the same id for ever.
+//! The layout must not change: clients write ids into their own logs, and a message keeps its id
+//! for its whole life.
 
 use cloverleaf_broker::MessageId;
 
@@ -39,8 +40,8 @@ pub fn encode_id(partition: u32, offset: u64) -> [u8; ID_BYTES] {
     id
 }
 
-/// The message that an id names; `None` if it is not 16 lower-case hexadecimal digits.
-/// Whether it was ever given out is not checked. Always inlined: a FIN is little more than this.
+/// The message that an id names; `None` if it is not 16 lower-case hexadecimal digits. Whether a
+/// message has this id is not checked. Always inlined: parsing a FIN is little more than this.
 #[inline(always)]
 pub fn decode_id(id: &[u8; ID_BYTES]) -> Option<MessageId> {
     let mut value = 0_u64;

@@ -1,12 +1,12 @@
-//! Topic and channel names: what is valid, what is ephemeral, and how nsqd quotes a bad one.
+//! Topic and channel names: which are valid, which are ephemeral, and how nsqd quotes a bad one.
 
 /// Longest topic or channel name, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
 
-/// The ending that makes a topic or channel vanish with its last consumer.
+/// The suffix of an ephemeral topic or channel, which is deleted with its last consumer.
 const EPHEMERAL: &[u8] = b"#ephemeral";
 
-/// Which bytes may stand in a name, before an optional `#ephemeral`.
+/// Which bytes a name may have, before an optional `#ephemeral`.
 static NAME_BYTES: [bool; 256] = {
     let mut allowed = [false; 256];
     let mut byte = 0;
@@ -20,8 +20,8 @@ static NAME_BYTES: [bool; 256] = {
     allowed
 };
 
-/// Whether `name` is a valid topic or channel name: `^[.a-zA-Z0-9_-]+(#ephemeral)?$`, 1 to 64
-/// bytes. Returned as text, because a valid name is ASCII.
+/// Returns `name` as text if it is a valid topic or channel name: `^[.a-zA-Z0-9_-]+(#ephemeral)?$`,
+/// 1 to 64 bytes.
 pub fn valid_name(name: &[u8]) -> Option<&str> {
     if name.len() > NAME_BYTES_MAX {
         return None;
@@ -38,7 +38,7 @@ pub fn is_ephemeral(name: &str) -> bool {
     name.as_bytes().ends_with(EPHEMERAL)
 }
 
-/// `bytes` in double quotes, escaped as Go's `%q` does, because nsqd's error texts say it so.
+/// `bytes` in double quotes, escaped as by Go's `%q`, because nsqd's error texts use it.
 pub fn quoted(bytes: &[u8]) -> String {
     use std::fmt::Write;
 
@@ -75,7 +75,7 @@ fn push_quoted(text: &mut String, character: char) {
             let _ = write!(text, "\\x{:02x}", character as u32);
             return;
         }
-        // Rust escapes exactly what is not printable, in another notation than Go's.
+        // `escape_debug` escapes the characters that are not printable, but in Rust's notation.
         _ if character.escape_debug().len() > 1 => {
             let code = character as u32;
             let _ = if code > 0xffff {

@@ -7,37 +7,38 @@
 /// reader of 16 KiB and gives up on a longer one.
 pub const LINE_BYTES_MAX: usize = 16 * 1024;
 
-/// Most bytes of an AUTH's secret: a connection keeps it, to ask again when what was allowed has
-/// expired. nsqd knows no limit but that of all bodies.
+/// Maximum bytes of an AUTH's secret. The connection keeps the secret, to ask the auth service
+/// again when its answer expires. nsqd has only the limit for all bodies.
 pub const AUTH_SECRET_BYTES_MAX: u32 = 64 * 1024;
 
-/// Most bytes kept of each text of an IDENTIFY. They are shown in statistics, telemetry and logs,
-/// to everybody who asks; nobody needs more to know a client by.
+/// Maximum bytes kept of each text of an IDENTIFY. Statistics, telemetry and logs show these texts,
+/// and this many bytes are enough to recognise a client.
 pub const IDENTIFY_TEXT_BYTES_MAX: usize = 256;
 
-/// Most bytes of records that one batch takes from one socket read. A single MPUB may exceed it,
-/// because an MPUB is one batch or none.
+/// Maximum bytes of records in a batch of consecutive publishes. A single MPUB may exceed it,
+/// because an MPUB is never split.
 pub const BATCH_BYTES_MAX: usize = 1024 * 1024;
 
-/// Most batches of one connection whose answers may be pending before the session stops parsing.
+/// Maximum batches of one connection whose answers are pending. At the limit the session stops
+/// parsing.
 pub const PENDING_BATCHES_MAX: usize = 64;
 
-/// Most bytes of batches of one connection whose answers may be pending.
+/// Maximum bytes of such batches.
 pub const PENDING_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Most answers that may wait for one connection to take them before the session stops parsing.
+/// Maximum answers queued for one connection. At the limit the session stops parsing.
 pub const ANSWERS_MAX: usize = 1024;
 
-/// The version that we tell clients in the IDENTIFY response: the nsqd whose behaviour this is.
-/// Client libraries compare it to decide which features they may use.
+/// The nsqd version whose behaviour this crate has, sent in the IDENTIFY response. Client libraries
+/// compare it to decide which features they may use.
 pub const COMPATIBLE_VERSION: &str = "1.3.0";
 
-/// The limits of a session, and its defaults where the client asks for nothing.
+/// The limits of a session, and the defaults for settings that the client does not ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionOptions {
-    /// Most bytes of one message body (`--max-msg-size`).
+    /// Maximum bytes of one message body (`--max-msg-size`).
     pub msg_bytes_max: u32,
-    /// Most bytes of one command body (`--max-body-size`).
+    /// Maximum bytes of one command body (`--max-body-size`).
     pub body_bytes_max: u32,
     /// How long a consumer may hold a message before it is requeued (`--msg-timeout`), in ms.
     pub msg_timeout_ms: u64,
@@ -56,14 +57,15 @@ pub struct SessionOptions {
     pub output_buffer_bytes: u32,
     /// The largest output buffer a client can ask for (`--max-output-buffer-size`), in bytes.
     pub output_buffer_bytes_max: u32,
-    /// How long nsqd may buffer messages (`--output-buffer-timeout`), in ms. We never wait in
-    /// order to batch, so this is only told to the client.
+    /// How long nsqd may buffer messages (`--output-buffer-timeout`), in ms. It is only sent to the
+    /// client: deliveries are coalesced for 1 ms whatever its value, unless the client turns
+    /// buffering off (-1).
     pub output_buffer_timeout_ms: u64,
     /// The shortest buffering a client can ask for (`--min-output-buffer-timeout`), in ms.
     pub output_buffer_timeout_ms_min: u64,
     /// The longest buffering a client can ask for (`--max-output-buffer-timeout`), in ms.
     pub output_buffer_timeout_ms_max: u64,
-    /// Most consumers of one channel (`--max-channel-consumers`); 0 is no limit.
+    /// Maximum consumers of one channel (`--max-channel-consumers`); 0 is no limit.
     pub channel_consumers_max: u32,
     /// Whether clients may negotiate Deflate (`--deflate`).
     pub deflate: bool,

@@ -17,14 +17,14 @@ use crate::error::ProtocolError;
 use crate::options::BATCH_BYTES_MAX;
 use crate::stats::clients::{ClientHandle, Counter};
 
-/// Most bytes that a record takes beside its body: lengths, deltas, attributes.
+/// Maximum bytes that a record takes in addition to its body: lengths, deltas, attributes.
 pub(crate) const RECORD_OVERHEAD_BYTES: usize = 24;
 
-/// The durability behind an OK, more than nsqd's OK promises: the message is with the kernel.
-/// Configuration can ask for the disk.
+/// The durability that an OK promises: the message has been written to the kernel. nsqd's OK
+/// promises less. Configuration can raise it to a sync of the disk.
 pub(crate) const DURABILITY: Durability = Durability::Kernel;
 
-/// The parts of its session that a publish needs.
+/// The parts of the session that a publish needs.
 pub(crate) struct PublishContext<'a> {
     pub(crate) realm: &'a Realm,
     pub(crate) client: &'a ClientHandle,
@@ -32,19 +32,19 @@ pub(crate) struct PublishContext<'a> {
     pub(crate) meter: &'a mut Meter,
     /// Wall clock, in ms.
     pub(crate) unix_ms: i64,
-    /// Bytes of this read from the current command on: how large a batch may still get.
+    /// Bytes of this read from the current command on, an upper bound for the rest of its batch.
     pub(crate) input_bytes: usize,
 }
 
 /// The publishing half of a session.
 #[derive(Default)]
 pub(crate) struct Publishing {
-    /// The last topic, so that a stream of publishes looks nothing up.
+    /// The last topic, so that further publishes to it need no look-up.
     topic: Cached<Option<TopicTo>>,
     open: Option<OpenBatch>,
 }
 
-/// A topic, and what counts the messages that this connection publishes to it.
+/// A topic, and the counter of the messages that this connection publishes to it.
 #[derive(Clone)]
 struct TopicTo {
     topic: Arc<Topic>,
@@ -127,8 +127,8 @@ impl Publishing {
         );
     }
 
-    /// Publishes the open batch, if there is one. To be called at the end of a read, and before
-    /// anything is answered that came after it.
+    /// Publishes the open batch, if there is one. To be called at the end of a read, and before a
+    /// later command is answered.
     #[inline]
     pub(crate) fn flush(&mut self, realm: &Realm, answers: &mut Answers, meter: &mut Meter) {
         if let Some(batch) = self.open.take() {
@@ -139,7 +139,7 @@ impl Publishing {
         }
     }
 
-    /// The open batch for this topic with room for `bytes` more, opened if need be.
+    /// The open batch for this topic with space for `bytes` more, opened if need be.
     #[inline]
     fn batch(
         &mut self,
@@ -161,7 +161,8 @@ impl Publishing {
                 let to = self.topic(topic, command, context)?;
                 context.meter.published.topics.add(to.topic.number());
                 let input_bytes = context.input_bytes.min(BATCH_BYTES_MAX).max(bytes);
-                // Room for records that are all tiny would be mostly wasted; Vec grows if need be.
+                // Assumes that records are not tiny: space for the overhead of tiny ones would
+                // mostly be wasted, and the Vec grows if they come.
                 let room = input_bytes + input_bytes / 8 + RECORD_OVERHEAD_BYTES;
                 self.open = Some(OpenBatch {
                     to,
@@ -189,8 +190,8 @@ impl Publishing {
         {
             return Ok(to.clone());
         }
-        // A topic that is created now raises the generation: the next read looks it up once more,
-        // and then it stays.
+        // Creating a topic raises the realm's generation: the next read looks the topic up once
+        // more, and from then on it stays cached.
         context.meter.called(1);
         let topic = find_topic(context.realm, name, command)?;
         let published = context.client.publish_counter(name);
@@ -225,7 +226,7 @@ impl OpenBatch {
         let batch = builder.finish();
         let mut result = publish(&to.topic, batch.clone());
         if let Err(PublishError::TopicDeleted { .. }) = result {
-            // Deleted between look-up and publish: as in nsqd, the name is created anew.
+            // Deleted between look-up and publish: as in nsqd, the topic is created again.
             match find_topic(realm, to.topic.name(), command) {
                 Ok(topic) => result = publish(&topic, batch),
                 Err(error) => return answers.error(error),

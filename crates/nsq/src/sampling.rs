@@ -1,6 +1,6 @@
-//! Which messages a client with a sample rate gets.
+//! Chooses the messages that a client with a sample rate gets.
 
-/// Decides message by message. A client without a sample rate gets all.
+/// Decides for each message. A client without a sample rate gets all messages.
 #[derive(Clone, Debug)]
 pub(crate) struct Sampling {
     rate: u8,
@@ -8,7 +8,8 @@ pub(crate) struct Sampling {
 }
 
 impl Sampling {
-    /// `rate` in percent, 0 for all; any seed will do, different ones make connections differ.
+    /// `rate` in percent, 0 for all. Any seed is valid; connections with different seeds get
+    /// different messages.
     pub(crate) fn new(rate: u8, seed: u64) -> Sampling {
         let state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         Sampling { rate, state }
@@ -20,8 +21,8 @@ impl Sampling {
         self.rate == 0 || self.draw() <= self.rate
     }
 
-    /// A number from 0 to 99 (xorshift64*). nsqd compares it with "greater", so that a rate of 42
-    /// takes 43 numbers in a hundred; so do we.
+    /// A random number from 0 to 99 (xorshift64*). As in nsqd, a message is left out if the number
+    /// is greater than the rate, so that a rate of 42 delivers 43 percent.
     fn draw(&mut self) -> u8 {
         self.state ^= self.state >> 12;
         self.state ^= self.state << 25;

@@ -1,13 +1,14 @@
 //! One NSQ connection's state machine: bytes in, broker calls, bytes out. No socket, no clock.
 //!
-//! The driver (crate `server`) knows it as a [`cloverleaf_session::Session`]; what only the driver
-//! can do, it finds with [`Session::take_request`].
+//! The driver (crate `server`) calls it through [`cloverleaf_session::Session`]. Work that only the
+//! driver can do (TLS, compression, asking the auth service) is a [`Request`], which the driver
+//! fetches with [`Session::take_request`].
 //!
 //! ```text
 //!  magic ──▶ init ──SUB──▶ subscribed ──CLS──▶ closing
 //!            IDENTIFY, AUTH   RDY                 (RDY is ignored)
 //!                             FIN, REQ, TOUCH     FIN, REQ, TOUCH
-//!            PUB, MPUB, DPUB, NOP in every state behind the magic
+//!            PUB, MPUB, DPUB, NOP in every state after the magic
 //! ```
 
 use std::collections::VecDeque;
@@ -31,8 +32,9 @@ use crate::options::SessionOptions;
 use crate::publishing::Publishing;
 use crate::stats::clients::{ClientHandle, ClientTls};
 
-/// Least bytes of messages that one round of [`Session::poll`] may encode. More than a client's
-/// output buffer usually is: the buffer is not kept, and fewer writes cost less.
+/// One [`Session::poll`] encodes messages up to this many bytes, or up to the client's
+/// `output_buffer_size` if that is larger. This is more than nsqd's default buffer of 16 KiB,
+/// because fewer and larger writes cost less and no connection keeps the memory between polls.
 const OUTPUT_BYTES_MIN: usize = 64 * 1024;
 
 /// The parts that a session works with.
@@ -49,14 +51,14 @@ pub struct SessionParts {
     pub probe: Probe,
 }
 
-/// A request to the driver, for what the session cannot do without it.
+/// Work that the session asks the driver to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Everything from here on is TLS, in both directions; then [`Session::upgraded_to_tls`].
+    /// Start TLS in both directions, then call [`Session::upgraded_to_tls`].
     Tls,
-    /// Everything from here on is compressed; then [`Session::upgraded_to`].
+    /// Start this compression in both directions, then call [`Session::upgraded_to`].
     Compress(Compression),
-    /// Ask the auth service about this secret; then [`Session::authorized`].
+    /// Ask the auth service about this secret, then call [`Session::authorized`].
     Authorize(String),
 }
 
@@ -67,28 +69,28 @@ pub(crate) enum Phase {
     Magic,
     /// Commands are read.
     Open,
-    /// Nothing is read any more; what is owed will be answered.
+    /// Nothing is read any more; the pending answers are still sent.
     Draining,
-    /// All is said: the connection is to be closed once the output is written.
+    /// The connection is to be closed once the output is written.
     Ended,
 }
 
-/// The answer of the auth service that the session waits for before it reads on.
+/// The answer of the auth service for which the session has stopped reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AuthWait {
     /// The answer to AUTH.
     First,
-    /// A new answer, because the old one has expired: asked for before the current command.
+    /// A new answer, because the old one has expired. The current command waits for it.
     Renewal,
 }
 
-/// An answer of the auth service and until when it holds.
+/// An answer of the auth service and when it expires.
 pub(crate) struct Authorized {
-    /// How many rights it names.
+    /// How many authorizations the answer names.
     pub(crate) count: usize,
     pub(crate) expires_us: u64,
-    /// The topic to which publishing was found to be allowed last, so that a stream of publishes
-    /// is not matched message by message.
+    /// The last topic to which publishing was allowed. Further publishes to it are not matched
+    /// against the rules again.
     pub(crate) publish_topic: String,
 }
 
@@ -109,11 +111,11 @@ pub struct Session {
     pub(crate) tls: bool,
     pub(crate) secret: String,
     pub(crate) auth_wait: Option<AuthWait>,
-    /// The driver has been told of `auth_wait`.
+    /// The driver has fetched the request for `auth_wait`.
     auth_asked: bool,
-    /// A wrong secret came, and the driver has not been told.
+    /// An AUTH failed, and the driver has not fetched that by [`Session::take_failed_login`] yet.
     has_failed_login: bool,
-    /// A publish waits until the disk has taken some of what was accepted before.
+    /// A publish waits until the broker's budget of unwritten bytes has space again.
     pub(crate) waits_for_room: bool,
     pub(crate) authorized: Option<Authorized>,
     pub(crate) next_heartbeat_us: u64,
@@ -125,9 +127,10 @@ pub struct Session {
 /// Whether the session goes on with the next command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
-    /// The command is done with.
+    /// The command is complete.
     Next,
-    /// The command has to be shown again once the driver has answered a request.
+    /// The command stays in the input and is parsed again, once the auth service has answered or
+    /// the broker has written some of its unwritten bytes.
     Again,
 }
 
@@ -261,7 +264,7 @@ impl cloverleaf_session::Session for Session {
     }
 
     fn is_not_read(&mut self, now: Now) {
-        // A client that is not listened to is not silent.
+        // Time in which the session does not read is not counted as the client's silence.
         self.last_command_us = now.us;
     }
 }
@@ -302,7 +305,7 @@ impl Session {
         &self.meter.probe
     }
 
-    /// Answers what can be answered now.
+    /// Sends the answers that are ready.
     fn answer(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) {
         let (answered, outcome) = self.answers.poll(cx, out);
         self.meter.answered(answered);
@@ -327,15 +330,15 @@ impl Session {
         }
     }
 
-    /// Heartbeats when one is due, and ends the session of a client that has been silent for two,
-    /// whether it has said the magic or not.
+    /// Sends a heartbeat when one is due. Ends the session of a client that has been silent for two
+    /// intervals, even before the magic.
     fn beat(&mut self, now: Now, out: &mut Vec<u8>) {
         let Some(interval_ms) = self.negotiated.heartbeat_interval_ms else {
             return;
         };
         let interval_us = interval_ms * 1000;
         if self.phase == Phase::Open && now.us >= self.next_heartbeat_us {
-            // Between upgrades only answers may be sent.
+            // While an upgrade is pending, only answers may be sent.
             if self.upgrades.is_empty() {
                 out.extend_from_slice(HEARTBEAT_FRAME);
             }
@@ -349,8 +352,8 @@ impl Session {
         }
     }
 
-    /// After how long without progress a write is given up, in microseconds: nsqd takes the
-    /// heartbeat interval. Without heartbeats never.
+    /// The driver gives up a write after this many microseconds without progress. As in nsqd it is
+    /// the heartbeat interval; `None` (never) without heartbeats.
     pub fn write_timeout_us(&self) -> Option<u64> {
         let interval_ms = self.negotiated.heartbeat_interval_ms?;
         Some(interval_ms * 1000)
@@ -363,8 +366,8 @@ impl Session {
         };
     }
 
-    /// The driver's next task. Upgrades are handed out only when all answers before them are; the
-    /// driver calls this when it has written them.
+    /// The driver's next task. An upgrade is returned only once every earlier answer is in the
+    /// output; the driver calls this after it has written the output.
     pub fn take_request(&mut self) -> Option<Request> {
         if self.auth_wait.is_some() && !self.auth_asked {
             self.auth_asked = true;
@@ -376,7 +379,8 @@ impl Session {
         None
     }
 
-    /// The connection is encrypted from here on.
+    /// To be called once everything that the driver reads and writes is encrypted. The OK that
+    /// confirms the upgrade follows.
     pub fn upgraded_to_tls(&mut self, tls: ClientTls) {
         if self
             .upgrades
@@ -391,13 +395,14 @@ impl Session {
         }
     }
 
-    /// Takes note of what TLS negotiated, once the handshake is over.
+    /// Records the negotiated TLS parameters, once the handshake has finished.
     pub fn tls_negotiated(&mut self, tls: ClientTls) {
         self.client
             .update_identity(|identity| identity.tls = Some(tls));
     }
 
-    /// The connection is compressed from here on.
+    /// To be called once everything that the driver reads and writes is compressed. The OK that
+    /// confirms the upgrade follows.
     pub fn upgraded_to(&mut self, compression: Compression) {
         let upgrade = Request::Compress(compression);
         if self.upgrades.pop_front_if(|it| *it == upgrade).is_some() {
@@ -423,14 +428,14 @@ impl Session {
         }
     }
 
-    /// Whether an AUTH has failed since this was asked last. The answer to it is not to be sent at
-    /// once: who tries secrets is to have as few tries as possible.
+    /// Whether an AUTH has failed since the last call. The driver delays the answer then, which
+    /// slows down a client that guesses secrets.
     #[inline]
     pub fn take_failed_login(&mut self) -> bool {
         std::mem::take(&mut self.has_failed_login)
     }
 
-    /// Answers with an error, in its turn; if it is fatal, nothing is read after it.
+    /// Queues an error as the next answer. After a fatal error nothing more is read.
     pub(crate) fn refuse(&mut self, error: ProtocolError, now: Now) {
         self.settle_fins(now);
         self.flush();
@@ -440,7 +445,7 @@ impl Session {
         self.answers.error(error);
     }
 
-    /// Publishes what is collected of this read.
+    /// Publishes the batch that was collected from this read.
     #[inline]
     pub(crate) fn flush(&mut self) {
         let (answers, meter) = (&mut self.answers, &mut self.meter);
@@ -454,7 +459,8 @@ impl Session {
         self.phase = Phase::Draining;
     }
 
-    /// Settles the FINs of this read. Their errors come behind the publishes that came before.
+    /// Settles the FINs of this read. Errors for them are answered after the publishes that came
+    /// earlier in the read.
     pub(crate) fn settle_fins(&mut self, now: Now) {
         let Some(consuming) = &mut self.consuming else {
             return;
@@ -466,11 +472,12 @@ impl Session {
         }
     }
 
-    /// Commands came of which one came in parts: if they published, it is seen now and then how
-    /// well they compress. Not on a connection that is compressed, nor where none may be.
+    /// Measures now and then how well published messages would compress. To be called for commands
+    /// of which at least one took several reads. Skipped if the connection is compressed already,
+    /// or if the options allow no compression.
     fn sample(&mut self, commands: &[u8], now: Now) {
         let may_compress = self.options.deflate || self.options.snappy;
-        // Names, lengths and other commands are a few bytes, or it is no stream of publishes.
+        // In a stream of publishes, message bodies are more than half of the bytes.
         let is_published = 2 * self.meter.published.bytes > commands.len() as u64;
         if !may_compress || self.negotiated.compression.is_some() || !is_published {
             return;

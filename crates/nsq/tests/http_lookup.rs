@@ -110,9 +110,9 @@ fn deleting_here_withdraws_and_keeps() {
         error(404, "TOPIC_NOT_FOUND")
     );
     assert!(nsqd.broker.topic("t").unwrap().subscription("c").is_some());
-    // So nsqadmin's second request, to nsqd, finds what it is to delete.
+    // So nsqadmin's second request, to nsqd, still finds the topic.
     assert_eq!(nsqd.post("/topic/delete?topic=t", b""), ok(""));
-    // A topic of the same name is another one.
+    // A new topic of the same name is registered.
     nsqd.post("/topic/create?topic=t", b"");
     assert_eq!(get(&nsqd, "/topics"), json!({ "topics": ["t"] }));
 }

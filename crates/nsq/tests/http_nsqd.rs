@@ -1,4 +1,5 @@
-//! nsqd's HTTP interface over a real broker: what nsqd's own `http_test.go` asks, and every error.
+//! nsqd's HTTP interface over a real broker: the requests of nsqd's own `http_test.go`, and every
+//! error.
 
 use std::sync::atomic::Ordering;
 
@@ -47,7 +48,7 @@ fn pub_says_what_is_wrong() {
         let result = nsqd.post(&format!("/pub?topic=t&defer={defer}"), b"x");
         assert_eq!(result, error(400, "INVALID_DEFER"), "{defer}");
     }
-    // With several faults the body counts first, as in nsqd.
+    // Of several faults, the one of the body is reported, as in nsqd.
     assert_eq!(nsqd.post("/pub", b""), error(400, "MSG_EMPTY"));
     let too_long = nsqd.call_with_bad_body("POST", "/pub?topic=t", BodyError::TooLong);
     assert_eq!(too_long.status, 413);
@@ -63,7 +64,7 @@ fn a_deferred_pub_is_not_there_yet() {
     assert_eq!(nsqd.post("/pub?topic=t&defer=0", b"x"), ok("OK"));
     assert_eq!(nsqd.stats("")["topics"][0]["message_count"], 2);
     assert_eq!(nsqd.stats("")["topics"][0]["depth"], 1);
-    // As in nsqd it waits in the topic, as long as there is no channel.
+    // As in nsqd, a deferred message counts for the topic while there is no channel.
     nsqd.broker.tick();
     assert_eq!(nsqd.stats("")["topics"][0]["depth"], 2);
 }
@@ -110,7 +111,7 @@ fn mpub_takes_the_binary_form() {
     let nsqd = start();
     let body = binary(&[b"a", b"b\n", b"c"]);
     assert_eq!(nsqd.post("/mpub?topic=t&binary=true", &body), ok("OK"));
-    // nsqd takes unknown words for true.
+    // nsqd treats unknown words as true.
     assert_eq!(nsqd.post("/mpub?topic=t&binary=some", &body), ok("OK"));
     assert_eq!(nsqd.stats("")["topics"][0]["depth"], 6);
 }
@@ -221,7 +222,7 @@ fn topic_commands_say_what_is_wrong() {
         let invalid = nsqd.post(&format!("/topic/{command}?topic=$"), b"");
         let expected = match command {
             "create" | "empty" => error(400, "INVALID_TOPIC"),
-            // nsqd does not look at the name here: it just finds nothing.
+            // nsqd does not validate the name here: it just finds no such topic.
             _ => error(404, "TOPIC_NOT_FOUND"),
         };
         assert_eq!(invalid, expected, "{command}");

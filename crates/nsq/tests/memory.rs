@@ -1,17 +1,17 @@
-//! A consumer's session does the same work for a message however many consumers there are.
+//! A consumer's session does the same work for a message, however many consumers the channel has.
 //!
-//! The allocator of all integration tests counts, each thread for itself.
+//! The allocator of all integration tests counts the bytes that each thread allocates.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use crate::common::World;
 
-/// Counts, and hands on to the system's allocator.
+/// Counts bytes and calls the system's allocator.
 struct Counting;
 
 thread_local! {
-    /// All that this thread has allocated.
+    /// Bytes that this thread has allocated.
     static BYTES: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -19,7 +19,7 @@ fn note(bytes: usize) {
     BYTES.set(BYTES.get() + bytes);
 }
 
-// SAFETY: every call is handed on to the system's allocator as it is.
+// SAFETY: every call is passed to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(layout.size());
@@ -42,8 +42,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The most bytes that the thread allocates while a consumer finishes one of ten messages and gets
-/// the next, beside so many other consumers.
+/// The maximum bytes that the thread allocates while a consumer finishes one of ten messages and
+/// gets the next. The channel has this many other consumers.
 fn bytes_per_message(others: usize) -> usize {
     let world = World::new();
     let others: Vec<_> = (0..others)
@@ -58,7 +58,7 @@ fn bytes_per_message(others: usize) -> usize {
     let mut most = 0;
     for _ in 0..10 {
         let id = busy.messages()[0].id.clone();
-        // The consumer's view of the backlog is old by then.
+        // After this time the session checks the channel's depth again.
         world.advance(20);
         let before = BYTES.get();
         busy.send(format!("FIN {id}\n").as_bytes());

@@ -1,4 +1,4 @@
-//! SUB and what follows, through a session: windows, time-outs, requeues, the end.
+//! SUB and a consumer's life through a session: windows, timeouts, requeues, the end.
 
 use crate::common::{Frame, World, response, sized};
 use cloverleaf_nsq::SessionOptions;
@@ -88,7 +88,8 @@ fn a_consumer_may_publish_to_its_own_topic_and_finish_what_it_does_not_have() {
     let mut peer = world.subscribe("t", "ch", 1);
     let unknown = "0000000000000007";
     let publish = |body: &[u8]| sized("PUB t\n", body);
-    // In one read, while the channel waits for messages: the error keeps its place.
+    // All in one read, while the consumer waits for messages: the error keeps its place among the
+    // answers.
     peer.send(&[publish(b"1"), fin(unknown), publish(b"2")].concat());
     let ok = || Frame::Response("OK".into());
     let failed = format!("E_FIN_FAILED FIN {unknown} failed ID not in flight");
@@ -114,7 +115,7 @@ fn a_message_that_is_not_finished_in_time_comes_again() {
     let again = consumer.messages();
     assert_eq!((&again[0].id, again[0].attempts), (&first[0].id, 2));
     assert_eq!(world.channel("t", "ch").timed_out, 1);
-    // The doctor is told, and that the work was done nevertheless.
+    // Telemetry counts the timeout; the late FIN below shows that the work was done nevertheless.
     let seen = || {
         let snapshot = world.registry.snapshot(world.now().us, |_| None);
         snapshot.connections[0].counters
@@ -125,8 +126,8 @@ fn a_message_that_is_not_finished_in_time_comes_again() {
     world.advance(500);
     consumer.send(&fin(&again[0].id));
     assert_eq!((seen().acks, seen().acks_late), (1, 1));
-    // Both were worked on: so the first answered the first delivery, though it counted for the
-    // second, and the deadline of that one had not passed.
+    // Two FINs for one message: so the first one answers the first delivery, 1.4 s after it. It
+    // settled the lease of the second delivery, whose deadline had not passed.
     let snapshot = world.registry.snapshot(world.now().us, |_| None);
     let held = &snapshot.connections[0].histograms.overdue_ack_us;
     assert_eq!((held.count(), held.sum()), (1, 1_400_000));
@@ -168,7 +169,7 @@ fn a_client_with_enough_in_hand_gets_more_once_a_millisecond() {
     world.advance(1);
     consumer.pump();
     assert_eq!(consumer.bodies(), ["held"]);
-    // With less than half in hand nothing waits.
+    // With less than half of RDY in flight, nothing is held back.
     for message in &first[..5] {
         consumer.send(&fin(&message.id));
     }
@@ -251,7 +252,7 @@ fn a_closing_consumer_gets_nothing_and_can_still_finish() {
     let id = consumer.messages()[0].id.clone();
     consumer.send(b"CLS\n");
     consumer.expect(&[response("CLOSE_WAIT")]);
-    // Not even a count that is none is looked at now.
+    // After CLS the count of an RDY is not even parsed.
     consumer.send(b"RDY x\nRDY 10\n");
     consumer.send(&fin(&id));
     consumer.expect(&[]);
@@ -442,7 +443,7 @@ fn time_without_credit_is_counted_while_messages_wait() {
     world.advance(500);
     consumer.send(&fin(&second));
     let snapshot = consumer.session.probe().snapshot(|_| None);
-    // The second message was the last: nothing waited behind it.
+    // The second message was the last one, so no message was ready while it was in flight.
     assert_eq!(snapshot.counters.no_credit_us, 70_000);
 }
 

@@ -1,5 +1,5 @@
 //! PUB, MPUB and DPUB through a session: stored, batched, answered in order, refused with nsqd's
-//! words.
+//! texts.
 
 use crate::common::{Frame, World, publish, publish_many, response, sized};
 use cloverleaf_nsq::SessionOptions;
@@ -236,7 +236,7 @@ fn commands_and_names_are_checked() {
             "E_INVALID cannot TOUCH in current state",
         ),
         ("CLS\n", "E_INVALID cannot CLS in current state"),
-        // The state comes before the parameters.
+        // The state is checked before the parameters.
         ("FIN\n", "E_INVALID cannot FIN in current state"),
         ("REQ x y\n", "E_INVALID cannot REQ in current state"),
         ("TOUCH x\r\n", "E_INVALID cannot TOUCH in current state"),
@@ -276,7 +276,7 @@ fn calls_of_the_broker_are_worth_more_than_their_bytes() {
     );
 }
 
-/// Commands that are right, wrong, in any order, and bytes that are none.
+/// Valid and invalid commands in any order, and arbitrary bytes.
 fn anything() -> impl Strategy<Value = Vec<u8>> {
     let body = proptest::collection::vec(any::<u8>(), 0..40);
     prop_oneof![
@@ -320,21 +320,23 @@ proptest! {
                 rest = later;
             }
             let frames = peer.frames();
-            // Deliveries come between the answers as they may.
+            // Deliveries may come anywhere between the answers.
             let answers = frames.into_iter().filter(|it| !matches!(it, Frame::Message(_)));
             let answers: Vec<Frame> = answers.collect();
             let depth = world.broker.topic("t").map_or(0, |topic| topic.message_count());
             (answers, depth, peer.session.is_ended())
         };
         let split = answers(&pieces);
-        // A FIN that overtakes its delivery fails: with one message in flight at most it cannot.
+        // Whether a FIN, REQ or TOUCH succeeds depends on how the input is split: in one read it
+        // comes before the delivery of its message.
         if !input.windows(3).any(|window| matches!(window, b"FIN" | b"REQ" | b"TOU")) {
             prop_assert_eq!(answers(&[usize::MAX]), split);
         }
     }
 }
 
-/// A TLS record is shown when it is whole; its first bytes may have come long before.
+/// The driver shows a TLS record to the session when it is complete. Its first bytes may have
+/// arrived long before.
 #[test]
 fn a_request_begins_with_bytes_that_only_the_driver_has_seen() {
     let world = World::new();

@@ -1,15 +1,16 @@
-//! How well what producers send would compress: which commands are looked at, and how often.
+//! Samples of how well published messages would compress: which commands are sampled, and how
+//! often.
 
 use crate::common::{Peer, World, publish, publish_many, response};
 use cloverleaf_nsq::identify::Compression;
 use cloverleaf_nsq::options::SessionOptions;
 
-/// A message of so many bytes of text.
+/// A message of this many bytes of text.
 fn words(bytes: usize) -> String {
     "the same words again and again, ".repeat(bytes / 32)
 }
 
-/// Sends commands in two parts, the first of which ends within a command.
+/// Sends commands in two parts; the first part ends within a command.
 fn send_in_parts(peer: &mut Peer<'_>, commands: &[u8]) {
     let (first, rest) = commands.split_at(commands.len() / 3);
     peer.feed(first);
@@ -19,7 +20,7 @@ fn send_in_parts(peer: &mut Peer<'_>, commands: &[u8]) {
     assert!(frames.iter().all(|it| *it == response("OK")), "{frames:?}");
 }
 
-/// Bytes that were looked at, and what they take compressed.
+/// Bytes that were sampled, and their compressed size.
 fn sampled(peer: &Peer<'_>) -> (u64, u64) {
     let counters = peer.session.probe().snapshot(|_| None).counters;
     (counters.sampled_bytes, counters.sampled_bytes_compressed)

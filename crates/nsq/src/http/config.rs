@@ -1,7 +1,7 @@
 //! The options that can be read, and the two that can be changed, through `/config/`.
 //!
-//! nsqd allows `nsqlookupd_tcp_addresses` and `log_level` to be set while it runs. They live here,
-//! and the parts that act on them are told. A change lasts until the process ends: the
+//! nsqd allows `nsqlookupd_tcp_addresses` and `log_level` to be set while it runs. Their values are
+//! kept here, and watchers are notified of changes. A change lasts until the process ends: the
 //! configuration file is not rewritten.
 
 use std::fmt;
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::http::{HttpError, Response};
 
-/// Most nsqlookupd addresses that are accepted: one connection is held to each.
+/// Maximum number of nsqlookupd addresses: the broker keeps a connection to each.
 pub const LOOKUPD_ADDRESSES_MAX: usize = 64;
 
 /// nsqd's log levels, with its numbers, which `GET /config/log_level` shows.
@@ -22,11 +22,11 @@ pub enum LogLevel {
     Debug = 1,
     /// The default.
     Info = 2,
-    /// Only what may need attention.
+    /// Warnings and errors.
     Warn = 3,
     /// Only errors.
     Error = 4,
-    /// Only what ends the process.
+    /// Only errors that end the process.
     Fatal = 5,
 }
 
@@ -44,7 +44,7 @@ impl LogLevel {
     }
 }
 
-/// The values that can change.
+/// The values of the options that can be changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuntimeValues {
     /// TCP addresses, `host:port`, of the nsqlookupd processes to register with.
@@ -55,7 +55,7 @@ pub struct RuntimeValues {
 
 type Watcher = Box<dyn Fn(&RuntimeValues) + Send + Sync>;
 
-/// The values that can change, and the watchers that are told.
+/// The options that can be changed, and the watchers of changes.
 pub struct RuntimeOptions {
     values: RwLock<RuntimeValues>,
     watchers: Mutex<Vec<Watcher>>,
@@ -107,15 +107,15 @@ impl RuntimeOptions {
     ///
     /// # Errors
     /// [`HttpError::InvalidOption`] if no option of this name can be changed,
-    /// [`HttpError::InvalidValue`] if the body is not a value of it, and
-    /// [`HttpError::ValueTooBig`] if it is empty, for which nsqd has no error of its own.
+    /// [`HttpError::InvalidValue`] if the body is no valid value, and [`HttpError::ValueTooBig`] if
+    /// it is empty: nsqd uses the same error for both.
     pub fn write(&self, name: &str, body: &[u8]) -> Result<(), HttpError> {
         if body.is_empty() {
             return Err(HttpError::ValueTooBig);
         }
         match name {
             "nsqlookupd_tcp_addresses" => {
-                // Go decodes `null` as no list.
+                // Go decodes `null` as an empty list.
                 let addresses: Option<Vec<String>> =
                     serde_json::from_slice(body).map_err(|_| HttpError::InvalidValue)?;
                 let addresses = addresses.unwrap_or_default();

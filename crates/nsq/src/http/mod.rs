@@ -1,9 +1,8 @@
 //! The parts that NSQ's two HTTP interfaces have in common: answers, errors and their bodies.
 //!
-//! [`nsqd`] answers as nsqd does (port 4151),
-//! [`lookup::http`](crate::lookup::http) as nsqlookupd does (port 4161). Both take a request apart
-//! from its transport and give a [`Response`]: neither knows sockets or an HTTP library. Sources:
-//! nsqd 1.3 `nsqd/http.go`, `internal/http_api`.
+//! [`nsqd`] answers as nsqd does (port 4151), [`lookup::http`](crate::lookup::http) as nsqlookupd
+//! does (port 4161). Both get a request without its transport and return a [`Response`]: neither
+//! knows sockets or an HTTP library. Sources: nsqd 1.3 `nsqd/http.go`, `internal/http_api`.
 //!
 //! Out of scope: `/debug/pprof` and the other `/debug/` pages of nsqd, which show the Go runtime.
 //! They answer 404.
@@ -24,7 +23,7 @@ pub const NSQ_CONTENT_TYPE_NAME: &str = "x-nsq-content-type";
 /// Value of [`NSQ_CONTENT_TYPE_NAME`].
 pub const NSQ_CONTENT_TYPE: &str = "nsq; version=1.0";
 
-/// How a body is to be labelled.
+/// The kind of a body, which decides its headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Plain text without NSQ's header: `/ping` only.
@@ -35,12 +34,12 @@ pub enum Content {
     Json,
 }
 
-/// An answer, to be put on the wire by the owner of the connection.
+/// A response, which the owner of the connection writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
     /// HTTP status code.
     pub status: u16,
-    /// How the body is labelled.
+    /// The kind of the body.
     pub content: Content,
     /// The body.
     pub body: Bytes,
@@ -53,9 +52,9 @@ pub struct Response {
 /// Messages that a request has published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Published {
-    /// The topic, by the number that the broker gave it.
+    /// The topic's number in the broker.
     pub topic: u32,
-    /// How many.
+    /// How many messages.
     pub messages: u64,
     /// Bytes of the request's body.
     pub bytes: u64,
@@ -81,7 +80,7 @@ impl Response {
         }
     }
 
-    /// 200 with nothing, which is how nsqd answers a command.
+    /// 200 with an empty body, nsqd's answer to a command.
     pub fn empty() -> Response {
         Response::text(Bytes::new())
     }
@@ -100,7 +99,7 @@ impl Response {
         }
     }
 
-    /// Text without NSQ's header, with a status of its own.
+    /// Text without NSQ's header, with this status.
     pub fn plain(status: u16, body: impl Into<Bytes>) -> Response {
         Response {
             status,
@@ -121,8 +120,8 @@ impl Response {
     }
 }
 
-/// Why a request was not done. The texts are nsqd's and nsqlookupd's and are part of the
-/// interface: clients compare them.
+/// Why a request failed. The texts are nsqd's and nsqlookupd's and are part of the interface:
+/// clients compare them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HttpError {
     /// The query string is malformed.
@@ -131,16 +130,16 @@ pub enum HttpError {
     /// No `topic=` in the query.
     #[error("MISSING_ARG_TOPIC")]
     MissingTopic,
-    /// Not a topic name, said by `/pub`, `/mpub`, `/topic/create` and `/topic/empty` of nsqd.
+    /// Invalid topic name, in `/pub`, `/mpub`, `/topic/create` and `/topic/empty` of nsqd.
     #[error("INVALID_TOPIC")]
     InvalidTopic,
-    /// Not a topic name, said by the channel commands and by nsqlookupd.
+    /// Invalid topic name, in the channel commands and in nsqlookupd.
     #[error("INVALID_ARG_TOPIC")]
     InvalidArgTopic,
     /// No `channel=` in the query.
     #[error("MISSING_ARG_CHANNEL")]
     MissingChannel,
-    /// Not a channel name.
+    /// Invalid channel name.
     #[error("INVALID_ARG_CHANNEL")]
     InvalidArgChannel,
     /// No `node=` in the query.
@@ -161,7 +160,8 @@ pub enum HttpError {
     /// `/pub` without a body.
     #[error("MSG_EMPTY")]
     MsgEmpty,
-    /// The message count of a binary `/mpub` is missing, not positive, or more than can fit.
+    /// The message count of a binary `/mpub` is missing, not positive, or more than `max_body_size`
+    /// can hold.
     #[error("BAD_BODY")]
     BadBody,
     /// A message of a binary `/mpub` is cut short, empty, or longer than `max_msg_size`.
@@ -182,13 +182,14 @@ pub enum HttpError {
     /// The broker is shutting down, or the topic was deleted meanwhile.
     #[error("EXITING")]
     Exiting,
-    /// The disk is full. nsqd says EXITING here too; the status is the same, the text is true.
+    /// The disk is full. nsqd's text is EXITING here too; ours has the same status and names the
+    /// cause.
     #[error("STORAGE_FULL")]
     StorageFull,
-    /// A limit on waiting messages is reached, which nsqd does not have.
+    /// A limit on waiting messages is reached. nsqd has no such limit.
     #[error("LIMIT_REACHED")]
     LimitReached,
-    /// The messages could not be stored. nsqd says EXITING here too.
+    /// The messages could not be stored. nsqd's text is EXITING here too.
     #[error("PUB_FAILED")]
     PubFailed,
     /// Reading the request or doing the work failed.
@@ -197,13 +198,13 @@ pub enum HttpError {
     /// No such path.
     #[error("NOT_FOUND")]
     NotFound,
-    /// The path exists with other methods, which are named here for the `Allow` header.
+    /// The path does not allow this method. Has the allowed methods, for the `Allow` header.
     #[error("METHOD_NOT_ALLOWED")]
     MethodNotAllowed(&'static str),
-    /// A web page asks for a change, which nsqd allows to any page.
+    /// The request comes from a web page in a browser. nsqd would execute it.
     #[error("FORBIDDEN_ORIGIN")]
     WebPage,
-    /// Plain HTTP where the configuration asks for TLS; names the port to use instead.
+    /// The request is plain HTTP, and the configuration demands TLS.
     #[error("TLS_REQUIRED")]
     TlsRequired {
         /// Port of the HTTPS listener.

@@ -8,12 +8,12 @@
 //! [ message count: u32 ] { [ size: u32 ][ body: size bytes ] } * count      big endian
 //! ```
 //!
-//! The messages stay where they are: what is returned are slices of the body. Sources: nsqd 1.3
-//! `doMPUB`, `readMPUB`. The reader of the whole body checks its length.
+//! Messages are not copied: the decoders return slices of the body. The length of the whole body is
+//! checked where it is read. Sources: nsqd 1.3 `doMPUB`, `readMPUB`.
 
 use crate::http::HttpError;
 
-/// The lengths to which messages and bodies are held, in bytes.
+/// Maximum lengths of messages and bodies, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct MpubLimits {
     /// `max_msg_size`.
@@ -40,11 +40,11 @@ pub fn decode_text(body: &[u8], limits: MpubLimits) -> Result<Vec<&[u8]>, HttpEr
     Ok(messages)
 }
 
-/// Takes a binary body apart. Bytes behind the last message are ignored, as nsqd does.
+/// Splits a binary body into its messages. Bytes after the last message are ignored, as in nsqd.
 ///
 /// # Errors
-/// [`HttpError::BadBody`] if the count is missing or cannot be true, [`HttpError::BadMessage`] if
-/// a message is cut short, empty or too long.
+/// [`HttpError::BadBody`] if the count is missing or out of range,
+/// [`HttpError::BadMessage`] if a message is cut short, empty or too long.
 pub fn decode_binary(body: &[u8], limits: MpubLimits) -> Result<Vec<&[u8]>, HttpError> {
     let (count, mut rest) = take_length(body).ok_or(HttpError::BadBody)?;
     // The shortest message takes 5 bytes: its length and one byte.
@@ -52,7 +52,7 @@ pub fn decode_binary(body: &[u8], limits: MpubLimits) -> Result<Vec<&[u8]>, Http
     if count == 0 || count > count_max {
         return Err(HttpError::BadBody);
     }
-    // Capacity for as many as the bytes at hand can hold, whatever the count claims.
+    // Capacity for at most as many messages as the body can hold, however large the count is.
     let mut messages = Vec::with_capacity(count.min(rest.len() / 5));
     for _ in 0..count {
         let (length, after) = take_length(rest).ok_or(HttpError::BadMessage)?;
@@ -68,7 +68,8 @@ pub fn decode_binary(body: &[u8], limits: MpubLimits) -> Result<Vec<&[u8]>, Http
     Ok(messages)
 }
 
-/// A length is a signed 32-bit number in nsqd; a negative one reads as 0 here, which is as invalid.
+/// Reads a length, in nsqd a signed 32-bit number. A negative one is returned as 0, which is also
+/// invalid.
 fn take_length(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let (head, rest) = bytes.split_first_chunk::<4>()?;
     Some((

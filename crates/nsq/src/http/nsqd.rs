@@ -1,9 +1,9 @@
 //! nsqd's HTTP interface (port 4151): requests in, responses out.
 //!
 //! A request is answered in two steps, so that its body is bounded before it is read:
-//! [`NsqdHttp::begin`] decides from the head alone and says how many bytes of body are of
-//! interest, [`NsqdHttp::finish`] does the work. The order in which things are checked is nsqd's,
-//! because with several faults it decides which error a client sees.
+//! [`NsqdHttp::begin`] checks the head and returns how many bytes of the body may be read,
+//! [`NsqdHttp::finish`] executes the request. The checks have nsqd's order, because it decides
+//! which error a client sees if a request has several faults.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::options::{COMPATIBLE_VERSION, SessionOptions};
 use crate::stats::clients::Clients;
 use crate::stats::{self, MemoryStats, StatsDocument};
 
-/// This broker's identity, as its clients and nsqlookupd are told.
+/// This broker's identity, as reported to clients and nsqlookupd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// Address under which clients reach it.
@@ -38,7 +38,7 @@ pub struct Node {
     pub topology_zone: String,
     /// Region, empty if not configured.
     pub topology_region: String,
-    /// When it started, nanoseconds since the Unix epoch.
+    /// When the broker started, nanoseconds since the Unix epoch.
     pub start_ns: u64,
 }
 
@@ -61,13 +61,13 @@ pub struct RequestHead<'a> {
     pub method: &'a str,
     /// Path without the query.
     pub path: &'a str,
-    /// The query string: the part behind the `?`, if there is one.
+    /// The query string: the part after the `?`, if there is one.
     pub query: &'a str,
     /// `Content-Length` in bytes, if it was sent.
     pub content_length: Option<u64>,
 }
 
-/// Why there is no body.
+/// Why the body could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyError {
     /// It is longer than [`PendingRequest::body_bytes_max`].
@@ -85,15 +85,15 @@ pub struct PendingRequest {
     pub body_bytes_max: usize,
 }
 
-/// The interface, to be shared by all connections.
+/// nsqd's HTTP interface, shared by all connections.
 pub struct NsqdHttp {
-    /// The broker that it serves.
+    /// Topics and channels.
     pub realm: Realm,
     /// The connections that `/stats` shows.
     pub clients: Arc<Clients>,
     /// The limits.
     pub options: Arc<SessionOptions>,
-    /// How channels are created.
+    /// Options of a channel that a request creates.
     pub channel_policy: Arc<ChannelPolicy>,
     /// This broker's identity.
     pub node: Node,
@@ -127,7 +127,7 @@ const NS_PER_MS: u64 = 1_000_000;
 const NS_PER_S: u64 = 1_000_000_000;
 
 impl NsqdHttp {
-    /// Looks at the head of a request.
+    /// Checks the head of a request.
     ///
     /// # Errors
     /// The answer, if the request need not be read any further.
@@ -144,7 +144,7 @@ impl NsqdHttp {
             return Err(route.body_too_long().response());
         }
         if route == Route::PublishMany {
-            // nsqd looks at these before it reads the body.
+            // nsqd checks query and topic name before it reads the body.
             writable_topic_name(&Query::parse(head.query)?)?;
         }
         Ok(PendingRequest {
@@ -240,7 +240,7 @@ impl NsqdHttp {
         )))
     }
 
-    /// The topic of a publish or create: made if it is not there.
+    /// The topic of a publish or create request, created if it does not exist.
     pub(crate) fn topic_to_write(
         &self,
         operation: Operation,
@@ -252,9 +252,10 @@ impl NsqdHttp {
             .map_err(catalog_error)
     }
 
-    /// The topic that is to be changed, or a channel of it.
+    /// The topic of a request that changes it or one of its channels.
     fn existing_topic(&self, name: &str) -> Result<Arc<Topic>, HttpError> {
-        // A topic that NSQ cannot spell does not exist for NSQ.
+        // Other protocols allow topic names that are not valid in NSQ. For NSQ's clients such a
+        // topic does not exist.
         let name = valid_name(name.as_bytes()).ok_or(HttpError::TopicNotFound)?;
         let topic = self.realm.topic(Operation::Declare, name);
         topic.map_err(|_| HttpError::TopicNotFound)
@@ -313,7 +314,7 @@ impl NsqdHttp {
     }
 }
 
-/// The answer to a deletion: another client may have been faster.
+/// The answer to a deletion; `missing` if another client has deleted it meanwhile.
 fn found(deleted: Result<bool, CatalogError>, missing: HttpError) -> Result<Response, HttpError> {
     if deleted.map_err(catalog_error)? {
         Ok(Response::empty())
@@ -342,7 +343,7 @@ pub(crate) fn catalog_error(error: CatalogError) -> HttpError {
     }
 }
 
-/// The name of a topic that may be created.
+/// The topic name of a query, if it is valid.
 fn writable_topic_name(query: &Query) -> Result<&str, HttpError> {
     let name = query.get("topic").ok_or(HttpError::MissingTopic)?;
     valid_name(name.as_bytes()).ok_or(HttpError::InvalidTopic)

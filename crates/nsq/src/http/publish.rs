@@ -1,7 +1,7 @@
 //! `/pub` and `/mpub`: messages into the log.
 //!
-//! The answer is sent once the messages are as safe as the topic's durability asks, like the
-//! answer to a PUB on a TCP connection.
+//! The answer is sent once the messages have the topic's durability, like the answer to a PUB on a
+//! TCP connection.
 
 use std::future::poll_fn;
 
@@ -90,8 +90,8 @@ impl NsqdHttp {
         }))
     }
 
-    /// Backpressure: waits until the bytes that were accepted and not yet written are within their
-    /// bound. Fails when the broker is shutting down.
+    /// Backpressure: waits until the broker's budget of unwritten bytes has space. Fails when the
+    /// broker is shutting down.
     async fn may_publish(&self) -> Result<(), HttpError> {
         poll_fn(|context| self.realm.room().poll_free(context)).await;
         if self.surroundings.is_exiting() {

@@ -2,7 +2,7 @@
 //! clients have been written against.
 //!
 //! `key=value` pairs between `&`; `+` is a space; `%XX` is a byte. A semicolon or a broken escape
-//! makes the whole query invalid. A key may come several times: the first value counts.
+//! makes the whole query invalid. If a key comes several times, its first value counts.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
@@ -44,7 +44,7 @@ impl Query {
     }
 
     /// The value of `key` as one of nsqd's booleans: `true`, `1`, `false`, `0`. Anything else is
-    /// `None`, which each command reads in its own way.
+    /// `None`, which each command interprets in its own way.
     pub fn get_bool(&self, key: &str) -> Option<bool> {
         match self.get(key)? {
             "true" | "1" => Some(true),
@@ -54,14 +54,14 @@ impl Query {
     }
 }
 
-/// All bytes but those that RFC 3986 calls unreserved.
+/// All bytes except those that RFC 3986 calls unreserved.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'_')
     .remove(b'.')
     .remove(b'~');
 
-/// Encodes `text` so that it can stand as a value in a query string or as a segment of a path.
+/// Encodes `text` as a value in a query string or as a segment of a path.
 pub fn escape(text: &str) -> String {
     utf8_percent_encode(text, RESERVED).to_string()
 }

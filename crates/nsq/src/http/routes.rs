@@ -1,11 +1,11 @@
-//! Which paths nsqd's HTTP interface has, and what each may be sent.
+//! The paths of nsqd's HTTP interface, and the methods that each allows.
 
 use crate::http::HttpError;
 
 /// An action on a topic or channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Makes it, if it is not there.
+    /// Creates it, if it does not exist.
     Create,
     /// Removes it and its messages.
     Delete,
@@ -13,11 +13,11 @@ pub enum Change {
     Empty,
     /// Stops delivery.
     Pause,
-    /// Starts it again.
+    /// Resumes delivery.
     Unpause,
 }
 
-/// One thing that nsqd does on request.
+/// One operation of nsqd's HTTP interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
     /// Whether the broker is healthy.

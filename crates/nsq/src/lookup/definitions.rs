@@ -1,4 +1,4 @@
-//! The broker's topics and channels as nsqlookupd is to know them.
+//! The broker's topics and channels, as registrations at nsqlookupd.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use cloverleaf_broker::Realm;
 use crate::lookup::protocol::Registration;
 use crate::stats::gather::{channels_by_name, topics_by_name};
 
-/// All that there is to register, ephemeral names included, as nsqd does.
+/// Every topic and channel, including ephemeral ones, as in nsqd.
 pub fn registrations(realm: &Realm) -> BTreeSet<Registration> {
     let mut all = BTreeSet::new();
     for topic in topics_by_name(realm) {

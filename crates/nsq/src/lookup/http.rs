@@ -1,9 +1,9 @@
 //! nsqlookupd's HTTP interface (port 4161) for this one broker, so that no nsqlookupd is needed.
 //!
-//! The only producer is ourselves. Creating a topic or channel here creates it in the broker;
-//! deleting withdraws its registration and no more (see [`lookup::nodes`](crate::lookup::nodes)).
-//! nsqlookupd's TCP side (port 4160), where other brokers register, is not offered. Source:
-//! nsqd 1.3 `nsqlookupd/http.go`.
+//! This broker is the only producer. Creating a topic or channel here creates it in the broker;
+//! deleting only withdraws its registration (see [`lookup::nodes`](crate::lookup::nodes)).
+//! nsqlookupd's TCP side (port 4160), where other brokers register, is not offered. Source: nsqd
+//! 1.3 `nsqlookupd/http.go`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::stats::gather::{channels_by_name, topic_by_name, topics_by_name};
 /// Go's zero time in nanoseconds since 1970, which `/debug` shows for "never".
 const GO_ZERO_TIME_NS: i64 = -6_795_364_578_871_345_152;
 
-/// The interface, to be shared by all connections.
+/// nsqlookupd's HTTP interface, shared by all connections.
 pub struct LookupHttp {
     realm: Realm,
     channel_policy: Arc<ChannelPolicy>,
@@ -35,7 +35,7 @@ pub struct LookupHttp {
     notes: Mutex<LookupNotes<Topic, Subscription>>,
 }
 
-/// A producer as `/lookup` shows it; with more fields, as `/nodes` does.
+/// A producer in the answer of `/lookup`, or of `/nodes`, which has the optional fields too.
 #[derive(Serialize)]
 struct Producer<'a> {
     remote_address: &'a str,
@@ -53,8 +53,8 @@ struct Producer<'a> {
 }
 
 impl LookupHttp {
-    /// Puts the interface together. `remote_address` is where nsqlookupd would see the broker's
-    /// connection come from, `host:port`.
+    /// Creates the interface. `remote_address` (`host:port`) is the address from which the broker
+    /// would connect to an nsqlookupd.
     pub fn new(
         realm: Realm,
         channel_policy: Arc<ChannelPolicy>,
@@ -71,8 +71,7 @@ impl LookupHttp {
         }
     }
 
-    /// Answers a request, which has no body of interest. `now_ns` is in nanoseconds since the Unix
-    /// epoch.
+    /// Answers a request. A body is ignored. `now_ns` is in nanoseconds since the Unix epoch.
     pub fn answer(&self, head: RequestHead<'_>, now_ns: u64) -> Response {
         self.try_answer(head, now_ns).unwrap_or_else(Response::from)
     }
@@ -104,7 +103,7 @@ impl LookupHttp {
         }
     }
 
-    /// Topics that are registered, by name.
+    /// The registered topics, sorted by name.
     fn registered_topics(&self) -> Vec<Arc<Topic>> {
         let mut topics = topics_by_name(&self.realm);
         topics.retain(|topic| self.is_registered(topic));

@@ -1,14 +1,13 @@
-//! State that nsqlookupd keeps beside what its producers tell it: tombstones, deleted
-//! registrations.
+//! State that nsqlookupd keeps in addition to the registrations of its producers: tombstones and
+//! deleted registrations.
 //!
-//! We serve nsqlookupd's interface for ourselves alone. The broker's topics and channels are those
-//! that exist; the notes kept here say which of them are not to be shown. Each note is bound to one
-//! topic or channel as it exists now, so that it means nothing once that is deleted, even if the
-//! name comes again.
+//! This broker is the only producer, so every topic and channel that exists is registered unless a
+//! note hides it. A note is bound to one topic or channel object: it has no effect once that is
+//! deleted, even if another one is created under the same name.
 //!
-//! Deleting through nsqlookupd deletes no data, neither there nor here: it withdraws the
-//! registration until something is registered anew. nsqadmin deletes a topic by asking nsqlookupd
-//! first and nsqd second; if the first request deleted the topic the second one would fail.
+//! Deleting a topic through nsqlookupd deletes no data, neither in NSQ nor here: it withdraws the
+//! registration until the topic is registered again. nsqadmin deletes a topic by asking nsqlookupd
+//! first and nsqd second. If the first request deleted the topic, the second one would fail.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
@@ -20,13 +19,13 @@ pub const TOMBSTONE_LIFETIME_MS: u64 = 45_000;
 #[derive(Debug)]
 struct TopicNote<T> {
     topic: Weak<T>,
-    /// When it was tombstoned, nanoseconds since the Unix epoch.
+    /// When the topic was tombstoned, nanoseconds since the Unix epoch.
     tombstoned_ns: Option<u64>,
-    /// Set when its registration was deleted: the channels that it had then.
+    /// `Some` if the topic's registration was deleted: the channels that existed at that time.
     withdrawn: Option<BTreeSet<String>>,
 }
 
-/// The notes. `T` is a topic and `C` a channel; nothing is known of them here but who they are.
+/// The notes. `T` is a topic and `C` a channel; only the identity of their objects matters here.
 #[derive(Debug)]
 pub struct LookupNotes<T, C> {
     topics: HashMap<String, TopicNote<T>>,
@@ -54,7 +53,7 @@ impl<T, C> LookupNotes<T, C> {
     }
 
     fn note_mut(&mut self, name: &str, topic: &Arc<T>) -> &mut TopicNote<T> {
-        // Notes about what is gone are of no use: this keeps the table as small as the broker's.
+        // Drops the notes about deleted topics, so that the table does not outgrow the broker's.
         self.topics.retain(|_, note| note.topic.strong_count() > 0);
         let fresh = || TopicNote {
             topic: Arc::downgrade(topic),
@@ -73,26 +72,26 @@ impl<T, C> LookupNotes<T, C> {
         self.note_mut(name, topic).tombstoned_ns = Some(now_ns);
     }
 
-    /// When the topic was tombstoned, whether or not that still counts.
+    /// When the topic was tombstoned, even if the tombstone has expired.
     pub fn tombstoned_ns(&self, name: &str, topic: &Arc<T>) -> Option<u64> {
         self.note(name, topic)?.tombstoned_ns
     }
 
-    /// Whether a tombstone of the topic counts at `now_ns`.
+    /// Whether the topic has a tombstone that has not expired at `now_ns`.
     pub fn is_tombstoned(&self, name: &str, topic: &Arc<T>, now_ns: u64) -> bool {
         let age_ns = |at_ns: u64| now_ns.saturating_sub(at_ns);
         self.tombstoned_ns(name, topic)
             .is_some_and(|at_ns| age_ns(at_ns) < TOMBSTONE_LIFETIME_MS * 1_000_000)
     }
 
-    /// Deletes the registration of a topic; its channels' are to be deleted one by one.
+    /// Deletes the registration of a topic, but not those of its channels.
     pub fn withdraw_topic(&mut self, name: &str, topic: &Arc<T>, channels: BTreeSet<String>) {
         let note = self.note_mut(name, topic);
         note.withdrawn = Some(channels);
         note.tombstoned_ns = None;
     }
 
-    /// Makes the registration of a topic again.
+    /// Restores the registration of a topic.
     pub fn register_topic(&mut self, name: &str, topic: &Arc<T>) {
         if self.note(name, topic).is_some() {
             self.note_mut(name, topic).withdrawn = None;
@@ -121,7 +120,7 @@ impl<T, C> LookupNotes<T, C> {
             .insert((topic.to_owned(), name.to_owned()), Arc::downgrade(channel));
     }
 
-    /// Makes the registration of a channel again.
+    /// Restores the registration of a channel.
     pub fn register_channel(&mut self, topic: &str, name: &str) {
         self.channels.remove(&(topic.to_owned(), name.to_owned()));
     }

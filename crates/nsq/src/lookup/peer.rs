@@ -1,14 +1,15 @@
-//! Our side of the protocol to one nsqlookupd, sans I/O: a state machine without the socket.
+//! The broker's side of the protocol to one nsqlookupd, sans I/O: a state machine without the
+//! socket.
 //!
-//! The owner of the socket says when it is connected, hands in the bytes that arrive and sends
-//! those that [`LookupPeer::take_output`] gives. The peer keeps one promise: as long as the
-//! connection lasts, what nsqlookupd has been told converges to the set of names that
-//! [`LookupPeer::set_wanted`] was given last. So there is one path for the first registration, for
-//! the one after a reconnect and for every change; a change that was missed is repaired by the
-//! next call of [`LookupPeer::set_wanted`] or the next reconnect.
+//! The owner of the socket reports connects and disconnects, passes in the bytes that arrive and
+//! sends those of [`LookupPeer::take_output`]. While the connection lasts, the registrations at
+//! nsqlookupd converge to the set that was last passed to [`LookupPeer::set_wanted`]. The first
+//! registration, the one after a reconnect and every change take this same path. A missed change is
+//! repaired by the next call of [`LookupPeer::set_wanted`] or the next reconnect.
 //!
-//! nsqd sends one command and waits for its answer; we keep up to [`OUTSTANDING_MAX`] on the way,
-//! because a broker with thousands of channels would otherwise need thousands of round trips.
+//! nsqd sends one command and waits for its answer. Here up to [`OUTSTANDING_MAX`] commands may be
+//! unanswered, because a broker with thousands of channels would otherwise need thousands of round
+//! trips.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -19,18 +20,17 @@ use crate::lookup::protocol::{
     AnswerDecoder, AnswerTooLarge, LookupCommand, LookupIdentity, LookupdInfo, MAGIC, Registration,
 };
 
-/// Most commands sent and not yet answered. The answers to this many (6 bytes each) fit any socket
-/// buffer, so nsqlookupd never waits for us while we wait for it.
+/// Maximum commands sent and not yet answered. Their answers (6 bytes each) fit any socket buffer,
+/// so nsqlookupd never blocks on writing them and always reads on.
 pub const OUTSTANDING_MAX: usize = 256;
 
-/// Longest answer that is accepted, in bytes. The longest that nsqlookupd has is its answer to
-/// IDENTIFY, about 150 bytes.
+/// Maximum bytes of an answer. nsqlookupd's longest one, to IDENTIFY, has about 150 bytes.
 pub const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
-/// Why the connection must be given up.
+/// Why the connection must be closed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PeerError {
-    /// It announces an answer that is longer than [`ANSWER_BYTES_MAX`].
+    /// nsqlookupd announced an answer longer than [`ANSWER_BYTES_MAX`].
     #[error(transparent)]
     TooLarge(#[from] AnswerTooLarge),
     /// nsqlookupd refused a command.
@@ -41,12 +41,12 @@ pub enum PeerError {
         /// Its answer.
         answer: String,
     },
-    /// An answer came to which there was no command.
+    /// An answer came while no command was unanswered.
     #[error("an answer to nothing that was asked: {0:?}")]
     Unasked(String),
 }
 
-/// A command that is on its way.
+/// A command that was sent and is not answered yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sent {
     Identify,
@@ -66,17 +66,17 @@ impl Sent {
     }
 }
 
-/// The registrations at one nsqlookupd: what it was told, what it must still be told, and which
-/// commands it has not answered yet.
+/// The registrations at one nsqlookupd: those sent, those still to be sent, and the commands that
+/// are not answered yet.
 #[derive(Debug)]
 pub struct LookupPeer {
     decoder: AnswerDecoder,
     output: BytesMut,
     outstanding: VecDeque<Sent>,
     wanted: Arc<BTreeSet<Registration>>,
-    /// The registrations that nsqlookupd knows once all that was sent has arrived.
+    /// The registrations that nsqlookupd has once it has processed every command sent.
     told: BTreeSet<Registration>,
-    /// The registrations that it must still be told: `true` to register, `false` to unregister.
+    /// Changes that are still to be sent: `true` to register, `false` to unregister.
     to_tell: VecDeque<(bool, Registration)>,
     info: Option<LookupdInfo>,
 }
@@ -88,7 +88,7 @@ impl Default for LookupPeer {
 }
 
 impl LookupPeer {
-    /// A peer that is not connected and has nothing to tell.
+    /// A peer that is not connected and has nothing to register.
     pub fn new() -> LookupPeer {
         LookupPeer {
             decoder: AnswerDecoder::new(ANSWER_BYTES_MAX),
@@ -101,14 +101,15 @@ impl LookupPeer {
         }
     }
 
-    /// A new connection is open: starts with the magic and IDENTIFY, names follow its answer.
+    /// A new connection is open: queues the magic and IDENTIFY. Registrations follow the answer to
+    /// IDENTIFY.
     pub fn connected(&mut self, identity: &LookupIdentity) {
         self.disconnected();
         self.output.extend_from_slice(MAGIC);
         self.send(Sent::Identify, LookupCommand::Identify(identity));
     }
 
-    /// The connection is gone: nsqlookupd has forgotten all that we told it.
+    /// The connection is closed: nsqlookupd drops the registrations of a closed connection.
     pub fn disconnected(&mut self) {
         self.decoder.clear();
         self.output = BytesMut::new();
@@ -118,21 +119,21 @@ impl LookupPeer {
         self.info = None;
     }
 
-    /// The names that nsqlookupd is to know from now on.
+    /// Sets the registrations that nsqlookupd is to have from now on.
     pub fn set_wanted(&mut self, wanted: Arc<BTreeSet<Registration>>) {
         self.wanted = wanted;
         self.compare();
     }
 
-    /// Says that we are alive. Nothing is sent while other commands wait for their answers: they
-    /// say as much.
+    /// Sends a PING, unless other commands are unanswered: those show as well that the broker is
+    /// alive.
     pub fn ping(&mut self) {
         if self.outstanding.is_empty() && self.info.is_some() {
             self.send(Sent::Ping, LookupCommand::Ping);
         }
     }
 
-    /// Takes in bytes from nsqlookupd.
+    /// Processes bytes from nsqlookupd.
     ///
     /// # Errors
     /// [`PeerError`], after which the owner closes the connection and calls
@@ -162,7 +163,8 @@ impl LookupPeer {
                 Err(refused())
             };
         }
-        // An nsqlookupd that cannot describe itself answers OK; it can register all the same.
+        // An nsqlookupd that fails to encode its description answers OK. Registrations work
+        // nevertheless.
         let info = match answer {
             b"OK" => LookupdInfo::default(),
             json => serde_json::from_slice(json).map_err(|_| refused())?,
@@ -172,13 +174,13 @@ impl LookupPeer {
         Ok(())
     }
 
-    /// Finds out anew what nsqlookupd must still be told, and tells it.
+    /// Compares the wanted registrations with those sent, and sends the differences.
     fn compare(&mut self) {
         if self.info.is_none() {
             return;
         }
         let wanted = Arc::clone(&self.wanted);
-        // Channels go before their topic and come after it.
+        // Channels are unregistered before their topic and registered after it.
         let gone = self
             .told
             .iter()
@@ -215,7 +217,7 @@ impl LookupPeer {
         (!self.output.is_empty()).then(|| self.output.split().freeze())
     }
 
-    /// Whether nsqlookupd owes us an answer: if none comes for long, the connection is dead.
+    /// Whether a command is unanswered. If that lasts, the owner considers the connection dead.
     pub fn awaits_answer(&self) -> bool {
         !self.outstanding.is_empty()
     }

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 /// First bytes of a connection.
 pub const MAGIC: &[u8] = b"  V1";
 
-/// nsqd's description of itself for nsqlookupd, which hands it on to consumers.
+/// nsqd's description of itself for nsqlookupd, which passes it on to consumers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LookupIdentity {
     /// Address under which consumers reach this broker.
@@ -47,11 +47,12 @@ pub struct LookupdInfo {
     pub http_port: u16,
     /// Its version.
     pub version: String,
-    /// Address under which its HTTP interface is reached; empty in very old ones.
+    /// Address under which its HTTP interface is reached; empty from very old versions.
     pub broadcast_address: String,
 }
 
-/// A topic, or a channel of a topic, that nsqlookupd is to know. A topic sorts before its channels.
+/// A topic, or a channel of a topic, to be registered at nsqlookupd. A topic sorts before its
+/// channels.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Registration {
     /// Name of the topic.
@@ -67,9 +68,9 @@ pub enum LookupCommand<'a> {
     Identify(&'a LookupIdentity),
     /// This broker has the topic or channel.
     Register(&'a Registration),
-    /// It has it no longer.
+    /// This broker no longer has the topic or channel.
     Unregister(&'a Registration),
-    /// Still here: without one in 300 s nsqlookupd calls a broker inactive.
+    /// Keep-alive: nsqlookupd considers a broker inactive after 300 s without one.
     Ping,
 }
 
@@ -106,11 +107,11 @@ fn encode_registration(command: &str, what: &Registration, out: &mut BytesMut) {
 pub struct AnswerTooLarge {
     /// The announced size.
     pub size: i32,
-    /// The most that is accepted.
+    /// The maximum size that is accepted.
     pub size_max: usize,
 }
 
-/// Takes answers out of the bytes of a connection.
+/// Splits the bytes of a connection into answers.
 #[derive(Debug)]
 pub struct AnswerDecoder {
     buffer: BytesMut,
@@ -131,7 +132,7 @@ impl AnswerDecoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Forgets everything, for a new connection.
+    /// Drops all buffered bytes, for a new connection.
     pub fn clear(&mut self) {
         self.buffer = BytesMut::new();
     }
@@ -139,7 +140,8 @@ impl AnswerDecoder {
     /// The next whole answer, or `None` until more bytes have come.
     ///
     /// # Errors
-    /// [`AnswerTooLarge`], also for a negative size; the connection is of no use afterwards.
+    /// [`AnswerTooLarge`], also for a negative size; the connection cannot be used
+    /// afterwards.
     pub fn next_answer(&mut self) -> Result<Option<Bytes>, AnswerTooLarge> {
         let Some(head) = self.buffer.first_chunk::<4>() else {
             return Ok(None);

@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::{Mutex, RwLock};
 
-/// Most topics for which one connection counts its publishes by name. A client that publishes to
-/// more of them has the rest counted together under [`OTHER_TOPICS`], so that no connection can
-/// grow this table without bound.
+/// Maximum topics for which one connection counts its publishes by name. Publishes to further
+/// topics are counted together under [`OTHER_TOPICS`], so that no connection can grow this table
+/// without bound.
 pub const PUB_COUNT_TOPICS_MAX: usize = 1024;
 
 /// Name under which the publishes beyond [`PUB_COUNT_TOPICS_MAX`] are counted. It is no valid
@@ -28,7 +28,7 @@ pub const OTHER_TOPICS: &str = "(other topics)";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ClientState {
-    /// Connected and not subscribed: a producer stays here for ever.
+    /// Connected and not subscribed: a producer stays in this state.
     Init = 0,
     /// After SUB.
     Subscribed = 3,
@@ -41,12 +41,12 @@ pub enum ClientState {
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds `n`. To be called by the one session that owns the counter only.
+    /// Adds `n`. Only the session that owns the counter may call this.
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
     }
 
-    /// Replaces the value, for figures that are levels rather than sums.
+    /// Replaces the value, for gauges.
     pub fn set(&self, n: u64) {
         self.0.store(n, Relaxed);
     }
@@ -77,7 +77,7 @@ pub struct ClientAuth {
     pub identity_url: String,
 }
 
-/// The client's own words in IDENTIFY and AUTH, and what was negotiated.
+/// The client's description of itself in IDENTIFY and AUTH, and the negotiated settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientIdentity {
     /// `client_id`; the peer's host until IDENTIFY.
@@ -169,12 +169,12 @@ impl ClientEntry {
         self.state.load(Relaxed)
     }
 
-    /// A copy of what is known of the client.
+    /// A copy of the client's identity.
     pub fn identity(&self) -> ClientIdentity {
         self.identity.read().clone()
     }
 
-    /// Changes what is known of the client: after IDENTIFY, after each upgrade, after AUTH.
+    /// Changes the client's identity: after IDENTIFY, after each upgrade, after AUTH.
     pub fn update_identity(&self, change: impl FnOnce(&mut ClientIdentity)) {
         change(&mut self.identity.write());
     }
@@ -255,7 +255,7 @@ impl Clients {
         Arc::new(Clients::default())
     }
 
-    /// Enters a new connection. The entry leaves when the handle is dropped.
+    /// Adds an entry for a new connection, which is removed when the handle is dropped.
     ///
     /// `remote_address` is `host:port`, `connect_ts_s` is Unix seconds.
     pub fn connect(self: &Arc<Self>, remote_address: String, connect_ts_s: i64) -> ClientHandle {
@@ -283,7 +283,7 @@ impl Clients {
         self.table.lock().entries.len()
     }
 
-    /// Whether nobody is connected.
+    /// Whether there is no connection.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -30,7 +30,7 @@ pub fn gather(realm: &Realm, clients: &Clients, filter: Filter<'_>, document: &m
         "" => topics_by_name(realm),
         name => match topic_by_name(realm, name) {
             Some(topic) => vec![topic],
-            // nsqd leaves everything out then, also the producers.
+            // nsqd leaves out everything in this case, even the producers.
             None => return,
         },
     };
@@ -49,20 +49,20 @@ pub fn gather(realm: &Realm, clients: &Clients, filter: Filter<'_>, document: &m
     }
 }
 
-/// The topics that NSQ can spell, by name: the others do not exist for its clients.
+/// The topics whose names are valid in NSQ, sorted by name: others do not exist for its clients.
 pub(crate) fn topics_by_name(realm: &Realm) -> Vec<Arc<Topic>> {
     let mut topics = realm.topics();
     topics.retain(|topic| valid_name(topic.name().as_bytes()).is_some());
     topics
 }
 
-/// The topic of this name, unless NSQ cannot spell it.
+/// The topic of this name, if the name is valid in NSQ.
 pub(crate) fn topic_by_name(realm: &Realm, name: &str) -> Option<Arc<Topic>> {
     let name = valid_name(name.as_bytes())?;
     realm.topic(Operation::Describe, name).ok()
 }
 
-/// A topic's channels by name, without those that NSQ cannot spell.
+/// A topic's channels whose names are valid in NSQ, sorted by name.
 pub(crate) fn channels_by_name(topic: &Topic) -> Vec<Arc<Subscription>> {
     let mut channels = topic.subscriptions().to_vec();
     channels.retain(|channel| valid_name(channel.name().as_bytes()).is_some());
@@ -91,7 +91,7 @@ fn topic_stats(topic: &Topic, subscribers: &Subscribers, filter: Filter<'_>) -> 
         }
     }
     let scheduled = topic.scheduled();
-    // Without a channel a message that waits is nsqd's topic's.
+    // In nsqd a deferred message counts for the topic while the topic has no channel.
     let depth = if topic.subscriptions().is_empty() {
         topic.depth() + scheduled
     } else {
@@ -112,7 +112,8 @@ fn topic_stats(topic: &Topic, subscribers: &Subscribers, filter: Filter<'_>) -> 
     })
 }
 
-/// `scheduled`: messages that wait for the time that their publisher told, for each channel.
+/// `scheduled`: messages of the topic that were published with a delay and are not due yet. Each
+/// channel counts them as deferred.
 fn channel_stats(
     channel: &Subscription,
     scheduled: u64,
@@ -120,8 +121,8 @@ fn channel_stats(
     filter: Filter<'_>,
 ) -> ChannelStats {
     let stats = channel.stats();
-    // The messages that have passed through and those still here. Emptying a channel takes away
-    // from it, other than in nsqd, which counts at the entrance.
+    // Messages that were settled, and those still in the channel. So emptying a channel lowers the
+    // figure. In nsqd it does not, because nsqd counts messages when they enter the channel.
     let deferred_count = stats.delayed + scheduled;
     let message_count =
         stats.acknowledged + stats.dead_lettered + stats.depth + stats.in_flight + deferred_count;
@@ -155,8 +156,8 @@ fn channel_stats(
 }
 
 /// Messages in flight by connection: sessions label their consumers with the connection's id. The
-/// broker's figure is better than the session's own, which learns of a timeout with its next
-/// message only.
+/// broker's figure is more current than the session's, which notices a timeout only with its next
+/// message.
 fn in_flight_by_client(stats: &SubscriptionStats) -> HashMap<u64, u32> {
     let by_id = |consumer: &ConsumerStats| Some((consumer.label.parse().ok()?, consumer.in_flight));
     stats.consumers.iter().filter_map(by_id).collect()

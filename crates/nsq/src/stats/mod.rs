@@ -41,15 +41,15 @@ pub struct TopicStats {
     pub channels: Vec<ChannelStats>,
     /// Messages that no channel has received yet.
     pub depth: u64,
-    /// Those of them that are on disk: with us, all.
+    /// Those of them that are on disk: here always all of them.
     pub backend_depth: u64,
     /// Messages published since the topic was created or loaded.
     pub message_count: u64,
-    /// Bytes of their bodies.
+    /// Bytes of these messages' bodies.
     pub message_bytes: u64,
     /// Whether it is paused.
     pub paused: bool,
-    /// Over all its channels.
+    /// Latency over all channels of the topic.
     pub e2e_processing_latency: Latency,
 }
 
@@ -60,17 +60,17 @@ pub struct ChannelStats {
     pub channel_name: String,
     /// Messages that wait: neither in flight nor deferred.
     pub depth: u64,
-    /// Those of them that are on disk: with us, all.
+    /// Those of them that are on disk: here always all of them.
     pub backend_depth: u64,
-    /// Messages sent and not answered.
+    /// Messages sent and not settled yet.
     pub in_flight_count: u64,
-    /// Messages that wait for their time (REQ with a delay, DPUB).
+    /// Messages whose delay has not passed yet (REQ with a delay, DPUB).
     pub deferred_count: u64,
     /// Messages that the channel has received.
     pub message_count: u64,
     /// REQs.
     pub requeue_count: u64,
-    /// Messages that were not answered in time.
+    /// Messages that timed out.
     pub timeout_count: u64,
     /// Consumers.
     pub client_count: usize,
@@ -78,12 +78,12 @@ pub struct ChannelStats {
     pub clients: Option<Vec<ClientStats>>,
     /// Whether it is paused.
     pub paused: bool,
-    /// From publish to FIN.
+    /// Latency from publish to FIN.
     pub e2e_processing_latency: Latency,
 }
 
-/// Quantiles of the time from publish to FIN. nsqd keeps them only for percentiles that were
-/// configured, and none are by default; this is what it prints then. nsqadmin needs the object.
+/// Quantiles of the time from publish to FIN. nsqd keeps them only for configured percentiles, by
+/// default for none. This is the object that it prints for none, which nsqadmin needs.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Latency {
     /// Number of samples.
@@ -108,7 +108,7 @@ pub struct ClientStats {
     pub client_id: String,
     /// From IDENTIFY.
     pub hostname: String,
-    /// Of the protocol: `V2`.
+    /// Protocol version: `V2`.
     pub version: &'static str,
     /// `host:port`.
     pub remote_address: String,
@@ -226,7 +226,7 @@ pub struct MemoryStats {
     pub heap_objects: u64,
     /// Not known: 0.
     pub heap_idle_bytes: u64,
-    /// Resident memory of the process that no file backs.
+    /// Anonymous resident memory of the process, in bytes.
     pub heap_in_use_bytes: u64,
     /// Not known: 0.
     pub heap_released_bytes: u64,
@@ -243,7 +243,7 @@ pub struct MemoryStats {
 }
 
 impl StatsDocument {
-    /// A document without topics, to which the caller adds.
+    /// A document without topics, memory and producers, which the caller adds.
     pub fn new(health: String, start_time: i64) -> StatsDocument {
         StatsDocument {
             version: COMPATIBLE_VERSION,

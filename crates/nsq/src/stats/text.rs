@@ -116,7 +116,7 @@ fn write_channel(out: &mut String, channel: &ChannelStats, now_s: i64) -> fmt::R
     Ok(())
 }
 
-/// One client on one line: publishes if it has any, otherwise its life as a consumer.
+/// One client on one line: its publishes if it has any, otherwise its figures as a consumer.
 fn client_line(client: &ClientStats, now_s: i64) -> String {
     let connected = go_duration(seconds_between(client.connect_ts, now_s) * 1_000_000_000);
     let host = host_of(&client.remote_address);
@@ -158,7 +158,7 @@ fn latency(latency: &Latency) -> String {
     texts.join(", ")
 }
 
-/// A time of `ns` nanoseconds with one digit after the point and the unit that suits it.
+/// A time of `ns` nanoseconds with one digit after the point, in s, ms, us or ns.
 fn human_ns(ns: f64) -> String {
     let (value, unit) = match ns {
         ns if ns > 1e9 => (ns / 1e9, "s"),
@@ -189,7 +189,7 @@ fn go_duration(ns: u64) -> String {
     }
 }
 
-/// `whole.fraction` with `digits` digits after the point, less those that are trailing zeros.
+/// `whole.fraction` with `digits` digits after the point, without trailing zeros.
 fn decimal(whole: u64, fraction: u64, digits: usize) -> String {
     if fraction == 0 {
         return whole.to_string();

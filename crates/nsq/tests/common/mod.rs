@@ -25,7 +25,7 @@ pub struct World {
     pub options: Arc<SessionOptions>,
     pub clients: Arc<Clients>,
     pub registry: Registry,
-    /// How far the wall clock was set forward, or back.
+    /// How far the wall clock was set forward, or back if negative.
     pub wall_step_us: AtomicI64,
 }
 
@@ -38,7 +38,8 @@ impl World {
         World::build(options, true, BrokerOptions::default())
     }
 
-    /// A broker that has room for one publish at a time, and writes only when it settles.
+    /// A broker whose budget of unwritten bytes admits one publish at a time. It writes only in
+    /// [`World::settle`].
     pub fn with_little_room() -> World {
         let broker_options = BrokerOptions {
             unwritten_bytes_max: 1,
@@ -79,13 +80,13 @@ impl World {
         }
     }
 
-    /// Sets the wall clock; the machine's other clocks do not see it.
+    /// Sets the wall clock; the monotonic clock stays as it is.
     pub fn step_wall_clock(&self, seconds: i64) {
         self.wall_step_us
             .fetch_add(seconds * 1_000_000, Ordering::Relaxed);
     }
 
-    /// Lets the log and the housekeeping do all they have to do now.
+    /// Runs the log and the housekeeping until they have done everything that is due.
     pub fn settle(&self) {
         for _ in 0..4 {
             self.log.step();
@@ -98,7 +99,7 @@ impl World {
         self.settle();
     }
 
-    /// A connection that has not said anything.
+    /// A connection that has not sent anything.
     pub fn connect_silent(&self) -> Peer<'_> {
         let now = self.now();
         let address = std::net::SocketAddr::from(([127, 0, 0, 1], 4150));
@@ -117,7 +118,7 @@ impl World {
         }
     }
 
-    /// A connection that has said the magic.
+    /// A connection that has sent the magic.
     pub fn connect(&self) -> Peer<'_> {
         let mut peer = self.connect_silent();
         peer.send(b"  V2");
@@ -149,7 +150,7 @@ impl World {
     }
 }
 
-/// One frame as a client sees it.
+/// One frame, as the client decodes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
     Response(String),
@@ -157,7 +158,7 @@ pub enum Frame {
     Message(Message),
 }
 
-/// A message frame taken apart.
+/// The fields of a message frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     pub timestamp_ns: i64,
@@ -175,13 +176,13 @@ pub struct Peer<'w> {
 }
 
 impl Peer<'_> {
-    /// Sends bytes and lets everything happen that follows from them.
+    /// Sends bytes and runs broker and session until nothing changes any more.
     pub fn send(&mut self, bytes: &[u8]) {
         self.feed(bytes);
         self.pump();
     }
 
-    /// Sends bytes; no other session moves.
+    /// Sends bytes without running the broker.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.input.extend_from_slice(bytes);
         if self.session.wants_input() {
@@ -192,7 +193,7 @@ impl Peer<'_> {
         }
     }
 
-    /// Lets the broker and the session go on until nothing moves.
+    /// Runs broker and session until nothing changes any more.
     pub fn pump(&mut self) {
         loop {
             self.world.settle();
@@ -202,7 +203,7 @@ impl Peer<'_> {
         }
     }
 
-    /// Shows the session what it left, if it wants that now.
+    /// Shows the session its remaining input again, if it wants input now.
     fn go_on(&mut self) -> bool {
         if self.input.is_empty() || !self.session.wants_input() {
             return false;
@@ -214,7 +215,7 @@ impl Peer<'_> {
         received.consumed_bytes > 0
     }
 
-    /// Takes what the session has to say now.
+    /// Polls the session once. Returns whether it had output.
     pub fn poll(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
         let mut out = Output::default();
@@ -270,13 +271,13 @@ impl Peer<'_> {
         self.expect(&[Frame::Response("OK".into())]);
     }
 
-    /// Expects this error alone, after which the connection ends.
+    /// Expects only this error, after which the connection ends.
     pub fn expect_fatal(&mut self, text: &str) {
         self.expect(&[Frame::Error(text.into())]);
         assert!(self.session.is_ended(), "{text}");
     }
 
-    /// Expects this error alone, after which the connection goes on.
+    /// Expects only this error, after which the connection stays open.
     pub fn expect_error(&mut self, text: &str) {
         self.expect(&[Frame::Error(text.into())]);
         assert!(!self.session.is_ended(), "{text}");

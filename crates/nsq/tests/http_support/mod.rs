@@ -21,7 +21,7 @@ use cloverleaf_nsq::stats::MemoryStats;
 use cloverleaf_nsq::stats::clients::Clients;
 use serde_json::Value;
 
-/// The process around the interface, as a test wants it.
+/// The process around the interface, controlled by the test.
 #[derive(Default)]
 pub struct World {
     pub now_ns: AtomicU64,
@@ -146,7 +146,7 @@ impl Nsqd {
         block_on(self.nsqd.finish(pending, Ok(Bytes::copy_from_slice(body))))
     }
 
-    /// A request whose body comes without a length and is then found wanting.
+    /// A request without `Content-Length`, whose body fails with this error.
     pub fn call_with_bad_body(&self, method: &str, target: &str, error: BodyError) -> Response {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let head = RequestHead {
@@ -194,7 +194,7 @@ pub fn seen(response: Response) -> (u16, String) {
     )
 }
 
-/// An error as it goes to the client.
+/// An error response as the client sees it.
 pub fn error(status: u16, message: &str) -> (u16, String) {
     (status, format!(r#"{{"message":"{message}"}}"#))
 }
