@@ -1,16 +1,17 @@
-//! The facts about a connection that are not counts.
+//! The properties of a connection that are not counts.
 
 use crate::{Identity, TcpInfo};
 
 const NO_SOCKET: i32 = -1;
 
-/// The identity of the other end, and the socket that the kernel may be asked about.
+/// The client's identity, and the socket whose `TCP_INFO` the kernel reports.
 #[derive(Debug)]
 pub(crate) struct About {
     pub(crate) identity: Identity,
-    /// No descriptor is negative: an option would take as much again, and connections are many.
+    /// A file descriptor, or [`NO_SOCKET`]. An `Option` would take twice the memory, and there are
+    /// many connections.
     socket: i32,
-    /// The round trip when it was young; 0: nobody has asked.
+    /// The kernel's round-trip time right after accept, in microseconds; 0 if it was not fetched.
     pub(crate) young_rtt_us: u32,
 }
 

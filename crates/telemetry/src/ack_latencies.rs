@@ -3,10 +3,10 @@
 use crate::Recorder;
 
 /// Latencies of messages that are acknowledged one after the other. Messages that were delivered
-/// together and are acknowledged together have the same latency, so neighbours that are alike are
-/// recorded as one: a comparison per message where a histogram's bucket would have to be found.
+/// together and are acknowledged together have the same latency, so equal neighbours are recorded
+/// as one. That costs a comparison per message instead of finding its bucket in the histogram.
 ///
-/// Recorded when it is dropped, at the latest.
+/// The last ones are recorded when it is dropped.
 #[derive(Debug)]
 pub struct AckLatencies<'r> {
     recorder: &'r Recorder,
@@ -15,7 +15,7 @@ pub struct AckLatencies<'r> {
 }
 
 impl<'r> AckLatencies<'r> {
-    /// Of a connection's messages.
+    /// For the messages of a connection.
     pub fn new(recorder: &'r Recorder) -> AckLatencies<'r> {
         AckLatencies {
             recorder,

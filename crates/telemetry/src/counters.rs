@@ -28,7 +28,7 @@ impl Cell {
 
 macro_rules! counters {
     ($($(#[doc = $help:literal])+ $name:ident,)+) => {
-        /// The cells behind [`Counters`], written by one thread.
+        /// The live values of [`Counters`], written by one thread.
         #[derive(Debug, Default)]
         pub(crate) struct CounterCells { $(pub(crate) $name: Cell,)+ }
 

@@ -1,5 +1,4 @@
-//! Requests and their answers over time: what the timeline shows of a producer, and of a reader by
-//! offset.
+//! Requests with their answers: the timeline's data of producers and of readers by offset.
 
 use std::sync::Arc;
 
@@ -8,11 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::lane::{Lane, LaneMemory, Pace};
 
-/// Most topics of one read that are told apart.
+/// Maximum topics of one socket read that are recorded separately.
 const TOPICS_MAX: usize = 3;
 
-/// The topics that the publishes of one socket read went to, by the numbers that the broker gave
-/// them.
+/// The topics to which the requests of one socket read publish, by their numbers in the broker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Topics {
     numbers: [u32; TOPICS_MAX],
@@ -21,7 +19,7 @@ pub struct Topics {
 }
 
 impl Topics {
-    /// Messages went to this topic.
+    /// Adds a topic.
     #[inline]
     pub fn add(&mut self, number: u32) {
         if self.count == 0 {
@@ -47,7 +45,7 @@ impl Topics {
         }
     }
 
-    /// Those that are told apart.
+    /// The topics that are recorded separately.
     fn numbers(&self) -> &[u32] {
         &self.numbers[..usize::from(self.count).min(TOPICS_MAX)]
     }
@@ -61,7 +59,7 @@ pub enum ExchangeKind {
     Publish,
     /// To read by offset.
     Fetch,
-    /// To have an offset remembered, up to which it is done.
+    /// To commit an offset.
     Commit,
 }
 
@@ -75,27 +73,28 @@ pub struct Exchange {
     pub wants_answer: bool,
     /// The topic's number.
     pub topic: u32,
-    /// Topics that the messages went to, together.
+    /// How many topics the requests publish to.
     pub topics: u32,
-    /// The first partition that was read, or committed.
+    /// The first partition that was read, or the one whose offset was committed.
     pub partition: u32,
     /// How many requests.
     pub requests: u32,
     /// Messages published or read, of all topics.
     pub messages: u64,
-    /// Their bytes.
+    /// Bytes published or read, of all topics.
     pub bytes: u64,
-    /// The first offset that was read; the one that was committed.
+    /// The first offset that was read, or the committed offset.
     pub offset: u64,
     /// When the first byte came.
     pub requested_us: u64,
     /// When the last byte had come.
     pub received_us: u64,
-    /// When the answer was sent; 0: it is still owed, or none is wanted.
+    /// When the answer was sent; 0: not yet, or no answer is wanted.
     pub answered_us: u64,
-    /// Messages before this that no exchange tells of.
+    /// Messages since the exchange before this one that were not recorded, because of the rate
+    /// limit.
     pub left_out: u64,
-    /// Which of the connection's answers is its last.
+    /// Number of the answer to its last request, among all answers of the connection.
     pub(crate) answer: u64,
 }
 
@@ -109,7 +108,7 @@ pub(crate) struct Exchanges {
 
 #[derive(Debug, Default)]
 struct State {
-    // Most connections have nothing to show, and a place for it costs them memory.
+    // Boxed, because most connections have no exchanges.
     lane: Option<Box<Lane<Exchange>>>,
     group: Option<Box<str>>,
 }
@@ -117,12 +116,12 @@ struct State {
 /// A copy of the exchanges of a connection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExchangesSnapshot {
-    /// Those that end at the asked time or later, oldest first.
+    /// Exchanges that end at the requested time or later, or are unanswered; oldest first.
     pub exchanges: Vec<Exchange>,
-    /// The end of the latest exchange that was forgotten for newer ones is not after the beginning
-    /// of the oldest one that is known; whether any were forgotten.
+    /// Whether exchanges were dropped to make space for newer ones: before the oldest exchange
+    /// here, the record is incomplete.
     pub has_forgotten: bool,
-    /// Messages since the last exchange that no exchange tells of.
+    /// Messages since the last exchange that were not recorded, because of the rate limit.
     pub left_out: u64,
     /// The consumer group for which the connection committed last.
     pub group: Option<String>,
@@ -144,8 +143,8 @@ impl Exchanges {
         lane.push(exchange);
     }
 
-    /// Publishing requests came; `answer` is the number of the answer to the last of them. Returns
-    /// whether an answer is waited for.
+    /// Records publishing requests; `answer` is the number of the answer to the last of them.
+    /// Returns whether an answer is expected.
     #[inline(never)]
     pub(crate) fn published(&self, topics: &Topics, mut exchange: Exchange, answer: u64) -> bool {
         exchange.left_out = self.pace.pass(exchange.received_us);
@@ -160,8 +159,8 @@ impl Exchanges {
         exchange.wants_answer && topics.count > 0
     }
 
-    /// So many answers have been sent. Returns the number of the answer that is waited for next;
-    /// 0: none is.
+    /// The connection has sent `answers` answers so far: completes the exchanges that they answer.
+    /// Returns the number of the answer that completes the next one; 0: none is unanswered.
     #[inline(never)]
     pub(crate) fn answered(&self, answers: u64, now_us: u64) -> u64 {
         let mut state = self.state.lock();
@@ -211,7 +210,7 @@ impl Exchanges {
         }
     }
 
-    /// Forgets everything, if nothing has happened since.
+    /// Drops all exchanges, if the newest came before `before_us`.
     pub(crate) fn forget_older(&self, before_us: u64) {
         if let Some(lane) = &mut self.state.lock().lane {
             lane.forget_unless(|newest| newest.received_us >= before_us);
@@ -228,7 +227,7 @@ impl Exchanges {
 }
 
 impl Exchange {
-    /// Publishing requests that came together.
+    /// Publishing requests of one socket read.
     pub(crate) fn publish(requests: u64, messages: u64, bytes: u64) -> Self {
         Self {
             kind: ExchangeKind::Publish,
@@ -259,7 +258,7 @@ impl Exchange {
         }
     }
 
-    /// An offset up to which a client is done with a partition.
+    /// An offset that was committed for a partition.
     pub fn commit(topic: u32, partition: u32, offset: u64) -> Self {
         Self {
             kind: ExchangeKind::Commit,

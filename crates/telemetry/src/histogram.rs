@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use serde::{Deserialize, Serialize};
 
-/// log2 of the number of buckets per octave. Three: quantiles err by at most 12.5 %, half of
-/// that with the middle of the bucket, which tells 1 ms from 1.2 ms and is enough for advice.
+/// log2 of the number of buckets per octave. Three: quantiles err by at most 12.5 %, half of that
+/// with the middle of the bucket, which distinguishes 1 ms from 1.2 ms and is enough for advice.
 const SUB_BITS: u32 = 3;
 const SUB: u64 = 1 << SUB_BITS;
 /// Buckets in use: eight exact ones and eight for each octave from 2^3 to 2^63.
@@ -77,8 +77,8 @@ impl Histogram {
         }
     }
 
-    /// The first value of a chunk. It goes all the way by itself, so that a caller has nothing to
-    /// keep for afterwards.
+    /// Records the first value of a chunk. It does the whole recording, so that the caller has no
+    /// work left, and no values to keep, after this call.
     #[cold]
     #[inline(never)]
     fn record_first(&self, bucket: usize, value: u64, count: u64) {
@@ -87,7 +87,8 @@ impl Histogram {
         self.count(&chunk[bucket % CHUNK], value, count);
     }
 
-    /// A copy of the counts. Not one instant: values recorded meanwhile may be in part of it.
+    /// A copy of the counts. It is not atomic: of a value recorded meanwhile, count, sum and
+    /// maximum may be included or not, each independently.
     pub fn snapshot(&self) -> HistogramSnapshot {
         let mut buckets = Vec::new();
         for (index, chunk) in self.chunks.iter().enumerate() {
@@ -179,15 +180,16 @@ impl HistogramSnapshot {
         whole.map(|(_, count)| count).sum()
     }
 
-    /// The counts by bucket, ascending, of the buckets that are not empty. With them, the sum and
-    /// the largest value a snapshot can be put together again.
+    /// The counts by bucket, ascending, of the buckets that are not empty.
+    /// [`HistogramSnapshot::from_buckets`] builds the snapshot again from these counts, the sum and
+    /// the maximum.
     pub fn buckets(&self) -> &[(u16, u64)] {
         &self.buckets
     }
 
-    /// Puts a snapshot together from counts by bucket.
+    /// Builds a snapshot from counts by bucket.
     ///
-    /// `None` when they are not ascending, or name a bucket that does not exist.
+    /// `None` if the buckets are not ascending, or one does not exist.
     pub fn from_buckets(buckets: Vec<(u16, u64)>, sum: u64, max: u64) -> Option<Self> {
         let ascending = buckets.windows(2).all(|pair| pair[0].0 < pair[1].0);
         let known = |(bucket, _): &(u16, u64)| usize::from(*bucket) < BUCKETS;
@@ -263,9 +265,10 @@ impl HistogramSnapshot {
 
 #[inline]
 fn bucket_of(value: u64) -> usize {
-    // How many bits behind the first four say nothing; below 2 * SUB there are none.
+    // How many low bits do not matter: those after the four leading ones. Below 2 * SUB there are
+    // none.
     let shift = u64::BITS - SUB_BITS - 1 - (value | SUB).leading_zeros();
-    // The first bit, which `value >> shift` has, is the octave's first eight buckets.
+    // From 8 on, the leading bit is still in `value >> shift` and adds 8: the eight exact buckets.
     ((u64::from(shift) << SUB_BITS) + (value >> shift)) as usize
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The identity of the client at the other end, as far as it says so itself.
+/// The identity of the client at the other end, as it declares it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Identity {
@@ -12,15 +12,15 @@ pub struct Identity {
     pub version: String,
     /// The name that the client gave itself; empty when none.
     pub client_id: String,
-    /// The platform that the client says it runs on; empty when it does not say.
+    /// The platform that the client declares; empty when none.
     pub platform: String,
 }
 
-/// Most bytes of each text of an [`Identity`]: it is kept for closed connections too.
+/// Maximum bytes of each text of an [`Identity`]: it is kept for closed connections too.
 const TEXT_BYTES_MAX: usize = 128;
 
 impl Identity {
-    /// The same with long texts cut off, as it is kept.
+    /// The identity with long texts cut off.
     pub fn shortened(mut self) -> Identity {
         let Identity {
             library,
@@ -36,7 +36,7 @@ impl Identity {
     }
 }
 
-/// As much of a text as is kept of it.
+/// The part of a text that is kept, at most [`TEXT_BYTES_MAX`] bytes.
 pub(crate) fn short(text: &str) -> &str {
     &text[..text.floor_char_boundary(TEXT_BYTES_MAX)]
 }

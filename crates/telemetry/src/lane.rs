@@ -1,9 +1,10 @@
-//! A lane is one row of the timeline: the latest pieces of time of one connection or consumer, in
-//! bounded memory.
+//! A lane is one row of the timeline: the latest pieces of one connection or consumer, in bounded
+//! memory. A piece is one bar of the row: requests with their answer, or a run of leased messages.
 //!
-//! The memory is bounded three times: a [`Pace`] lets so many pieces of a time slot pass and counts
-//! the rest, a [`Lane`] keeps its latest pieces, and all lanes together have one [`LaneMemory`]. A
-//! lane that finds no memory left there forgets its own oldest pieces, never another's.
+//! Memory is bounded three times: a [`Pace`] limits the pieces recorded per time slot and counts
+//! the messages of the others, a [`Lane`] keeps only its latest pieces, and all lanes share the
+//! budget of one [`LaneMemory`]. When the budget is used up, a lane drops its own oldest pieces,
+//! never another's.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,28 +19,29 @@ pub(crate) const ENABLED: bool = cfg!(feature = "probe");
 /// of some minutes.
 const SLOT_BITS: u32 = 17;
 
-/// Pieces that pass in a time slot: about 180 a second, more than a picture can show of one lane.
+/// Maximum pieces recorded per time slot: about 180 a second, more than a picture can show of one
+/// lane.
 const PIECES_PER_SLOT: u64 = 24;
 
 /// Low bits of [`Pace::passed`] that count the pieces; the slot's number is above them.
 const PASSED_BITS: u32 = 8;
 
-/// Pieces of a lane that is full: about 23 seconds at the greatest rate, and an hour of work with
-/// one message a second.
+/// Maximum pieces of a lane: about 23 seconds at the maximum rate, more than an hour at one message
+/// a second.
 pub const LANE_PIECES_MAX: usize = 4096;
 
-/// Pieces for which a lane has room at first.
+/// Pieces that fit a lane's first allocation.
 const LANE_PIECES_FIRST: usize = 8;
 
-/// All lanes of a broker together, in bytes, unless it is told otherwise.
+/// The default budget of all lanes of a broker, in bytes.
 pub const LANES_BYTES_MAX: usize = 32 << 20;
 
-/// At most so many pieces are recorded of a lane in a second.
+/// Maximum pieces recorded in a lane per second.
 pub fn pieces_per_second_max() -> f64 {
     PIECES_PER_SLOT as f64 * 1e6 / f64::from(1u32 << SLOT_BITS)
 }
 
-/// The memory of all lanes together.
+/// The memory budget that all lanes share.
 #[derive(Debug)]
 pub struct LaneMemory {
     used_bytes: AtomicUsize,
@@ -47,7 +49,7 @@ pub struct LaneMemory {
 }
 
 impl LaneMemory {
-    /// Memory of so many bytes.
+    /// A budget of this many bytes.
     pub fn new(bytes_max: usize) -> Arc<Self> {
         Arc::new(Self {
             used_bytes: AtomicUsize::new(0),
@@ -55,7 +57,7 @@ impl LaneMemory {
         })
     }
 
-    /// Bytes that lanes hold now.
+    /// Bytes that lanes have taken.
     pub fn used_bytes(&self) -> usize {
         self.used_bytes.load(Relaxed)
     }
@@ -70,26 +72,27 @@ impl LaneMemory {
     }
 }
 
-/// A rate limit: a few pieces pass per time slot, the messages of the others are only counted.
-/// One thread at a time uses it; any may read [`Pace::left_out`].
+/// A rate limit: a few pieces are recorded per time slot, the messages of the others are only
+/// counted. One thread at a time may call its methods, except [`Pace::left_out`], which any thread
+/// may call.
 #[derive(Debug, Default)]
 pub struct Pace {
-    /// A slot's number, and in the last bits how many pieces have passed in it.
+    /// The latest slot's number, and in the low bits how many pieces were recorded in it.
     passed: Cell,
-    /// Nothing passes before this time: the slot is full.
+    /// Nothing is recorded before this time, because the slot is full.
     full_until_us: Cell,
     left_out: Cell,
 }
 
 impl Pace {
-    /// Whether another piece may be recorded now. It is counted with [`Pace::pass`] or
-    /// [`Pace::leave_out`].
+    /// Whether another piece may be recorded now. The caller then calls [`Pace::pass`], or
+    /// otherwise [`Pace::leave_out`].
     #[inline]
     pub fn has_room(&self, now_us: u64) -> bool {
         ENABLED && now_us >= self.full_until_us.get()
     }
 
-    /// A piece passes. Returns how many messages were left out since the one before it.
+    /// A piece is recorded. Returns how many messages were left out since the piece before it.
     pub fn pass(&self, now_us: u64) -> u64 {
         let slot = now_us >> SLOT_BITS;
         let before = self.passed.get();
@@ -107,7 +110,7 @@ impl Pace {
         left_out
     }
 
-    /// Messages that no piece tells of.
+    /// These messages are not recorded.
     #[inline]
     pub fn leave_out(&self, messages: u64) {
         if ENABLED {
@@ -115,24 +118,24 @@ impl Pace {
         }
     }
 
-    /// Messages that were left out since the last piece.
+    /// Messages left out since the last piece.
     pub fn left_out(&self) -> u64 {
         self.left_out.get()
     }
 }
 
-/// The latest pieces, oldest first.
+/// The latest pieces of one row, oldest first.
 #[derive(Debug)]
 pub struct Lane<T> {
     pieces: VecDeque<T>,
     memory: Arc<LaneMemory>,
-    /// Bytes that were taken for it.
+    /// Bytes taken from `memory`.
     bytes: usize,
     forgotten: u64,
 }
 
 impl<T> Lane<T> {
-    /// An empty lane. Takes nothing yet.
+    /// An empty lane, which has not taken any memory yet.
     pub fn new(memory: Arc<LaneMemory>) -> Self {
         Self {
             pieces: VecDeque::new(),
@@ -142,8 +145,8 @@ impl<T> Lane<T> {
         }
     }
 
-    /// Adds a piece, for which the oldest one may have to go. Returns what went: the piece itself,
-    /// if there is room for none.
+    /// Adds a piece, and drops the oldest one if the lane cannot grow. Returns the dropped piece,
+    /// which is the new one if the lane has no memory.
     pub fn push(&mut self, piece: T) -> Option<T> {
         let mut gone = None;
         if self.pieces.len() == self.room() && !self.grow() {
@@ -162,7 +165,7 @@ impl<T> Lane<T> {
         self.pieces.iter()
     }
 
-    /// The pieces, to be changed.
+    /// The pieces, mutable.
     pub fn iter_mut(&mut self) -> impl DoubleEndedIterator<Item = &mut T> {
         self.pieces.iter_mut()
     }
@@ -172,17 +175,17 @@ impl<T> Lane<T> {
         self.pieces.back()
     }
 
-    /// Pieces that went for newer ones.
+    /// How many pieces were dropped for newer ones.
     pub fn forgotten(&self) -> u64 {
         self.forgotten
     }
 
-    /// Whether there is nothing in it.
+    /// Whether the lane has no pieces.
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
-    /// Gives all its memory back and begins anew, if its newest piece is none that anybody wants.
+    /// Drops all pieces and returns their memory to the budget, unless the newest piece is wanted.
     pub fn forget_unless(&mut self, is_wanted: impl FnOnce(&T) -> bool) {
         if self.pieces.back().is_some_and(|newest| !is_wanted(newest)) {
             self.pieces = VecDeque::new();
@@ -244,7 +247,7 @@ mod tests {
             }
             assert!(memory.used_bytes() <= 1000);
         }
-        // The first ones have what there was, and go on with it.
+        // The first lanes have taken the whole budget, and go on with it.
         assert_eq!(lanes.iter().filter(|lane| !lane.is_empty()).count(), 15);
         assert!(lanes[0].iter().copied().eq(92..100));
         assert!(lanes[99].push(7).is_some() && lanes[99].is_empty());

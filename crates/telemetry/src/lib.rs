@@ -1,14 +1,14 @@
-//! Per-connection telemetry: the broker's knowledge of each of its clients.
+//! Per-connection telemetry: what the broker measures of each of its clients.
 //!
-//! A session holds one [`Probe`] per connection and tells it what it sees: bytes, requests,
-//! answers, deliveries, acknowledgements. A probe is written by one thread and read by any:
-//! recording is a relaxed load and a store, without lock, syscall or hash look-up. The
-//! [`Registry`] lists the probes of all open connections and keeps the totals of the closed ones;
-//! its [`Snapshot`] is plain data, which `/metrics` renders and the doctor reads.
+//! A session has one [`Probe`] and reports to it bytes, requests, answers, deliveries and
+//! acknowledgements. One thread writes a probe and any thread reads it: recording is a relaxed load
+//! and a store, without lock, syscall or hash look-up. The [`Registry`] lists the probes of all
+//! open connections and keeps the totals of the closed ones; its [`Snapshot`] is plain data, which
+//! `/metrics` renders and the doctor reads.
 //!
 //! Limits: this crate knows nothing of protocols beyond the [`Protocol`] tag, has no clock (the
-//! caller passes microseconds of any monotonic clock) and opens no socket. Of the past it keeps
-//! what the timeline draws: [`Lane`]s of bounded length, in bounded memory, sampled above a rate.
+//! caller passes microseconds of any monotonic clock) and opens no socket. The only history that it
+//! keeps is for the timeline: [`Lane`]s of bounded length, in bounded memory, sampled above a rate.
 
 mod about;
 mod ack_latencies;

@@ -14,8 +14,8 @@ use crate::{ConnectionSnapshot, HistogramSnapshot, Snapshot};
 /// Bucket bounds of a rendered histogram are 2^k − 1 for k up to this: 134 seconds, 134 MB.
 const BOUND_BITS_MAX: u32 = 27;
 
-/// Longer label values are cut off: clients name themselves, and the page repeats it per series.
-/// Names of topics and subscriptions are shorter, so that no two series become one.
+/// Longer label values are cut off: clients choose their names, and each series repeats them. Names
+/// of topics and subscriptions are shorter, so cutting never makes two series equal.
 const LABEL_BYTES_MAX: usize = 256;
 
 /// The type of a metric, for its TYPE line.
@@ -39,8 +39,8 @@ impl MetricKind {
     }
 }
 
-/// Builds the text of `/metrics`. Series of one metric must be added together, as the format
-/// wants it: first [`MetricText::metric`], then its samples.
+/// Builds the text of `/metrics`. The format requires that all series of a metric stand together:
+/// first [`MetricText::metric`], then its samples.
 #[derive(Debug, Default)]
 pub struct MetricText {
     text: String,
@@ -128,7 +128,7 @@ impl MetricText {
 }
 
 /// Renders a snapshot: totals per protocol always, and series per connection for the
-/// `connections_max` connections that moved most bytes, so that the page stays bounded.
+/// `connections_max` connections that transferred the most bytes, so that the page stays bounded.
 pub fn render(text: &mut MetricText, snapshot: &Snapshot, connections_max: usize) {
     totals(text, snapshot);
     connections(text, snapshot, connections_max);
@@ -266,7 +266,7 @@ fn connections(text: &mut MetricText, snapshot: &Snapshot, connections_max: usiz
     );
 }
 
-/// Metric name and factor of a counter: Prometheus wants seconds and the ending `_total`.
+/// Metric name and divisor of a counter: Prometheus requires seconds and the suffix `_total`.
 fn counter_name(prefix: &str, counter: &str) -> (String, f64) {
     let (name, divisor) = unit_of(prefix, counter);
     (name + "_total", divisor)

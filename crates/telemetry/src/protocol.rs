@@ -4,8 +4,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Which protocol a connection speaks. The one list of protocols outside their own front ends:
-/// who wants to know what a protocol is like asks its [`Traits`].
+/// Which protocol a connection speaks. The only list of protocols outside their own front ends:
+/// code that depends on a protocol's characteristics asks its [`Traits`] instead of comparing tags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
@@ -21,8 +21,8 @@ pub enum Protocol {
     Http,
 }
 
-/// The characteristics of a protocol, as far as a program that serves, measures or explains several
-/// of them has to know.
+/// The characteristics of a protocol that matter to code for several protocols: server, doctor and
+/// bench.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Traits {
     /// The name in labels and before `://`, lower case. Stable: dashboards depend on it.
@@ -31,7 +31,7 @@ pub struct Traits {
     pub title: &'static str,
     /// The protocol in a few words.
     pub about: &'static str,
-    /// The port that its clients connect to unless they are told another.
+    /// The default port of its clients.
     pub port: u16,
     /// Whether a topic has partitions that clients number.
     pub has_partitions: bool,
@@ -39,47 +39,49 @@ pub struct Traits {
     pub has_keys: bool,
     /// Whether one request can publish several messages.
     pub has_batches: bool,
-    /// Whether requests wait one by one: a publisher has many small ones on their way.
+    /// Whether a publisher sends many small requests without waiting for their answers, so that
+    /// single requests queue on its link. A Kafka client sends few, with many messages each.
     pub has_many_requests: bool,
-    /// Whether a connection has channels, and a name that its library may number.
+    /// Whether a connection has channels. Its client id is then a connection name, to which some
+    /// libraries add a number.
     pub has_channels: bool,
-    /// How clients make smaller what they send.
+    /// How clients compress their messages.
     pub compression: Compression,
-    /// The batching of a client library: one request's messages when none needs to wait.
+    /// How many messages a client library puts into one request.
     pub gathers: Gathers,
-    /// Round trips of its greeting that are no requests.
+    /// Round trips of the connection's handshake that do not count as requests.
     pub greeting_round_trips: u8,
     /// Whether a connection's first bytes are a request, and it may stay open without another.
     pub begins_with_request: bool,
 }
 
-/// The batching of a client library: the messages that one request takes when it need not wait for
-/// each.
+/// How many messages a client library puts into one request, if its caller does not wait for each
+/// message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gathers {
     /// One message.
     Nothing,
     /// As many messages as there are.
     Anything,
-    /// Messages of so many bytes together at most, if nobody sets it.
+    /// By default, as many messages as fit a number of bytes.
     UpTo {
-        /// Those bytes.
+        /// Maximum bytes of the messages of one request.
         bytes: u32,
     },
 }
 
-/// How a protocol's clients make smaller what they send.
+/// How a protocol's clients compress their messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
     /// Not at all.
     None,
-    /// Each batch by itself.
+    /// Each batch separately.
     Batches,
-    /// The whole connection, which knows what came before.
+    /// The whole connection, as one compressed stream.
     Connection,
 }
 
-/// Of a protocol that has nothing of all that.
+/// A protocol without any of these features.
 const PLAIN: Traits = Traits {
     name: "",
     title: "",
@@ -128,7 +130,7 @@ static AMQP: Traits = Traits {
     port: 5672,
     has_many_requests: true,
     has_channels: true,
-    // For the protocol header, start-ok, and open.
+    // For the protocol header, `start-ok` and `open`.
     greeting_round_trips: 3,
     ..PLAIN
 };
@@ -186,7 +188,7 @@ impl Protocol {
 impl FromStr for Protocol {
     type Err = ();
 
-    /// By its name in labels.
+    /// Parses the name used in labels.
     fn from_str(name: &str) -> Result<Protocol, ()> {
         let found = Protocol::ALL.into_iter().find(|it| it.name() == name);
         found.ok_or(())

@@ -17,7 +17,8 @@ use crate::{Counters, Identity, Protocol, TcpInfo};
 /// each keeps one histogram, of at most 8 KB.
 const CLOSED_MAX: usize = 256;
 
-/// How many closed connections keep what the timeline shows of them: clients that publish and go.
+/// How many closed connections keep their exchanges for the timeline, which then shows clients that
+/// connect, publish and disconnect.
 const CLOSED_LANES_MAX: usize = 64;
 
 #[derive(Debug, Default)]
@@ -32,7 +33,7 @@ struct State {
     next_id: u64,
     open: BTreeMap<u64, Arc<Recorder>>,
     folded: [Folded; Protocol::ALL.len()],
-    /// Never changed, so that a look need not copy them under the lock.
+    /// Immutable behind an `Arc`, so that a snapshot need not copy the connections under the lock.
     closed: VecDeque<Arc<ClosedConnection>>,
     /// Closed connections with exchanges, oldest first.
     closed_lanes: VecDeque<Arc<Recorder>>,
@@ -40,8 +41,7 @@ struct State {
 
 /// All probes of a broker. Cheap to clone; clones share the same list.
 ///
-/// Its lock is taken when a connection opens or closes and for a snapshot, never while a
-/// connection is at work.
+/// Its lock is taken when a connection opens or closes and for a snapshot, never for a request.
 #[derive(Debug, Clone)]
 pub struct Registry {
     state: Arc<Mutex<State>>,
@@ -57,7 +57,7 @@ impl Default for Registry {
     }
 }
 
-/// A connection that is open, or was closed lately.
+/// A connection that is open, or was closed recently.
 #[derive(Debug, Clone)]
 pub struct KnownConnection {
     /// Number of the connection.
@@ -107,13 +107,14 @@ impl Registry {
         self.state.lock().open.len()
     }
 
-    /// The memory of all lanes: what else records for the timeline shares it.
+    /// The memory budget of all lanes. The broker's subscriptions, which record for the timeline
+    /// too, share it.
     pub fn lanes(&self) -> &Arc<LaneMemory> {
         &self.lanes
     }
 
-    /// The latest requests and answers of connections that are open or were closed lately, from
-    /// `since_us` on. Only connections that have anything to show are among them.
+    /// The latest requests and answers of connections that are open or were closed recently, from
+    /// `since_us` on. Connections without any are left out.
     pub fn exchanges(&self, since_us: u64) -> Vec<(KnownConnection, ExchangesSnapshot)> {
         let (open, closed): (Vec<_>, Vec<_>) = {
             let state = self.state.lock();
@@ -131,7 +132,7 @@ impl Registry {
             .collect()
     }
 
-    /// The clients that are, or lately were, at the other end of the connections of these numbers.
+    /// The open and recently closed connections whose number `is_wanted` accepts.
     pub fn who(&self, is_wanted: impl Fn(u64) -> bool) -> Vec<KnownConnection> {
         let state = self.state.lock();
         let closed = state.closed.iter().filter(|it| is_wanted(it.id));
@@ -147,7 +148,7 @@ impl Registry {
         closed.chain(open).collect()
     }
 
-    /// Forgets the exchanges of connections that have had none since `before_us`.
+    /// Drops the exchanges of connections that have had none since `before_us`.
     pub fn forget_exchanges(&self, before_us: u64) {
         let recorders: Vec<_> = {
             let state = self.state.lock();
@@ -297,7 +298,7 @@ mod tests {
             if is_whole {
                 probe.request(3, 90, 7, 8);
             }
-            // As a socket ends.
+            // A read of 0 bytes: the end of the stream.
             probe.read(0, 9);
             drop(probe);
             let closed = registry.snapshot(20, |_| None).closed;

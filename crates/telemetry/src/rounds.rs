@@ -1,49 +1,64 @@
 //! The rounds of a connection: how long its client takes from an answer to the next request, and
 //! how regular that is.
 //!
+//! A round begins with a request that arrives while no other request is in flight, and ends where
+//! the next round begins:
+//!
 //! ```text
-//! answer ──── gap ────► request … answer ──── gap ────► request …
-//!                       ◄────────── round ────────────►
+//! request         answer        request         answer        request
+//!    ├─── service ───┼──── gap ────┤─── service ───┼──── gap ────┤
+//!    ├────────── round ────────────┼────────── round ────────────┤  ──► time
 //! ```
 //!
-//! On a busy connection, with more than a thousand rounds a second, only a sample is watched: runs
-//! of four consecutive rounds in about every 64, at random distances. The weight of the watched
-//! rounds makes up for those that were passed over, so that the number of rounds and the sum of
-//! their times stay exact. A gap of a millisecond or more is always watched, and no connection goes
-//! unwatched for more than an eighth of a second: a client that waits is seen in full.
+//! A pipelined request, sent before the answer to an earlier one, begins no round: it is part of
+//! the current one.
+//!
+//! On a busy connection, with more than a thousand rounds a second, only a sample is measured
+//! ("watched"); the other rounds are only counted ("passed over"):
+//!
+//! ```text
+//! ├ 4 watched ┼ 28 to 92 passed over ┼ 4 watched ┼ 28 to 92 passed over ┼ …
+//! ```
+//!
+//! Watched rounds get the weight of those passed over before them, so that the number of rounds and
+//! the sum of their times stay exact. A round after a gap of a millisecond or more is always
+//! watched, and no connection is unwatched for more than an eighth of a second: every wait of a
+//! client is measured.
 
 use std::sync::OnceLock;
 
 use crate::counters::{Cell, CounterCells};
 use crate::histogram::Histogram;
 
-/// log2 of the time in microseconds in which rounds are counted: 1.05 s.
+/// log2 of a slot's length in microseconds, 1.05 s. Rounds are counted per slot to find busy
+/// connections.
 const SLOT_BITS: u32 = 20;
 
-/// Rounds per slot from which a connection is busy: they then average less than a millisecond, the
-/// shortest wait on which the doctor has a finding.
+/// Rounds per slot from which a connection is busy. Its rounds then take less than a millisecond on
+/// average, which is the shortest wait that the doctor reports.
 pub(crate) const BUSY_ROUNDS: u64 = 1100;
 
-/// A gap of this length is always watched.
+/// A round after a gap of this length or longer, in microseconds, is always watched.
 pub(crate) const PAUSE_US: u64 = 1_000;
 
-/// For how long rounds are passed over at most. A connection that still is busy resumes earlier,
-/// because it has run through the rounds to pass over by then.
+/// Maximum time for which rounds are passed over, in microseconds. A connection that is still busy
+/// reaches its number of rounds to pass over earlier.
 pub(crate) const PASSING_US_MAX: u64 = 1 << 17;
 
-/// Rounds that are watched in a row: it takes three to see one differ from the next.
+/// Rounds that are watched in a row. The third is the first one that allows a comparison of two
+/// lengths.
 const WATCHED: u64 = 4;
 
-/// Rounds that are passed over then: 60 on the mean, by chance, because what a client does may
-/// have a rhythm too.
+/// Minimum rounds that are passed over after these. A random number of [`PASSED_BITS`] bits is
+/// added, because the client's requests may be periodic too. The mean is 60.
 const PASSED_MIN: u64 = 28;
 const PASSED_BITS: u32 = 6;
 
-/// Differences above this are left out of the sums of squares: a few outliers would outweigh all
-/// others. It also keeps those sums from overflowing for years.
+/// Differences above this, in microseconds, are left out of the sums of squares, in which a few
+/// outliers would outweigh all others. The limit also keeps the sums from overflowing for years.
 const CHANGE_US_MAX: u64 = 1 << 13;
 
-/// Which rounds are watched, and what was seen of them. Written by one thread.
+/// Decides which rounds are watched, and measures them. Written by one thread.
 #[derive(Debug, Default)]
 pub(crate) struct Rounds {
     /// Rounds that may still be passed over, shifted left by one; bit 0: the current one is passed
@@ -54,19 +69,19 @@ pub(crate) struct Rounds {
 }
 
 impl Rounds {
-    /// Whether nothing is noted of the present request.
+    /// Whether the current round is passed over, so that its requests are not measured.
     #[inline]
     pub(crate) fn is_passing(&self) -> bool {
         self.passing.get() & 1 > 0
     }
 
-    /// The sampling weight of the current request, which is watched: how many it stands for.
+    /// The sampling weight of the current round, which is watched: how many rounds it represents.
     pub(crate) fn weight(&self) -> u64 {
         self.watched.get().map_or(1, |it| it.weight.get())
     }
 
-    /// Whether the round that begins after this gap is passed over; if so, counts it. The last
-    /// watched one began `since_us` ago.
+    /// Whether the round that begins after this gap is passed over; if so, counts it. `since_us`:
+    /// time since the last measured request.
     #[inline]
     pub(crate) fn passes_over(&self, gap_us: u64, since_us: u64) -> bool {
         let passing = self.passing.get();
@@ -77,8 +92,8 @@ impl Rounds {
         true
     }
 
-    /// For a pipelined request, which is in no round because others are in flight: whether watching
-    /// resumes with it, because the last watched request came too long (`since_us`) ago.
+    /// For a pipelined request, which begins no round: whether measuring resumes with it, because
+    /// the last measured request came at least [`PASSING_US_MAX`] ago.
     pub(crate) fn ends_passing(&self, since_us: u64) -> bool {
         if since_us < PASSING_US_MAX {
             return false;
@@ -90,7 +105,7 @@ impl Rounds {
         true
     }
 
-    /// A round begins behind this gap.
+    /// A watched round begins after this gap, and the round before it ends.
     #[inline(never)]
     pub(crate) fn watch(
         &self,
@@ -114,10 +129,11 @@ struct Watched {
     to_watch: Cell,
     /// Weight of the current round.
     weight: Cell,
-    /// Weight of each watched round whose gap is no pause; a pause has weight 1.
+    /// Weight of a watched round after a gap shorter than [`PAUSE_US`]; any other round has weight
+    /// 1.
     usual_weight: Cell,
-    /// Gaps, and changes from round to round, that were passed over and for which no watched round
-    /// has been given extra weight yet.
+    /// Gaps, and changes from round to round, that were passed over and are not yet included in the
+    /// weight of a watched round.
     owed_gaps: Cell,
     owed_changes: Cell,
     is_busy: Cell,
@@ -125,15 +141,15 @@ struct Watched {
     /// The total of rounds when the current slot began.
     slot_rounds: Cell,
     chance: Cell,
-    /// When the last one began that was watched.
+    /// When the last watched round began; 0: none has begun.
     last_us: Cell,
-    /// The length of the one before; 0: it is not known.
+    /// Length of the round before it; 0: not known, because rounds were passed over.
     length_us: Cell,
-    /// The gap at its end.
+    /// The gap at the end of that round.
     gap_us: Cell,
-    /// Requests that had come when it ended.
+    /// Requests received when that round ended, including the one that ended it.
     requests: Cell,
-    /// Rounds of one request each, in a row.
+    /// How many rounds in a row have had exactly one request each.
     in_a_row: Cell,
 }
 
@@ -167,8 +183,8 @@ impl Watched {
         watched
     }
 
-    /// A watched round begins, while `left` of the rounds to be passed over have not come. Returns
-    /// how many to pass over next.
+    /// A watched round begins. `left` of the rounds to be passed over have not come. Returns how
+    /// many to pass over next.
     fn round(
         &self,
         left: u64,
@@ -207,7 +223,8 @@ impl Watched {
         self.to_pass.get()
     }
 
-    /// How many rounds were passed over since the last that was watched.
+    /// Returns how many rounds were passed over since the last watched one, and gives their weight
+    /// to the next watched rounds.
     fn end_of_passing(&self, left: u64) -> u64 {
         let to_pass = self.to_pass.get();
         if to_pass == 0 {
@@ -227,12 +244,12 @@ impl Watched {
         chance ^= chance >> 7;
         chance ^= chance << 17;
         self.chance.set(chance);
-        // One random bit more makes the mean a whole number, 60: 28 + 31.5 + 0.5.
+        // Another random bit makes the mean a whole number, 60: 28 + 31.5 + 0.5.
         let few = (chance >> 20) & ((1 << PASSED_BITS) - 1);
         PASSED_MIN + few + ((chance >> 40) & 1)
     }
 
-    /// So many requests have come by the end of a round.
+    /// To be called at the end of a round, with all requests received so far.
     fn count_requests(&self, requests: u64) {
         let is_one = requests.wrapping_sub(self.requests.get()) == 1;
         self.requests.set(requests);
@@ -240,7 +257,7 @@ impl Watched {
             .set(if is_one { self.in_a_row.get() + 1 } else { 0 });
     }
 
-    /// Two rounds came one after the other, both watched. The later one ends with this gap.
+    /// Compares two consecutive rounds, both watched. Length and gap are those of the later one.
     fn compare(&self, (length_us, gap_us): (u64, u64), counters: &CounterCells) {
         let (before_us, gap_before_us) = (self.length_us.get(), self.gap_us.get());
         self.length_us.set(length_us);
@@ -279,7 +296,8 @@ impl Watched {
         self.length_us.set(0);
     }
 
-    /// Sees whether the connection is busy: enough rounds in this slot, or in the one before.
+    /// Decides whether the connection is busy: it had enough rounds in this slot, or in the one
+    /// before.
     fn count_slot(&self, now_us: u64, rounds: u64) {
         let (slot, before) = (now_us >> SLOT_BITS, self.slot.get());
         let is_enough = rounds - self.slot_rounds.get() >= BUSY_ROUNDS;

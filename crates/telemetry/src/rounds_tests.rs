@@ -7,10 +7,10 @@ use crate::{Histogram, HistogramSnapshot, Probe, Protocol, Registry};
 const MS: u64 = 1_000;
 const SERVICE_US: u64 = 40;
 
-/// A gap, by the round's number and by chance.
+/// Returns a gap in microseconds, from the round's number and a random number.
 type Pattern = Box<dyn Fn(u64, u64) -> u64>;
 
-/// A client that takes so long from each answer to its next request, and what it did.
+/// A client that sends one request at a time, with given gaps. It keeps a record of them.
 struct Client {
     probe: Probe,
     registry: Registry,
@@ -56,7 +56,8 @@ impl Client {
             .remove(0)
     }
 
-    /// Sum of what each round differs from the one before it, but for the ends of pauses.
+    /// Sum of the differences in length between each round and the one before it, without those by
+    /// more than half a round.
     fn changes_us(&self) -> u64 {
         let lengths = self.begun_us.windows(2).map(|two| two[1] - two[0]);
         let lengths: Vec<u64> = lengths.collect();
@@ -96,13 +97,13 @@ fn whoever_is_not_busy_is_watched_in_full() {
     same(&seen.histograms.request_gap_us, &client.gaps);
     assert_eq!(seen.histograms.service_us.count(), 20_000);
     assert_eq!(seen.histograms.record_age_us.count(), 20_000);
-    // The first has none before it.
+    // The first round has none before it.
     let rounds = (seen.counters.rounds, seen.counters.round_changes_us);
     assert_eq!(rounds, (19_998, client.changes_us_of_watched()));
 }
 
 impl Client {
-    /// The first request has no answer before it: its round is not seen.
+    /// The first request follows no answer, so it begins no round.
     fn changes_us_of_watched(&self) -> u64 {
         let first = Client {
             begun_us: self.begun_us[1..].to_vec(),
@@ -112,8 +113,8 @@ impl Client {
     }
 }
 
-/// Rounds with these gaps and services: the sums of squares of what the rounds, the services
-/// and the gaps differ.
+/// The sums of squared differences of rounds, services and gaps, for rounds with these gaps and
+/// services.
 fn squares(rounds: impl IntoIterator<Item = (u64, u64)>) -> [u64; 3] {
     let mut client = Client::new();
     for (gap_us, service_us) in rounds {
@@ -130,10 +131,11 @@ fn squares(rounds: impl IntoIterator<Item = (u64, u64)>) -> [u64; 3] {
 
 #[test]
 fn what_differs_is_added_up_in_squares() {
-    // The first round has no gap before it, and a round has its own service and the gap behind.
+    // The first round has no gap before it. A round consists of its own service and the gap after
+    // it.
     let first = (0, 300);
     let lasts = [(5_000, 400), (5_000, 900), (4_000, 700), (4_000, 0)];
-    // Services 300, 400, 900, 700; the gaps behind them 5000, 5000, 4000, 4000.
+    // Services 300, 400, 900, 700; the gaps after them 5000, 5000, 4000, 4000.
     let is = squares([(0, 0), first].into_iter().chain(lasts));
     let (round, served, gap) = (
         [100, 500 - 1_000, -200],
@@ -155,8 +157,8 @@ fn what_differs_by_far_is_left_out_of_the_squares() {
     }
 }
 
-/// A client that does not wait has another request on its way where an answer is late: a round of
-/// two requests.
+/// A client that pipelines has sent another request when an answer is late: a round of two
+/// requests.
 #[test]
 fn rounds_of_several_requests_are_left_out_of_the_squares() {
     let mut client = Client::new();
@@ -180,7 +182,7 @@ fn who_does_not_wait_for_answers_any_more_is_watched_again() {
     let mut client = Client::new();
     client.rounds(20_000, |_| 60);
     assert_eq!(client.seen().histograms.service_us.max(), SERVICE_US);
-    // From here on one is always on its way.
+    // From here on one request is always in flight.
     client.probe.request(1, 100, client.now_us, client.now_us);
     let before = client.seen().histograms.service_us.count();
     for _ in 0..1_000 {
@@ -190,7 +192,7 @@ fn who_does_not_wait_for_answers_any_more_is_watched_again() {
         client.probe.answered(1, client.now_us);
     }
     let seen = client.seen().histograms.service_us;
-    // The service of every second one is measured, after an eighth of a second.
+    // After an eighth of a second, the service of every second request is measured.
     assert_eq!(seen.max(), 500);
     let measured = seen.count() - before;
     assert!((350..=500).contains(&measured), "{measured}");
@@ -223,7 +225,7 @@ fn of_who_is_busy_some_rounds_stand_for_all() {
         client.rounds(COUNT, |number| gap_us(number, dice()));
         let (seen, expected) = (client.seen(), client.gaps.snapshot());
         let gaps = &seen.histograms.request_gap_us;
-        // The last gaps are the only ones that no weight stands for yet.
+        // Only the last gaps are not covered by any weight yet.
         let lag = expected.count() - gaps.count();
         assert!(lag < 100, "{name}: {lag}");
         about(gaps.mean(), expected.mean(), 0.06);
@@ -243,7 +245,7 @@ fn of_who_is_busy_some_rounds_stand_for_all() {
         let per_round = |sum_us: u64| sum_us as f64 / COUNT as f64;
         let changes_us = per_round(counters.round_changes_us);
         about(changes_us, per_round(client.changes_us()), 0.1);
-        // Counts that carry no weight are exact.
+        // Counts that are not weighted are exact.
         assert_eq!((counters.requests, counters.responses), (COUNT, COUNT));
         assert_eq!(seen.histograms.request_messages.count(), COUNT);
         assert_eq!(seen.histograms.request_receive_us.count(), COUNT);
@@ -254,7 +256,7 @@ fn of_who_is_busy_some_rounds_stand_for_all() {
 fn a_pause_is_never_passed_over() {
     let mut client = Client::new();
     let mut dice = dice(1);
-    // One of twenty: it is busy, and waits often.
+    // One gap in twenty is a pause: the client is busy and waits often.
     let mut pauses = 0;
     client.rounds(100_000, |_| {
         let is_pause = dice().is_multiple_of(20);
@@ -280,7 +282,7 @@ fn who_is_no_longer_busy_is_watched_in_full_at_once() {
     let more = services.count() - before.histograms.service_us.count();
     assert_eq!((more, ages.count_between(MS, 4 * MS)), (500, 500));
     let changed = seen.counters.round_changes_us - before.counters.round_changes_us;
-    // Rounds that were passed over last are made up for by these.
+    // The changes of the rounds that were passed over last are added to these.
     let passed_max = super::PASSED_MIN + (1 << super::PASSED_BITS);
     let exact = 499 * 100;
     assert!(
@@ -299,7 +301,7 @@ fn who_has_to_wait_for_the_broker_is_watched_in_full_too() {
         client.rounds(20, |_| 20);
         let seen = client.seen().histograms;
         let is_long = |services: &HistogramSnapshot| services.count_between(100 * MS, 400 * MS);
-        // The first of them, and those that it stands for, may be passed over.
+        // The first long round may be passed over.
         let long = is_long(&seen.service_us) - is_long(&before.service_us);
         assert!(long >= 19, "{long} after {busy_rounds}");
     }

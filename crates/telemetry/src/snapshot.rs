@@ -1,6 +1,6 @@
 //! Telemetry as plain data: what `/metrics` renders and the doctor reads.
 //!
-//! Recorded snapshots are read again by later versions: a field that comes later has a default.
+//! Later versions read recorded snapshots: a field that is added needs a default.
 
 use std::net::SocketAddr;
 
@@ -8,25 +8,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Counters, HistogramSnapshot, Identity, Protocol, TcpInfo};
 
-/// Values of this moment, as opposed to what only grows.
+/// Current values, in contrast to counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Gauges {
     /// Requests received and not answered yet.
     pub requests_in_flight: u64,
-    /// The most requests that were ever in flight at once.
+    /// Maximum number of requests in flight at once, since the connection was opened.
     pub requests_in_flight_max: u64,
     /// Messages that the client is willing to have in flight.
     pub credit_granted: u64,
     /// Messages that the client has in flight.
     pub credit_used: u64,
-    /// Since when messages wait while the client has no credit; 0 when that is not so.
+    /// Since when messages wait while the client has no credit, on the broker's monotonic clock; 0
+    /// if none wait.
     pub no_credit_since_us: u64,
-    /// Since when the client has messages in flight; 0 when it has none.
+    /// Since when the client has messages in flight, on the same clock; 0 if it has none.
     pub holding_since_us: u64,
-    /// How long after the latest delivery to a client that had nothing in flight its first
-    /// acknowledgement came, in microseconds; 0 when none has come. Nothing of the client's own was
-    /// before it on the way.
+    /// Microseconds from the latest delivery to a client with nothing in flight to the next
+    /// acknowledgement; 0 before the first. No other acknowledgement was queued before this one on
+    /// its way.
     pub first_ack_us: u64,
 }
 
@@ -34,12 +35,13 @@ macro_rules! histograms {
     ($($(#[doc = $help:literal])+ $name:ident,)+) => {
         /// The distributions of one connection, or of a protocol's connections together.
         ///
-        /// Of a connection with more than a thousand rounds a second `request_gap_us`,
-        /// `service_us` and `record_age_us` are estimates from one round in sixteen, which has the
-        /// weight of all: the gaps are as many as there were, the others about as many. All other
-        /// histograms are exact, and so is every counter but `round_changes_us`; `rounds` and
-        /// `rounds_us` lag by what is passed over, less than a hundred rounds, and the sums of
-        /// squares are those of what was watched.
+        /// If a connection has more than a thousand rounds a second, only one round in sixteen is
+        /// measured, with the weight of all sixteen. Then `request_gap_us`, `service_us` and
+        /// `record_age_us` are estimates: the number of gaps is exact, that of the other two is
+        /// approximate. All other histograms are exact. Of the counters, `round_changes_us` is an
+        /// estimate, the sums of squares cover the measured rounds only, and `rounds` and
+        /// `rounds_us` lag by up to a hundred rounds that were passed over last. All other counters
+        /// are exact.
         #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(default)]
         pub struct Histograms { $($(#[doc = $help])+ pub $name: HistogramSnapshot,)+ }
@@ -120,8 +122,8 @@ pub struct ConnectionSnapshot {
     pub tcp: Option<TcpInfo>,
 }
 
-/// The remains of a connection that was closed lately, kept so that a client that reconnects for
-/// every message can be seen.
+/// A connection that was closed recently, kept to detect a client that reconnects for every
+/// message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClosedConnection {
     /// Number of the connection.
@@ -138,18 +140,18 @@ pub struct ClosedConnection {
     pub last_active_us: u64,
     /// Counts of its whole life.
     pub counters: Counters,
-    /// Whether it was closed when a part of a request had come, and not all of it.
+    /// Whether it was closed when a request had arrived only in part.
     pub is_inside_request: bool,
-    /// The round trip when it was young, in microseconds; 0 where nobody asked for it.
+    /// The kernel's round-trip time right after accept, in microseconds; 0 if it was not fetched.
     pub young_rtt_us: u32,
-    /// As in [`Histograms`].
+    /// The histogram of the same name in [`Histograms`].
     pub request_gap_us: HistogramSnapshot,
-    /// How long requests were coming in, all together, in microseconds.
+    /// Sum over its requests of the time between first and last byte, in microseconds.
     pub receiving_us: u64,
-    /// How many ages of records were taken.
+    /// How many ages of records were measured.
     pub record_ages: u64,
-    /// Their sum, in microseconds; [`u64::MAX`] where it is too much to add up, because clients
-    /// choose the times that records bear.
+    /// Sum of these ages, in microseconds; [`u64::MAX`] if it may have overflowed, because clients
+    /// choose the timestamps of records.
     pub record_ages_us: u64,
 }
 
@@ -168,7 +170,7 @@ pub struct ProtocolTotals {
     pub histograms: Histograms,
 }
 
-/// Everything at one moment.
+/// The telemetry of all connections at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Snapshot {
@@ -178,6 +180,6 @@ pub struct Snapshot {
     pub totals: Vec<ProtocolTotals>,
     /// Open connections, by id.
     pub connections: Vec<ConnectionSnapshot>,
-    /// Connections closed lately, oldest first; bounded.
+    /// Recently closed connections, oldest first; bounded.
     pub closed: Vec<ClosedConnection>,
 }

@@ -3,14 +3,15 @@
 use serde::{Deserialize, Serialize};
 
 /// The fields of Linux's `TCP_INFO` that explain a slow client. Filled by the server on demand,
-/// never on the hot path; all zero where the kernel does not say.
+/// never on the hot path; all zero if the kernel does not report them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TcpInfo {
     /// Smoothed round-trip time, in microseconds.
     pub rtt_us: u32,
-    /// The least round-trip time of the last minutes, in microseconds; 0 where the kernel does not
-    /// say. A peer that acknowledges late, because it has nothing to send, raises the smoothed one.
+    /// The minimum round-trip time of the last minutes, in microseconds; 0 if the kernel does not
+    /// report it. Delayed acknowledgements of a peer that has nothing to send raise the smoothed
+    /// time, but not this one.
     pub min_rtt_us: u32,
     /// Mean deviation of the round-trip time, in microseconds.
     pub rttvar_us: u32,

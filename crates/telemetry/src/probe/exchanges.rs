@@ -1,12 +1,12 @@
-//! How a probe hears of requests and answers one by one, as far as the timeline wants to know.
+//! Records requests and answers one by one for the timeline, up to its rate limit.
 
 use crate::exchanges::{Exchange, Exchanges, Topics};
 use crate::lane::ENABLED;
 use crate::probe::Recorder;
 
 impl Recorder {
-    /// As [`Recorder::requests`], for requests that publish to these topics; of them `silent` want
-    /// no answer.
+    /// Records requests that publish to these topics, for the timeline too (unlike
+    /// [`Recorder::requests`]). `silent` of them want no answer.
     #[inline]
     pub fn publishes(
         &self,
@@ -36,7 +36,7 @@ impl Recorder {
         self.unanswered(silent);
     }
 
-    /// Answers were sent while one of them is waited for.
+    /// Answers were sent while an exchange was unanswered.
     #[cold]
     #[inline(never)]
     pub(crate) fn note_answers(&self, now_us: u64) {
@@ -57,7 +57,7 @@ impl Recorder {
         }
     }
 
-    /// The client has begun to ask for messages by offset.
+    /// A fetch of the client begins to wait for messages.
     #[inline]
     pub fn fetch_begun(&self, now_us: u64) {
         if ENABLED && self.fetching_since_us.get() == 0 {
@@ -65,7 +65,7 @@ impl Recorder {
         }
     }
 
-    /// Whether the next answer to a fetch may be told of piece by piece. If not, its messages are
+    /// Whether the next answer to a fetch may be recorded as exchanges. If not, its messages are
     /// counted as left out.
     #[inline]
     pub fn may_tell_fetch(&self, messages: u64, now_us: u64) -> bool {
@@ -80,7 +80,7 @@ impl Recorder {
         may
     }
 
-    /// Messages that are being sent as the answer to a fetch: an exchange for each topic.
+    /// The answer to a fetch is being sent: one exchange for each topic.
     pub fn fetch_answered(&self, exchanges: impl Iterator<Item = Exchange>, now_us: u64) {
         if !ENABLED {
             return;

@@ -1,4 +1,4 @@
-//! The probe of one connection: what the session tells, and how it is kept.
+//! The probe of one connection: it records what the session reports.
 
 mod exchanges;
 mod requests;
@@ -70,17 +70,17 @@ pub struct Recorder {
     pub(crate) last_answer_us: Cell,
     pub(crate) rounds: Rounds,
     last_ack_us: Cell,
-    /// From the first message held after none to the acknowledgement that followed, the last time
-    /// that was seen. 32 bits, because connections are many.
+    /// Microseconds from the latest delivery to a client with nothing in flight to the next
+    /// acknowledgement. 32 bits, because there are many connections.
     first_ack_us: AtomicU32,
     no_credit_since_us: Cell,
     holding_since_us: Cell,
-    /// How many more answers until the request whose service time is being measured is answered,
-    /// its own included; 0: none is being measured.
+    /// The request whose service time is being measured is answered by this many more answers, its
+    /// own included; 0: none is being measured.
     pub(crate) timed_answers: Cell,
     pub(crate) timed_since_us: Cell,
     /// Number of the request of which only a part had arrived when a read last ended inside a frame
-    /// (requests received by then, plus 1); 0: no read has.
+    /// (requests received by then, plus 1); 0: no read has ended so.
     inside_after: Cell,
     pub(crate) requests_in_flight: Cell,
     pub(crate) requests_in_flight_max: Cell,
@@ -98,13 +98,13 @@ pub struct Recorder {
     pub(crate) split_request_bytes: Histogram,
     ack_latency_us: Histogram,
     ack_gap_us: Histogram,
-    /// Few connections ever have any.
+    /// Allocated with its first value: few connections have any.
     overdue_ack_us: OnceLock<Box<Histogram>>,
     /// The latest requests and answers, for the timeline.
     pub(crate) exchanges: Exchanges,
     /// The number of the answer that ends the oldest unanswered exchange; 0: none is unanswered.
     pub(crate) awaited_answer: Cell,
-    /// Since when the client has asked for messages without getting any; 0: it does not ask.
+    /// Since when a fetch of the client has been waiting for messages; 0: none is waiting.
     pub(crate) fetching_since_us: Cell,
 }
 
@@ -171,20 +171,18 @@ impl Recorder {
         self.peer
     }
 
-    /// Says who the client is, once it has introduced itself.
-    /// Long texts are cut off.
+    /// Sets the client's identity, once it has introduced itself. Long texts are cut off.
     pub fn identify(&self, identity: Identity) {
         self.about.lock().identity = identity.shortened();
     }
 
-    /// Names the connection's file descriptor, so that the kernel's view of it can be fetched.
+    /// Sets the connection's file descriptor, so that its `TCP_INFO` can be fetched.
     pub fn attach_socket(&self, descriptor: i32) {
         self.about.lock().attach(descriptor);
     }
 
-    /// Notes the kernel's round-trip time right after the connection was accepted, because a
-    /// short-lived connection is often closed before anybody asks. The registry keeps it after the
-    /// connection is closed.
+    /// Records the kernel's round-trip time right after accept, because a short-lived connection is
+    /// often closed before the next snapshot. The registry keeps it after the connection is closed.
     pub fn young_round_trip(&self, rtt_us: u32) {
         self.about.lock().young_rtt_us = rtt_us;
     }
@@ -212,12 +210,12 @@ impl Recorder {
         }
     }
 
-    /// Whether a part of a request has come, and not all of it.
+    /// Whether a request has arrived only in part.
     pub(crate) fn is_inside_request(&self) -> bool {
         self.inside_after.get() == self.counters.requests.get() + 1
     }
 
-    /// Bytes handed to the kernel for this client.
+    /// Bytes passed to the kernel for this client.
     #[inline]
     pub fn wrote(&self, bytes: usize) {
         if ENABLED {
@@ -225,8 +223,8 @@ impl Recorder {
         }
     }
 
-    /// The age of a socket read's first published record: the time of arrival minus the timestamp
-    /// that the record bears; negative if that lies in the future.
+    /// The age of a socket read's first published record: its arrival minus its timestamp; negative
+    /// if the timestamp lies in the future.
     #[inline]
     pub fn record_age(&self, age_us: i64) {
         if !ENABLED {
@@ -324,7 +322,7 @@ impl Recorder {
         }
     }
 
-    /// An acknowledgement named a message that is no longer in flight here.
+    /// An acknowledgement named a message that is no longer in flight on this connection.
     #[inline]
     pub fn late_ack(&self) {
         if ENABLED {
@@ -332,8 +330,8 @@ impl Recorder {
         }
     }
 
-    /// An acknowledgement came after its lease had timed out: the client held the message for
-    /// `held_us`, which is how long its work really takes.
+    /// An acknowledgement came after the lease had timed out. `held_us`: the time from the delivery
+    /// to the acknowledgement, which shows how long the client's work really takes.
     pub fn overdue_ack(&self, held_us: u64) {
         if ENABLED {
             let histogram = self.overdue_ack_us.get_or_init(Box::default);
@@ -341,7 +339,7 @@ impl Recorder {
         }
     }
 
-    /// The client gave messages back.
+    /// The client requeued or rejected messages.
     #[inline]
     pub fn nacked(&self, messages: u64) {
         if ENABLED {
@@ -349,7 +347,7 @@ impl Recorder {
         }
     }
 
-    /// Deadlines of messages in flight here passed.
+    /// Leases of messages in flight on this connection timed out.
     #[inline]
     pub fn timed_out(&self, messages: u64) {
         if ENABLED {
@@ -399,7 +397,8 @@ impl Recorder {
         }
     }
 
-    /// The client has credit again, or nothing waits any more. Harmless without a begin.
+    /// The client has credit again, or no message waits any more. Harmless without
+    /// [`Recorder::no_credit_begins`].
     #[inline]
     pub fn no_credit_ends(&self, now_us: u64) {
         if ENABLED {

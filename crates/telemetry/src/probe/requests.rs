@@ -1,19 +1,20 @@
-//! How a probe hears of requests and answers: counted, put into rounds, and some of them measured.
+//! Records requests and answers: counts all of them, detects rounds, and measures a sample.
 
 use crate::lane::ENABLED;
 use crate::probe::Recorder;
 
 impl Recorder {
-    /// A request that wants an answer is complete: `messages` published by it (0 for any other
-    /// request), its size, and when the reads with its first and its last byte returned.
+    /// A request that wants an answer is complete. `messages`: how many it publishes (0 for any
+    /// other request); `bytes`: its size; the times: when the reads with its first and its last
+    /// byte returned.
     #[inline]
     pub fn request(&self, messages: u64, bytes: u64, first_byte_us: u64, last_byte_us: u64) {
         self.requests(1, messages, bytes, first_byte_us, last_byte_us);
     }
 
     /// `count` requests of one socket read, together: `messages` and `bytes` are sums, and the
-    /// histograms get their mean. The first of them may have begun in an earlier read. One call per
-    /// read, however many small requests it held.
+    /// histograms get their mean. The first of them may have begun in an earlier read. Called once
+    /// per read, however many small requests it had.
     #[inline]
     pub fn requests(
         &self,
@@ -36,10 +37,10 @@ impl Recorder {
         }
     }
 
-    /// By far the most: requests that came whole, and publish one message each or none. They are
-    /// counted; the histograms get them when somebody looks.
+    /// The most frequent case: requests that came whole and publish one message each, or none. They
+    /// are only counted here; [`Recorder::snapshot`] adds them to the histograms.
     ///
-    /// It calls another function only at its end, so that no value has to be kept across the call.
+    /// Its only call is at its end, so that no value has to be kept across the call.
     #[inline(never)]
     fn requests_of_one_or_none(&self, count: u64, messages: u64, bytes: u64, now_us: u64) {
         self.counters.requests.add(count);
@@ -73,7 +74,7 @@ impl Recorder {
         if first_byte_us == last_byte_us {
             self.requests_whole.add(count);
         } else {
-            // One of them had begun in a read before this; the others came whole.
+            // One of them had begun in an earlier read; the others came whole.
             self.requests_whole.add(count - 1);
             let published_bytes = if messages > 0 { bytes / count } else { 0 };
             if published_bytes > 0 {
@@ -94,7 +95,7 @@ impl Recorder {
         };
         let since_us = || first_byte_us.saturating_sub(self.timed_since_us.get());
         if answered_us > 0 {
-            // A gap lies behind an answer, and behind each only once.
+            // A gap follows an answer, and only the first request after the answer ends it.
             self.last_answer_us.set(0);
             let gap_us = first_byte_us.saturating_sub(answered_us);
             if !self.rounds.passes_over(gap_us, since_us()) {
@@ -116,7 +117,7 @@ impl Recorder {
         self.set_in_flight(count);
     }
 
-    /// Measures how long these requests take, unless others are measured already.
+    /// Starts to measure the service time of these requests, unless others are being measured.
     #[inline]
     fn time_service(&self, in_flight: u64, last_byte_us: u64) {
         if self.timed_answers.get() == 0 {
@@ -133,7 +134,7 @@ impl Recorder {
         }
     }
 
-    /// `count` requests were answered, and the answers handed to the kernel at `now_us`.
+    /// `count` requests were answered, and the answers passed to the kernel at `now_us`.
     #[inline]
     pub fn answered(&self, count: u64, now_us: u64) {
         if !ENABLED || count == 0 {
@@ -148,8 +149,8 @@ impl Recorder {
         }
     }
 
-    /// One of the answers is one whose request's service is measured, or that the timeline waits
-    /// for.
+    /// The answers may end the service time being measured, or complete an exchange of the
+    /// timeline.
     #[inline(never)]
     fn answered_awaited(&self, count: u64, now_us: u64) {
         let timed = self.timed_answers.get();
@@ -166,14 +167,14 @@ impl Recorder {
         }
     }
 
-    /// `count` of the requests that were told of last want no answer: they are not in flight.
+    /// `count` of the requests recorded last want no answer: they are not in flight.
     #[inline]
     pub fn unanswered(&self, count: u64) {
         if ENABLED && count > 0 {
             self.counters.requests_silent.add(count);
             let in_flight = self.requests_in_flight.get();
             if self.timed_answers.get() == in_flight {
-                // It may be one of these.
+                // The request being measured may be one of these.
                 self.timed_answers.set(0);
             }
             self.requests_in_flight.set(in_flight.saturating_sub(count));

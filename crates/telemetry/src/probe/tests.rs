@@ -37,7 +37,8 @@ fn gap_is_measured_from_the_answer_to_the_next_request_when_nothing_is_in_flight
 #[test]
 fn rounds_are_counted_with_how_much_each_differs_from_the_one_before() {
     let probe = recorder();
-    // The first has none before it; that of a pause differs by more than half of itself.
+    // The first round has none before it. The round with a pause is not counted as jitter, because
+    // it differs by more than half of its length.
     for at_us in [1_000, 2_000, 3_100, 4_000, 9_000, 10_000] {
         probe.request(1, 100, at_us, at_us);
         probe.answered(1, at_us + 500);
@@ -67,13 +68,14 @@ fn service_is_measured_for_one_request_at_a_time() {
     let probe = recorder();
     let services = || snapshot(&probe).histograms.service_us;
     probe.request(1, 100, 900, 1_000);
-    // Not measured: the first is still being served.
+    // Not measured, because the first request is still being served.
     probe.request(1, 100, 1_200, 1_200);
     probe.answered(1, 1_500);
     assert_eq!((services().count(), services().sum()), (1, 500));
     probe.answered(1, 1_700);
     assert_eq!(services().count(), 1);
-    // Two of one read, answered one after the other: that of the second counts.
+    // Two requests of one read, answered one after the other: the second answer ends the
+    // measurement.
     probe.requests(2, 2, 200, 2_000, 2_000);
     probe.answered(1, 2_300);
     probe.answered(1, 2_400);
@@ -119,20 +121,20 @@ fn the_first_acknowledgement_is_the_one_that_none_is_before() {
     assert_eq!(first_us(), 0);
     probe.acks(1, 0, 150);
     probe.credit_used(3, 150);
-    // The others came behind it.
+    // Later acknowledgements do not change it.
     probe.acks(2, 0, 230);
     probe.credit_used(1, 230);
     probe.acks(1, 0, 400);
     probe.credit_used(0, 400);
     assert_eq!(first_us(), 50);
-    // At once, and after a pause.
+    // A new delivery at once, and one after a pause.
     for (since_us, at_us) in [(400, 460), (1_000, 1_070)] {
         probe.credit_used(1, since_us);
         probe.acks(1, 0, at_us);
         probe.credit_used(0, at_us);
         assert_eq!(first_us(), at_us - since_us);
     }
-    // Days.
+    // More microseconds than fit in 32 bits.
     probe.credit_used(1, 2_000);
     probe.acks(1, 0, 1 << 40);
     assert_eq!(first_us(), u64::from(u32::MAX));
@@ -145,7 +147,7 @@ fn many_requests_of_one_read_are_recorded_by_their_mean() {
     let seen = snapshot(&probe);
     assert_eq!(seen.histograms.request_messages.count(), 4);
     assert_eq!(seen.histograms.request_messages.max(), 10);
-    // The others came whole.
+    // The other requests came whole.
     assert_eq!(seen.histograms.split_request_bytes.count(), 1);
     assert_eq!(seen.histograms.split_request_bytes.max(), 1_000);
     assert_eq!(
@@ -218,14 +220,14 @@ fn exchanges(probe: &Recorder) -> Vec<(u32, u64, u64, u64)> {
 fn publishes_get_their_answers_in_order_and_not_those_of_others() {
     let probe = recorder();
     probe.publishes((1, 0), (1, 100), &to(7), 1_000, 1_010);
-    // Something else wants an answer too, before and behind the next publishes.
+    // Other requests want answers too, before and after the next publishes.
     probe.request(0, 0, 1_100, 1_100);
     probe.publishes((2, 0), (20, 100), &to(8), 1_200, 1_200);
     probe.request(0, 0, 1_300, 1_300);
     assert_eq!(exchanges(&probe), [(7, 1, 1_000, 0), (8, 20, 1_200, 0)]);
     probe.answered(1, 2_000);
     probe.answered(2, 3_000);
-    // One of the two publishes that came together has its answer.
+    // Only one of the two publishes of one read is answered.
     assert_eq!(exchanges(&probe), [(7, 1, 1_000, 2_000), (8, 20, 1_200, 0)]);
     probe.answered(1, 4_000);
     assert_eq!(exchanges(&probe)[1], (8, 20, 1_200, 4_000));
@@ -297,7 +299,7 @@ fn a_reader_asks_from_its_first_question_to_the_answer_with_messages() {
         }
     };
     probe.fetch_begun(1_000);
-    // Two questions end without a message.
+    // Two fetches end without a message.
     assert!(!probe.may_tell_fetch(0, 1_500));
     probe.fetch_begun(1_600);
     probe.fetch_begun(2_100);
