@@ -2,6 +2,7 @@
 //! rules of `cloverleaf_session::Session` and checks the session's side of them.
 
 pub mod amqp;
+pub mod nsq;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
