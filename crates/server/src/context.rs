@@ -17,13 +17,14 @@ use crate::fronts::Front;
 use crate::half_received::HalfReceived;
 use crate::health::Health;
 
-/// The addresses that are listened on, with the ports that port 0 became, by the options that say
-/// where.
+/// The addresses that the broker listens on, each with the name of its option. Port 0 is replaced
+/// by the port that the system chose.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Addresses(pub(crate) Vec<(&'static str, SocketAddr)>);
 
 impl Addresses {
-    /// Of the option with this name, as `kafka.tls_address`. `None`: not listening.
+    /// The address of the option with this name, such as `kafka.tls_address`; `None`: it does not
+    /// listen there.
     pub fn of(&self, option: &str) -> Option<SocketAddr> {
         let found = self.0.iter().find(|(name, _)| *name == option);
         found.map(|(_, address)| *address)
@@ -36,38 +37,38 @@ pub struct ServerContext {
     pub broker: Broker,
     /// The log below it, for its metrics and its state of health.
     pub log: Log,
-    /// The configuration, as it is in force.
+    /// The configuration in force, with adjusted limits and without passwords.
     pub config: Config,
     /// The probes of all connections.
     pub registry: Registry,
     /// The protocols that it speaks.
     pub(crate) fronts: Vec<Arc<dyn Front>>,
-    /// Where the broker listens.
+    /// The addresses that the broker listens on.
     pub addresses: Addresses,
     /// When it started, in milliseconds since the Unix epoch.
     pub started_ms: u64,
-    /// Memory for what connections have received in part.
+    /// The memory budget for half received commands.
     pub(crate) half_received: Arc<HalfReceived>,
     pub(crate) failed_logins: FailedLogins,
-    /// Places to verify passwords in that take long.
+    /// Permits to verify passwords whose verification takes long.
     pub(crate) verifications: Arc<Semaphore>,
     pub(crate) health: Health,
     /// The doctor with its findings about the clients.
     pub(crate) doctor: SharedDoctor,
     pub(crate) clock: Arc<dyn Clock>,
-    /// When it started, by its clock.
+    /// When it started, by `clock`, in microseconds.
     pub(crate) started_us: u64,
-    /// Connections that sleep while a clock that is driven stands still.
+    /// The waiting tasks of connections, if `clock` is driven by a test.
     pub(crate) sleepers: Arc<Sleepers>,
     pub(crate) draining: watch::Sender<bool>,
 }
 
-/// Tasks that wait for the next move of a clock that is driven.
+/// Tasks that wait for the next move of a driven clock.
 #[derive(Default)]
 pub(crate) struct Sleepers(Mutex<Vec<Waker>>);
 
 impl Sleepers {
-    /// Wakes them whenever this clock is moved.
+    /// Wakes its tasks whenever this clock is moved.
     pub(crate) fn of(clock: &dyn Clock) -> Arc<Sleepers> {
         let sleepers = Arc::<Sleepers>::default();
         let woken = Arc::clone(&sleepers);
@@ -84,21 +85,21 @@ impl Sleepers {
 }
 
 impl ServerContext {
-    /// Microseconds on the monotonic clock of the probes; never 0.
+    /// Microseconds since the start, plus one: the monotonic clock of the probes, which is never 0.
     pub fn now_us(&self) -> u64 {
         let since_us = self.clock.now_us().saturating_sub(self.started_us);
         since_us.saturating_add(1)
     }
 
-    /// Turns true when the broker shuts down: finish what is pending, flush, close.
+    /// Becomes true when the broker shuts down: then finish pending work, flush, close.
     pub fn draining(&self) -> watch::Receiver<bool> {
         self.draining.subscribe()
     }
 
-    /// Ready when the broker shuts down. For `select!`: unlike the receiver's own wait it holds
-    /// no lock across the other branches.
+    /// Ready when the broker shuts down. For `select!`: unlike the receiver's own wait, it holds no
+    /// lock while the other branches run.
     pub async fn drained(&self) {
-        // The sender lives in the context, so the wait cannot fail.
+        // It cannot fail: the sender is in the context.
         let _ = self.draining().wait_for(|draining| *draining).await;
     }
 
@@ -108,7 +109,7 @@ impl ServerContext {
     }
 }
 
-/// State that the connections of one core share; stays on its thread.
+/// State that the connections of one core share, on the core's own thread.
 pub struct CoreContext {
     /// The broker that the core belongs to.
     pub server: Arc<ServerContext>,

@@ -1,23 +1,23 @@
-//! How long the answer to a wrong password waits: longer for each that came from an address.
+//! The delay before the answer to a wrong password: it grows with each one from the same address.
 //!
-//! Only that answer waits. A right password is answered at once wherever it comes from: there may
-//! be many clients behind one address, of which one has a wrong password.
+//! Only that answer is delayed. A right password is answered at once, whatever its address: there
+//! may be many clients behind one address, and only one of them has a wrong password.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 
 use parking_lot::Mutex;
 
-/// The answer to the first one: nobody who mistypes notices.
+/// The delay of the first answer: too short to notice for a person who mistypes.
 const FIRST_US: u64 = 100_000;
 
-/// No answer waits longer: as long as RabbitMQ lets each wait.
+/// The longest delay: the one that RabbitMQ has for every wrong password.
 const LONGEST_US: u64 = 3_000_000;
 
-/// After so long without a wrong password an address has a clean slate.
+/// After this long without a wrong password, an address starts again with the first delay.
 const FORGOTTEN_US: u64 = 60_000_000;
 
-/// Most addresses that are remembered; the one that was silent longest is forgotten.
+/// Maximum addresses that are remembered; beyond it, the one that failed longest ago is dropped.
 const ADDRESSES_MAX: usize = 4096;
 
 /// The addresses that wrong passwords came from.
@@ -33,7 +33,7 @@ struct Failures {
 }
 
 impl FailedLogins {
-    /// Counts one, and says for how long its answer waits, in microseconds.
+    /// Counts a wrong password, and returns the delay of its answer, in microseconds.
     pub(crate) fn count(&self, address: IpAddr, now_us: u64) -> u64 {
         let address = network(address);
         let mut addresses = self.addresses.lock();
@@ -60,7 +60,8 @@ impl FailedLogins {
     }
 }
 
-/// The addresses that count as one: a client with one IPv6 address has all of its /64 network.
+/// The addresses that are counted as one: a client with one IPv6 address has all of its /64
+/// network.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {

@@ -1,4 +1,4 @@
-//! Whether new messages can be stored, and all threads are at work.
+//! Whether new messages can be stored, and whether all vital threads are running.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,18 +10,18 @@ use parking_lot::Mutex;
 
 use crate::context::ServerContext;
 
-/// How long a failed write or sync is held against the broker: long enough for every monitoring
-/// system to see it, and an end, because the log goes on in a new segment.
+/// How long a failed write or sync counts as trouble: long enough for a monitoring system to see
+/// it. It ends because the log goes on in a new segment.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
-/// Remembers the errors of the log.
+/// Remembers recent errors of the log, and a vital thread that has panicked.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     errors: Mutex<(u64, Option<Instant>)>,
     lost_thread: Mutex<Option<String>>,
 }
 
-/// Held by a thread that the broker cannot do without: notes its end by a fault.
+/// Held by a vital thread: reports the thread as lost if it panics.
 pub(crate) struct Vital {
     context: Arc<ServerContext>,
     thread: String,
@@ -53,7 +53,7 @@ impl Health {
         *self.lost_thread.lock() = Some(thread.to_owned());
     }
 
-    /// Why messages are refused, or were lately; `None` when all is well.
+    /// Why messages are refused, or were a short time ago; `None` when all is well.
     pub(crate) fn trouble(
         &self,
         metrics: &LogMetrics,
@@ -89,7 +89,7 @@ impl Health {
     }
 }
 
-/// Bytes free for ordinary users; `None` when the system does not say.
+/// Bytes free for ordinary users; `None` if the system does not know.
 fn free_bytes(folder: &Path) -> Option<u64> {
     let space = rustix::fs::statvfs(folder).ok()?;
     Some(space.f_bavail.saturating_mul(space.f_frsize))

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Threads: one per core that serves connections (`cores`), the acceptor that hands them out
-//! (`listener`), one for all HTTP interfaces, one for what Kafka clients ask of the disk
+//! (`listener`), one for all HTTP interfaces, one for Kafka requests that wait for the disk
 //! (`fronts::kafka`), the router of AMQP's dead letters and delayed messages (`fronts::amqp`), the
 //! doctor (`doctor`), the broker's housekeeping, and the log's own.
 

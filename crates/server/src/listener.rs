@@ -17,7 +17,7 @@ use crate::cores::{Accepted, Core};
 use crate::fronts::{Door, DoorKind, Front, UnopenedFront};
 use crate::log_throttle::LogThrottle;
 
-/// Connections that wait to be accepted. The kernel caps it at `net.core.somaxconn`.
+/// Maximum connections that wait to be accepted. The kernel caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
 /// Pause after a failed accept, which is mostly a lack of file descriptors: without a pause the
@@ -37,7 +37,7 @@ pub struct BindError {
 }
 
 impl BindError {
-    /// Advice against the error, where there is any.
+    /// A remedy for the error, if there is one.
     fn hint(&self) -> String {
         if self.error.kind() != io::ErrorKind::AddrInUse {
             return String::new();
@@ -50,7 +50,7 @@ impl BindError {
     }
 }
 
-/// The option of the admin interface.
+/// The option with the address of the admin interface.
 pub(crate) const ADMIN: &str = "admin_address";
 
 /// The admin interface, which belongs to no protocol.
@@ -58,24 +58,24 @@ pub(crate) fn admin_door(config: &Config) -> Door<'_> {
     Door::new(ADMIN, &config.general.admin_address, DoorKind::Http)
 }
 
-/// A door that is listened at: the option that names it, and its socket.
+/// A door that is open: its option, and its socket.
 pub(crate) struct BoundDoor {
     pub(crate) option: &'static str,
     pub(crate) kind: DoorKind,
     pub(crate) listener: StdListener,
-    /// Where the protocol stands among those that were bound; `None`: the admin interface.
+    /// The index of its protocol among the loaded ones; `None`: the admin interface.
     pub(crate) front: Option<usize>,
 }
 
 impl BoundDoor {
-    /// The option, and where that is.
+    /// The option, and the address that the socket is bound to.
     pub(crate) fn address(&self) -> io::Result<(&'static str, SocketAddr)> {
         Ok((self.option, self.listener.local_addr()?))
     }
 }
 
-/// Listens on all addresses, but for those that are off, or need the certificate of a protocol that
-/// has none.
+/// Listens on all addresses except those that are off, and those that need the certificate of a
+/// protocol that has none.
 ///
 /// # Errors
 /// An address is taken, not ours, or does not resolve.
@@ -89,7 +89,8 @@ pub(crate) fn bind_all(
         let own = own.filter(|door| protocol.tls.is_some() || !door.kind.needs_tls());
         doors.extend(own.map(|door| (Some(front), door)));
     }
-    // Of several that are taken, one of those is told that programs connect to.
+    // If several addresses are taken, the error names one for clients before one of an HTTP
+    // interface.
     doors.sort_by_key(|(_, door)| door.kind.is_http());
     let open = doors.iter().filter(|(_, door)| !door.address.is_off());
     let bound = open.map(|(front, door)| {
@@ -108,7 +109,7 @@ pub(crate) fn bind_all(
     bound.collect()
 }
 
-/// Binds the first address of a name that can be bound.
+/// Binds the first of a name's addresses that can be bound.
 fn bind_any(address: &str) -> io::Result<StdListener> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in address.to_socket_addrs()? {
@@ -138,12 +139,12 @@ fn bind_one(address: SocketAddr) -> io::Result<StdListener> {
 pub(crate) struct SessionListener {
     pub(crate) listener: TcpListener,
     pub(crate) front: Arc<dyn Front>,
-    /// TLS from the first byte.
+    /// Whether connections speak TLS from the first byte.
     pub(crate) is_tls: bool,
 }
 
-/// Accepts connections of all listeners until the broker drains. Dropping the cores at the end
-/// tells them that no more will come.
+/// Accepts connections of all listeners until the broker drains. The cores are dropped at the end,
+/// which tells their threads that no more connections will come.
 pub(crate) async fn accept_all(
     listeners: Vec<SessionListener>,
     cores: Vec<Core>,
@@ -168,7 +169,7 @@ pub(crate) async fn accept_all(
     }
     let all = async {
         // Each loop ends only with the broker, so polling all of them on every wake-up is enough:
-        // there are as many as protocols.
+        // there are only a few per protocol.
         std::future::poll_fn(|cx| {
             for listener in &mut accepting {
                 let _ = listener.as_mut().poll(cx);
@@ -240,7 +241,7 @@ impl Acceptor {
         let mut accepted = Some(accepted);
         while let Some(connection) = accepted.take() {
             let Some(core) = self.balance.choose(&self.cores) else {
-                // All cores have ended, which was said when each was found so.
+                // All cores have ended; each end was logged when it was found.
                 return;
             };
             let Some(chosen) = self.cores.get(core) else {

@@ -1,4 +1,4 @@
-//! A log line for something that may happen thousands of times per second.
+//! Limits the log lines about an event that may happen thousands of times per second.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// At most one line in this time: often enough to be noticed, too seldom to fill a disk.
+/// At most one line in this time: often enough to be noticed, too rare to fill a disk.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Counts an event and says when a line about it is due.
+/// Counts events, and decides when a line about them is due.
 #[derive(Debug, Default)]
 pub(crate) struct LogThrottle {
     unreported: u64,
@@ -17,7 +17,7 @@ pub(crate) struct LogThrottle {
 }
 
 impl LogThrottle {
-    /// Counts one more. `Some` when a line is due: how many there were since the last one.
+    /// Counts an event. `Some` when a line is due: the events since the last line.
     pub(crate) fn count(&mut self) -> Option<u64> {
         self.count_at(Instant::now())
     }
@@ -33,7 +33,7 @@ impl LogThrottle {
     }
 }
 
-/// Says why a connection was closed: as a warning when a line is due, else to those who debug.
+/// Logs why a connection was closed: as a warning if a line is due, otherwise at debug level.
 pub(crate) fn tell_closed(repeats: &Mutex<LogThrottle>, peer: SocketAddr, error: &dyn Display) {
     let due = repeats.lock().count();
     match due {

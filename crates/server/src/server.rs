@@ -1,4 +1,4 @@
-//! A running broker: starting it, and ending it without losing anything.
+//! A running broker: its start, and its shutdown, which loses nothing.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -36,19 +36,19 @@ use crate::{cores, http, timeline, verifications};
 /// Why the broker did not start.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// An option has a value that it cannot have.
+    /// An option has a value that is not allowed.
     #[error(transparent)]
     OutOfRange(#[from] OutOfRange),
-    /// It would listen where strangers can come.
+    /// The broker would accept anonymous clients from other machines.
     #[error(transparent)]
     AnonymousRemote(#[from] AnonymousRemote),
-    /// The doctor's advice of one's own cannot be used.
+    /// The operator's own advice for the doctor cannot be used.
     #[error(transparent)]
     Advice(#[from] AdviceFolderError),
     /// TLS cannot be offered as configured.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The data folder cannot be used; says who holds it if another broker does.
+    /// The data folder cannot be used; names the other broker if one has it open.
     #[error(transparent)]
     Log(#[from] OpenError),
     /// The stored state cannot be used.
@@ -65,7 +65,7 @@ pub enum StartError {
     Thread(#[from] io::Error),
 }
 
-/// The disk of the data folder itself.
+/// The real disk under the data folder.
 pub(crate) fn real_disk(folder: &Path) -> Result<Arc<dyn Disk>, OpenError> {
     Ok(RealDisk::open(folder)?)
 }
@@ -80,24 +80,25 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the data folder, takes up the stored state, and listens. When this returns, clients
+    /// Opens the data folder, restores the stored state, and listens. When this returns, clients
     /// can connect.
     ///
     /// # Errors
-    /// See [`StartError`]; nothing is left behind then.
+    /// See [`StartError`]; no thread, socket or lock is left over then.
     pub fn start(config: Config) -> Result<Server, StartError> {
         Server::start_with(config, Arc::new(SystemClock::default()), None)
     }
 
-    /// As [`Server::start`], where deadlines, silent connections, groups and all that is measured
-    /// go by a clock of the caller's. While it is a clock that is driven, the doctor looks only
-    /// when [`Server::look`] is called. Waits for the kernel or for other programs (HTTP,
-    /// nsqlookupd, the drain, NSQ's auth services) take the machine's time all the same.
+    /// Like [`Server::start`], with the caller's clock for deadlines, idle timeouts, groups and all
+    /// measurements. If that clock is driven by a test, the doctor runs only when [`Server::look`]
+    /// is called. Waits for the kernel or for other programs (HTTP, nsqlookupd, the drain, NSQ's
+    /// auth services) use the machine's time even then.
     ///
-    /// An observer is shown all that the doctor looks at, on the doctor's thread.
+    /// `observer` is called on the doctor's thread with the observations of each of the doctor's
+    /// checks.
     ///
     /// # Errors
-    /// See [`StartError`]; nothing is left behind then.
+    /// See [`StartError`]; no thread, socket or lock is left over then.
     pub fn start_with(
         config: Config,
         clock: Arc<dyn Clock>,
@@ -106,10 +107,10 @@ impl Server {
         Server::start_on(real_disk, config, clock, observer)
     }
 
-    /// As [`Server::start_with`], on the disk that `open_disk` makes of the data folder's path.
+    /// Like [`Server::start_with`], on the disk that `open_disk` makes of the data folder's path.
     ///
     /// # Errors
-    /// See [`StartError`]; nothing is left behind then.
+    /// See [`StartError`]; no thread, socket or lock is left over then.
     pub fn start_on(
         open_disk: impl FnOnce(&Path) -> Result<Arc<dyn Disk>, OpenError>,
         config: Config,
@@ -119,7 +120,7 @@ impl Server {
         Server::start_speaking(REGISTRATIONS, open_disk, config, clock, observer)
     }
 
-    /// The same with protocols of the caller's.
+    /// Like [`Server::start_on`], with the protocols of `registrations`.
     pub(crate) fn start_speaking(
         registrations: &Registrations,
         open_disk: impl FnOnce(&Path) -> Result<Arc<dyn Disk>, OpenError>,
@@ -130,7 +131,7 @@ impl Server {
         if config.nsq.tls_client_auth_policy != ClientAuthPolicy::None
             && config.nsq.tls_required == TlsRequired::No
         {
-            // As nsqd: a configuration that asks for certificates means that TLS is to be used.
+            // As in nsqd: a configuration that asks for client certificates requires TLS.
             config.nsq.tls_required = TlsRequired::Yes;
         }
         config.check()?;
@@ -173,7 +174,7 @@ impl Server {
         &self.context
     }
 
-    /// Where it listens.
+    /// The addresses that it listens on.
     pub fn addresses(&self) -> &Addresses {
         &self.context.addresses
     }
@@ -183,17 +184,17 @@ impl Server {
         &self.recovery
     }
 
-    /// The causes that slow clients down, as far as the broker sees them. It looks once a second: a
-    /// finding needs some seconds of a client's doing, and one that has ended goes after a few
-    /// more.
+    /// The causes that slow clients down, as far as the broker sees them. The doctor checks once a
+    /// second: a finding appears after some seconds of a client's behaviour, and disappears a few
+    /// seconds after the cause has ended.
     ///
-    /// It waits while the doctor makes up its mind, which takes tens of milliseconds where there
-    /// are thousands of connections.
+    /// Blocks while the doctor evaluates its rules, which takes tens of milliseconds with thousands
+    /// of connections.
     pub fn doctor(&self, query: &Query) -> Report {
         self.context.doctor.report(query)
     }
 
-    /// Lets the doctor look now, as it does once a second where the clock is not driven.
+    /// Lets the doctor check now, as it does once a second where the clock is not driven.
     pub fn look(&self) {
         self.doctor.look(&self.context);
     }
@@ -201,7 +202,7 @@ impl Server {
     /// The latest messages in flight by consumer, and publishes by producer.
     ///
     /// # Errors
-    /// In words: a topic or a subscription is not there.
+    /// A text for people: a topic or a subscription does not exist.
     pub fn timeline(&self, query: &TimelineQuery) -> Result<Timeline, String> {
         timeline::gather(&self.context, query).map_err(|refused| refused.1)
     }
@@ -214,8 +215,8 @@ impl Server {
         }
     }
 
-    /// Stops accepting, lets connections finish what is pending for at most `drain_timeout`,
-    /// writes all progress down and closes the log. Blocks until that is done.
+    /// Stops accepting connections, lets the open ones finish pending work for at most
+    /// `drain_timeout`, stores all progress and closes the log. Blocks until that is done.
     pub fn shutdown(mut self) {
         self.stop();
     }
@@ -249,7 +250,7 @@ fn join(thread: JoinHandle<()>) {
     }
 }
 
-/// The parts that start builds once the log is open.
+/// The parts that are built once the log is open.
 struct Running {
     context: Arc<ServerContext>,
     threads: Vec<JoinHandle<()>>,
@@ -279,7 +280,8 @@ impl Running {
                 tls,
             })?);
             tags.push(registration.protocol);
-            // Of its own section, which is of no use to those behind it.
+            // A front's secrets are only in its own section: the fronts that open later do not need
+            // it.
             (registration.forget_secrets)(&mut config);
         }
         let context = Arc::new(ServerContext {
@@ -332,7 +334,7 @@ struct Starting {
 }
 
 impl Starting {
-    /// Starts all threads and returns the one that must end last, and the doctor's.
+    /// Starts all threads. Returns housekeeping, which must end last, and the doctor's thread.
     fn start_threads(
         &mut self,
         doors: Vec<BoundDoor>,
@@ -373,8 +375,8 @@ impl Starting {
     }
 }
 
-/// The sockets with those who serve their connections. Must be called within the acceptor's
-/// runtime.
+/// Each bound socket with the front that serves its connections. Must be called within the
+/// acceptor's runtime.
 fn session_listeners(
     context: &ServerContext,
     doors: Vec<BoundDoor>,
@@ -393,7 +395,7 @@ fn session_listeners(
     listeners.collect()
 }
 
-/// Lowers the limits of connections to what the system allows.
+/// Lowers the limits of connections to the open files that the system allows.
 fn fit_connections(config: &mut Config, files: u64) {
     let general = &mut config.general;
     let wanted = ConnectionLimits {

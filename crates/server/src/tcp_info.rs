@@ -2,12 +2,12 @@
 
 use cloverleaf_telemetry::TcpInfo;
 
-/// Asks the kernel about a socket; `None` when it is none, or not a TCP one.
+/// Asks the kernel about a socket; `None` if the descriptor is not that of a TCP socket.
 pub(crate) fn tcp_info(descriptor: i32) -> Option<TcpInfo> {
     let info = ask(descriptor)?;
     Some(TcpInfo {
         rtt_us: info.tcpi_rtt,
-        // All ones: no sample yet. The server's own view of its first round trip is in it.
+        // All ones: there is no sample yet. The handshake's round trip counts as a sample.
         min_rtt_us: match info.tcpi_min_rtt {
             u32::MAX => 0,
             min_rtt_us => min_rtt_us,
@@ -24,8 +24,8 @@ pub(crate) fn tcp_info(descriptor: i32) -> Option<TcpInfo> {
     })
 }
 
-/// How many segments a socket has sent, those that only acknowledge included: so a test sees
-/// whether something was acknowledged, whatever time that took. `None` as above.
+/// The number of segments that a socket has sent, pure acknowledgements included, so that a test
+/// can see without a clock whether data was acknowledged. `None` as in [`tcp_info`].
 pub fn segments_sent(descriptor: i32) -> Option<u32> {
     ask(descriptor).map(|info| info.tcpi_segs_out)
 }
@@ -48,8 +48,8 @@ fn ask(descriptor: i32) -> Option<libc::tcp_info> {
     (result == 0).then_some(info)
 }
 
-/// The least round trip of a socket, in microseconds; 0 where the kernel knows none. One that has
-/// just been accepted knows that of its handshake.
+/// The smallest round trip of a socket, in microseconds; 0 if the kernel knows none. A socket that
+/// was just accepted has that of its handshake.
 pub(crate) fn round_trip_us(descriptor: i32) -> u32 {
     match tcp_info(descriptor) {
         Some(info) if info.min_rtt_us > 0 => info.min_rtt_us,

@@ -1,4 +1,4 @@
-//! A broker for tests of connections, on their own thread and a simulated disk.
+//! A broker for tests of connections, which are served on the test's thread, with a simulated disk.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -23,10 +23,11 @@ use crate::half_received::budget::Bounds;
 use crate::health::Health;
 use crate::verifications;
 
-/// How long anything may take before it counts as never.
+/// Time limit of waits: only a failing test waits this long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A broker with room for one publish at a time, which writes only when the test says so.
+/// A broker that accepts one unwritten publish at a time, and writes only when the test calls for
+/// it.
 pub(crate) fn context() -> Arc<ServerContext> {
     let log_options = LogOptions {
         manual: true,
@@ -70,7 +71,7 @@ pub(crate) fn context() -> Arc<ServerContext> {
     })
 }
 
-/// The client's end of a connection that is served on this thread.
+/// The client's end of a new connection, which is served on this thread.
 pub(crate) async fn connect_to<F: Future<Output = ()> + 'static>(
     serve: impl FnOnce(AcceptedConnection) -> F,
     core: &Rc<CoreContext>,
@@ -89,7 +90,7 @@ pub(crate) async fn connect_to<F: Future<Output = ()> + 'static>(
     client.unwrap()
 }
 
-/// Lets the connections do what they can do by now.
+/// Lets the connections run until the condition is true.
 pub(crate) async fn until(mut condition: impl FnMut() -> bool) {
     let waiting = async {
         while !condition() {
@@ -99,7 +100,7 @@ pub(crate) async fn until(mut condition: impl FnMut() -> bool) {
     timeout(PATIENCE, waiting).await.expect("it comes true");
 }
 
-/// The one core of a broker.
+/// The only core of a broker.
 pub(crate) fn core(context: &Arc<ServerContext>) -> Rc<CoreContext> {
     Rc::new(CoreContext {
         server: Arc::clone(context),
@@ -107,7 +108,7 @@ pub(crate) fn core(context: &Arc<ServerContext>) -> Rc<CoreContext> {
     })
 }
 
-/// The bytes that have come from all clients.
+/// The bytes received from all clients.
 pub(crate) fn bytes_in(context: &ServerContext) -> u64 {
     let snapshot = context.registry.snapshot(0, |_| None);
     let connections = snapshot.connections.iter();

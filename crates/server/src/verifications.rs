@@ -1,5 +1,5 @@
-//! Passwords that take long to verify, on purpose: beside the threads that serve connections, some
-//! at once and the others in order.
+//! Verifies passwords whose verification takes long on purpose (Argon2), on threads apart from the
+//! cores: a few at once, the others in order.
 
 use std::sync::Arc;
 use std::thread::available_parallelism;
@@ -8,19 +8,19 @@ use cloverleaf_access::{Accepted, Refused, Verification};
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
-/// Places for those at once. A verification keeps a core busy: a flood of wrong passwords leaves
-/// half of the cores to those who are logged in.
+/// The permits to verify at once. A verification keeps a core busy: with these, a flood of wrong
+/// passwords leaves half of the cores to the clients that are logged in.
 pub(crate) fn places() -> Arc<Semaphore> {
     let cores = available_parallelism().map_or(1, usize::from);
     Arc::new(Semaphore::new((cores / 2).max(1)))
 }
 
-/// Verifies one in its turn. It keeps its place to the end, also if its client leaves meanwhile.
+/// Verifies a password in its turn. It keeps its permit to the end, even if its client disconnects.
 pub(crate) async fn verify(
     places: Arc<Semaphore>,
     verification: Box<Verification>,
 ) -> Result<Accepted, Refused> {
-    // They are never closed.
+    // It cannot fail: the semaphore is never closed.
     let place = places.acquire_owned().await.ok();
     let work = spawn_blocking(move || (verification.run(), place).0);
     work.await.unwrap_or(Err(Refused::Unverified))

@@ -1,5 +1,5 @@
-//! AMQP 0-9-1: transient messages with confirms (nobody syncs here, and the others' are not
-//! confirmed before), deliveries, an ack for each.
+//! AMQP 0-9-1: transient messages with confirms (only a transient message is confirmed without a
+//! sync, and nothing syncs here), deliveries, an ack for each.
 
 use std::sync::Arc;
 

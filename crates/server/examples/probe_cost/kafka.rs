@@ -10,10 +10,10 @@ use cloverleaf_telemetry::Protocol;
 
 use crate::{BODY, CLIENT, Outcome, Peer, World};
 
-/// Where in its request the offset of [`fetch`] is.
+/// The position of the offset within the request of [`fetch`].
 const FETCH_OFFSET_AT: usize = 50;
 
-/// Runs blocking jobs at once, on the caller's thread: the rounds have none of them.
+/// Runs blocking jobs at once, on the caller's thread. The measured rounds have no such jobs.
 struct AtOnce;
 
 impl Worker for AtOnce {
@@ -49,7 +49,7 @@ pub(crate) fn play(world: &World, rounds: u32, per_round: u32) -> Outcome<u64> {
         world.next_round(per_round);
         producer.say(&publish);
         fetch[FETCH_OFFSET_AT..FETCH_OFFSET_AT + 8].copy_from_slice(&consumed.to_be_bytes());
-        // The batch comes as it went, but for its offset.
+        // The batch comes back as it was sent, except for its offset.
         let has_come = consumer.say(&fetch).ends_with(&records[21..]);
         consumed += u64::from(has_come) * u64::from(per_round);
     }

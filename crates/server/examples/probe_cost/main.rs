@@ -1,5 +1,5 @@
 //! Counts the cost of telemetry in instructions: publishes and consumes a fixed number of messages
-//! of 200 bytes through two sessions of a protocol, without sockets. Count it with and without the
+//! of 200 bytes through two sessions of a protocol, without sockets. Build and count it with the
 //! probe:
 //!
 //! ```sh
@@ -8,10 +8,11 @@
 //!     target/release/examples/probe_cost nsq FOLDER ROUNDS MESSAGES_PER_ROUND
 //! ```
 //!
-//! and again with `--no-default-features`; run each with two numbers of rounds, and the difference
-//! of the instructions divided by the difference of the messages is free of start and end. A round
-//! is a request (NSQ: MPUB, Kafka: Produce; AMQP: messages with confirms) that one read
-//! brings, what the consumer gets of it, and its acknowledgements in one read (Kafka: a Fetch).
+//! and once more with `--no-default-features`, which leaves the probe out. Run each build with two
+//! numbers of rounds: the difference in instructions divided by the difference in messages excludes
+//! the start and the end. A round is one read with a request (NSQ: MPUB, Kafka: Produce; AMQP:
+//! messages with confirms), the consumer's deliveries, and one read with its acknowledgements
+//! (Kafka: a Fetch).
 
 mod amqp;
 mod kafka;
@@ -31,12 +32,12 @@ const BODY: [u8; 200] = [b'x'; 200];
 const CLIENT: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 50_000);
 
-/// Time of a fast machine for a message, and for a round beside its messages.
+/// The time that a fast machine needs for a message, and for a round apart from its messages.
 const MESSAGE_US: u64 = 2;
 const ROUND_US: u64 = 20;
 
-/// A clock that each round moves on: under valgrind a second holds far less work than elsewhere,
-/// and what is recorded a number of times per second would seem to cost more than it does.
+/// A clock that each round advances: under valgrind a second has far less work than elsewhere, so
+/// records that are made a number of times per second would seem to cost more than they do.
 #[derive(Default)]
 struct DrivenClock(AtomicU64);
 
@@ -77,7 +78,7 @@ impl World {
         }
     }
 
-    /// A round of so many messages begins.
+    /// Begins a round of `messages` messages.
     fn next_round(&self, messages: u32) {
         let round_us = ROUND_US + MESSAGE_US * u64::from(messages);
         self.clock.0.fetch_add(round_us, Ordering::Relaxed);
@@ -88,7 +89,7 @@ impl World {
     }
 }
 
-/// One connection, and what it was told last.
+/// One connection, and the bytes that its session sent last.
 struct Peer<'w, S> {
     world: &'w World,
     session: S,
@@ -106,15 +107,15 @@ impl<'w, S: Session> Peer<'w, S> {
         }
     }
 
-    /// Shows the session these bytes as one read, and returns what it has to say.
+    /// Shows the session these bytes as one read, and returns its output.
     ///
-    /// None of these is inlined, so that they are the same code with the probe and without: the
-    /// compiler would put them into their callers in one case and not in the other, which is up to
-    /// 80 instructions per message.
+    /// None of these functions is inlined, so that they are the same code with and without the
+    /// probe: the compiler would inline some of them in one case only, which makes up to 80
+    /// instructions per message.
     #[inline(never)]
     fn say(&mut self, bytes: &[u8]) -> &[u8] {
         self.told.clear();
-        // Asked for with and without the probe.
+        // Computed in both builds, with and without the probe.
         let now = std::hint::black_box(self.world.now());
         self.session.read(bytes.len(), now);
         let mut rest = bytes;
@@ -126,7 +127,7 @@ impl<'w, S: Session> Peer<'w, S> {
         &self.told
     }
 
-    /// The bytes that the session sends without being asked.
+    /// Returns the output that the session has without new input.
     #[inline(never)]
     fn listen(&mut self) -> &[u8] {
         self.told.clear();
@@ -152,13 +153,13 @@ impl<'w, S: Session> Peer<'w, S> {
     }
 }
 
-/// Not inlined either: a session begins here.
+/// Not inlined, like [`Peer::say`]: the session's own code begins here.
 #[inline(never)]
 fn receive(session: &mut impl Session, input: &[u8], now: Now) -> Received {
     session.receive(Input::Lent(input), now)
 }
 
-/// As [`receive`].
+/// Not inlined, like [`receive`].
 #[inline(never)]
 fn poll(session: &mut impl Session, context: &mut Context<'_>, now: Now, out: &mut Output) {
     session.poll(context, now, out);

@@ -10,7 +10,7 @@ use cloverleaf_telemetry::Protocol;
 
 use crate::{BODY, CLIENT, Outcome, Peer, World};
 
-/// Size, frame type, timestamp and attempts before the id of a message frame.
+/// In a message frame, the size, frame type, timestamp and attempts come before the id.
 const ID_AT: usize = 18;
 const ID_BYTES: usize = 16;
 
@@ -53,7 +53,7 @@ fn mpub(count: u32) -> Vec<u8> {
     command
 }
 
-/// Writes a FIN for each message frame in `frames`, says how many there were.
+/// Writes a FIN for each message frame in `frames`; returns the number of messages.
 fn finish_all(frames: &[u8], fins: &mut Vec<u8>) -> u64 {
     fins.clear();
     let (mut rest, mut count) = (frames, 0);

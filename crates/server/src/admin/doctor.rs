@@ -1,12 +1,13 @@
 //! The doctor's findings, in the admin interface.
 //!
 //! ```text
-//! GET /api/doctor?since=SECONDS&client=TEXT   what slows clients down
-//! GET /api/doctor/clients?client=TEXT         which advice fits each client's library and version
+//! GET /api/doctor?since=SECONDS&client=TEXT   findings about slow clients
+//! GET /api/doctor/clients?client=TEXT         the advice for each client's library and version
 //! ```
 //!
-//! With `since` also findings that have ended, if they were seen within so many seconds; with
-//! `client` only what is about clients whose address, library or name has this in it.
+//! With `since`, the report includes findings that have ended, if they were seen within this many
+//! seconds. With `client`, it has only findings about clients whose address, library or name
+//! contains this text.
 
 use std::sync::Arc;
 
@@ -19,10 +20,10 @@ use tokio::task::spawn_blocking;
 
 use crate::admin::{Asked, Context, Refused};
 
-/// Longest text that a client is looked for by: no part of a client has more.
+/// Maximum length of `client`: no part of a client's description is longer.
 const CLIENT_BYTES_MAX: usize = 1024;
 
-/// The query string.
+/// The query string of a report.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DoctorQuery {
@@ -30,7 +31,7 @@ pub(crate) struct DoctorQuery {
     client: Option<String>,
 }
 
-/// The query string of a question about clients.
+/// The query string of the list of clients.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ClientsQuery {
@@ -67,7 +68,7 @@ pub(crate) async fn report(
     answer(move || context.doctor.report(&query)).await
 }
 
-/// The text by which clients are looked for.
+/// The text by which clients are filtered.
 fn looked_for(client: Option<String>) -> Result<Option<String>, Refused> {
     let client = client.filter(|text| !text.is_empty());
     match client {
@@ -79,7 +80,7 @@ fn looked_for(client: Option<String>) -> Result<Option<String>, Refused> {
     }
 }
 
-/// Answers on another thread: the doctor may be thinking, and a long answer takes its time.
+/// Answers on another thread: the doctor may be evaluating its rules, and a long answer takes time.
 async fn answer<T: Serialize>(
     ask: impl FnOnce() -> T + Send + 'static,
 ) -> Result<impl IntoResponse, Refused> {

@@ -1,8 +1,9 @@
-//! Reading messages by offset: nothing is consumed, no consumer is disturbed.
+//! Reads messages by offset: nothing is consumed, and no consumer is affected.
 //!
 //! `GET /api/topics/TOPIC/messages?partition=0&from=earliest|latest|OFFSET&count=100&wait_ms=0`
 //!
-//! With `wait_ms` the answer waits for a first message (long poll), which is how one follows.
+//! With `wait_ms` the answer waits for a first message (long poll), so that a client can follow a
+//! topic.
 
 use std::time::{Duration, Instant};
 
@@ -18,22 +19,23 @@ use crate::admin::types::{Bytes, MessagePage, MessageView};
 use crate::admin::{Asked, Context, Refused};
 use crate::context::ServerContext;
 
-/// A compressed batch that is larger when it is inflated is passed over.
+/// A compressed batch that would be larger than this after inflation is skipped.
 const INFLATED_BYTES_MAX: usize = 64 << 20;
 
-/// Most messages in one answer.
+/// Maximum messages in one answer.
 const COUNT_MAX: usize = 1000;
-/// Bytes of JSON after which an answer is closed, unless a single message has more: it is held in
-/// memory several times over.
+/// An answer is ended after this many bytes of JSON, unless its first message alone is larger: an
+/// answer is in memory several times over.
 const PAGE_BYTES_MAX: usize = 4 << 20;
-/// Bytes of JSON around a message, and around each of its headers, at most.
+/// Maximum bytes of JSON around a message, and around each of its headers.
 const MESSAGE_OVERHEAD_BYTES: usize = 128;
-/// Longest long poll; a client asks again.
+/// Maximum wait of a long poll; then the client has to ask again.
 const WAIT_MS_MAX: u64 = 30_000;
-/// How often a long poll looks. Following is for people, and 20 looks per second cost nothing.
+/// How often a long poll checks for messages. People follow topics, and 20 checks per second cost
+/// nothing.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The query string.
+/// The query string of a read.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ReadQuery {
@@ -116,7 +118,7 @@ async fn batches(log: &Partition, from: Offset) -> Result<Vec<Batch>, Refused> {
     }
 }
 
-/// An answer while it is filled.
+/// An answer that is being filled.
 struct OpenPage {
     page: MessagePage,
     count_max: usize,
@@ -138,7 +140,7 @@ impl OpenPage {
         }
     }
 
-    /// Takes what fits, but always a first message.
+    /// Takes the messages of a batch that fit, and always a first one.
     fn take(&mut self, batch: &Batch) {
         let Ok(batch) = batch.inflate(INFLATED_BYTES_MAX) else {
             self.page.next_offset = self.page.next_offset.max(batch.end_offset());
@@ -148,7 +150,7 @@ impl OpenPage {
         while !self.full {
             let (offset, record) = match records.next_record() {
                 Ok(Some(next)) => next,
-                // Damaged: the rest of the batch is passed over.
+                // The batch is at its end, or damaged: then the rest of it is skipped.
                 Ok(None) | Err(_) => {
                     self.page.next_offset = self.page.next_offset.max(batch.end_offset());
                     return;
@@ -170,7 +172,7 @@ impl OpenPage {
     }
 }
 
-/// How long the message is as JSON, at most.
+/// The maximum length of the message as JSON.
 fn json_bytes(record: &Record<'_>) -> usize {
     let value = |bytes: Option<&[u8]>| bytes.map_or(0, Bytes::json_bytes);
     let headers = record

@@ -1,11 +1,12 @@
-//! The admin HTTP interface: metrics, health, the doctor's data, and what the command line needs.
+//! The admin HTTP interface: metrics, health, the doctor's report, and the data for the command
+//! line.
 //!
 //! ```text
 //! GET    /metrics                                   Prometheus text
 //! GET    /healthz                                   200 ok, or 503 with the reason
 //! GET    /debug/connections                         telemetry snapshot
-//! GET    /api/doctor?since=SECONDS&client=TEXT      what slows clients down
-//! GET    /api/doctor/clients?client=TEXT            which advice fits each client
+//! GET    /api/doctor?since=SECONDS&client=TEXT      findings about slow clients
+//! GET    /api/doctor/clients?client=TEXT            the advice for each client
 //! GET    /api/topics                                list
 //! POST   /api/topics                                create
 //! GET    /api/topics/TOPIC                          describe
@@ -17,18 +18,18 @@
 //! DELETE /api/topics/TOPIC/subscriptions/NAME       delete
 //! POST   /api/topics/TOPIC/subscriptions/NAME/ACTION   empty, pause, unpause,
 //!                                                   least-loaded, fill-first
-//! GET    /api/timeline?topic=&subscription=&last=   who held what when, see `timeline`
+//! GET    /api/timeline?topic=&subscription=&last=   deliveries and requests: see `timeline`
 //! GET    /api/groups                                Kafka's consumer groups with their lag
 //! GET    /api/groups/GROUP                          members, and the lag of each partition
-//! GET    /api/clients                               what Kafka clients tell (KIP-714)
+//! GET    /api/clients                               metrics that Kafka clients push (KIP-714)
 //! GET    /api/amqp/queues                           AMQP's queues with their counts
-//! GET    /api/amqp/queues/QUEUE                     one of them
+//! GET    /api/amqp/queues/QUEUE                     one queue
 //! GET    /api/amqp/exchanges                        AMQP's exchanges
-//! GET    /api/amqp/bindings                         what leads where
+//! GET    /api/amqp/bindings                         AMQP's bindings
 //! ```
 //!
-//! It has no authentication: it listens on loopback unless the operator says otherwise. Requests
-//! that a web page makes are refused, so that a page which the operator visits cannot use it.
+//! It has no authentication: by default it listens on loopback only. Requests from web pages are
+//! refused, so that a page that the operator visits cannot use it.
 
 mod doctor;
 mod messages;
@@ -52,10 +53,10 @@ use crate::context::ServerContext;
 use crate::http::web_pages;
 use crate::timeline;
 
-/// Handlers get the broker.
+/// The state of the handlers.
 pub(crate) type Context = State<Arc<ServerContext>>;
 
-/// Paths that belong to no protocol, for a request that knows none.
+/// Paths that belong to no protocol, for the answer to an unknown path.
 const PATHS: [&str; 7] = [
     "/metrics",
     "/healthz",
@@ -66,7 +67,7 @@ const PATHS: [&str; 7] = [
     "/api/topics",
 ];
 
-/// All paths of the interface.
+/// The routes of the interface.
 pub(crate) fn router(context: &Arc<ServerContext>) -> Router {
     let subscription = "/api/topics/{topic}/subscriptions/{subscription}";
     let mut router = Router::new()
@@ -109,7 +110,7 @@ pub(crate) fn router(context: &Arc<ServerContext>) -> Router {
         .layer(from_fn(refuse_web_pages))
 }
 
-/// An answer other than success.
+/// An answer with an error status, and its text.
 #[derive(Debug)]
 pub(crate) struct Refused(pub(crate) StatusCode, pub(crate) String);
 
@@ -127,7 +128,8 @@ impl Refused {
     }
 }
 
-/// The query string, or why it is none: said as every other refusal is.
+/// The query string, or why it is malformed, which is answered in the same form as any other
+/// refusal.
 pub(crate) type Asked<T> = Result<Query<T>, QueryRejection>;
 
 impl From<QueryRejection> for Refused {
@@ -143,7 +145,7 @@ impl IntoResponse for Refused {
 }
 
 async fn refuse_web_pages(request: Request, next: Next) -> Response {
-    // Monitoring systems reach these two by whatever name they like, and they tell no secrets.
+    // Monitoring systems may call these two by any name, and they reveal nothing secret.
     let public = ["/metrics", "/healthz"].contains(&request.uri().path());
     let foreign = !public && web_pages::is_host_foreign(request.headers());
     if foreign || web_pages::is_change_by_page(&request) {
@@ -167,7 +169,7 @@ async fn health(State(context): Context) -> Response {
     }
 }
 
-/// The answer of a broker that stores new messages; of old ones some may be lost.
+/// The answer of a broker that stores new messages; some old ones may be lost.
 fn damage(context: &ServerContext) -> String {
     let metrics = context.log.metrics();
     match metrics.corrupt_regions {
@@ -180,7 +182,7 @@ fn damage(context: &ServerContext) -> String {
     }
 }
 
-/// Why new messages are not stored at present; `None` when they are.
+/// Why new messages cannot be stored at present; `None` when they can.
 fn unhealthy(context: &ServerContext) -> Option<String> {
     if context.is_draining() {
         return Some("the broker is shutting down".to_owned());

@@ -1,4 +1,4 @@
-//! How topics are kept: retention and settings, which the admin interface takes by Kafka's names.
+//! Topics' retention and settings, which the admin interface takes under Kafka's names.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(crate) async fn alter(
     let change = TopicSettingsChange::new(body.retention.as_deref(), body.config)?;
     change.apply(&context, &mut (*topic.options()).clone())?;
     let set = topic.set_options(|options| {
-        // Others may have changed the topic meanwhile: nothing of theirs may be lost.
+        // The topic may have been changed in the meantime: no such change may be lost.
         let mut current = options.clone();
         if change.apply(&context, &mut current).is_ok() {
             *options = current;
@@ -35,26 +35,26 @@ pub(crate) async fn alter(
     Ok(Json(details(&topic)))
 }
 
-/// The settings of topics, which have the names of one of the protocols.
+/// Access to topics' settings, under the names of one of the protocols.
 ///
 /// # Errors
-/// 501: the broker speaks no such protocol.
+/// 501: the broker speaks no protocol that has such names.
 pub(crate) fn topic_settings_of(context: &ServerContext) -> Result<&dyn TopicSettings, Refused> {
     let found = context.fronts.iter().find_map(|it| it.topic_settings());
     let why = || "no protocol names settings of topics".to_owned();
     found.ok_or_else(|| Refused(StatusCode::NOT_IMPLEMENTED, why()))
 }
 
-/// How a topic is to be kept.
+/// A change of a topic's retention and settings.
 pub(crate) struct TopicSettingsChange {
-    /// Until all have consumed it.
+    /// Whether messages are deleted once all subscriptions and groups have consumed them.
     consumed: bool,
     settings: BTreeMap<String, Option<String>>,
 }
 
 impl TopicSettingsChange {
     /// # Errors
-    /// 400: the retention is none, or is said twice.
+    /// 400: the retention is not valid, or is given twice.
     pub(crate) fn new(
         retention: Option<&str>,
         mut settings: BTreeMap<String, Option<String>>,
@@ -80,10 +80,10 @@ impl TopicSettingsChange {
         Ok(Self { consumed, settings })
     }
 
-    /// Changes a topic's options so.
+    /// Applies the change to a topic's options.
     ///
     /// # Errors
-    /// 400: a setting is none, or they do not go together.
+    /// 400: there is no such setting, its value is not valid, or settings contradict each other.
     pub(crate) fn apply(
         &self,
         context: &ServerContext,

@@ -161,15 +161,16 @@ pub(crate) async fn act_on_subscription(
     Ok(Json(subscription_details(&subscription)))
 }
 
-/// Changes which consumer gets the next message, from now on.
+/// Changes how the consumer of each message is chosen, from now on.
 fn change_dispatch(subscription: &Arc<Subscription>, dispatch: Dispatch) -> Result<(), Refused> {
     subscription.set_dispatch(dispatch).map_err(refused)
 }
 
-/// Longest name of a topic or subscription; NSQ's own are far shorter.
+/// Maximum length of the name of a topic or subscription; NSQ's own limit is far lower.
 const NAME_BYTES_MAX: usize = 255;
 
-/// Names are shown on terminals, in log lines and as labels of metrics.
+/// Names appear on terminals, in log lines and as labels of metrics, so they have no control
+/// characters.
 fn check_name(of: &str, name: &str) -> Result<(), Refused> {
     let why = if name.is_empty() {
         "cannot be empty".to_owned()
@@ -183,7 +184,7 @@ fn check_name(of: &str, name: &str) -> Result<(), Refused> {
     Err(Refused::bad_request(format!("the name of a {of} {why}")))
 }
 
-/// The status for each reason that the catalog has.
+/// The status for each of the catalog's errors.
 pub(crate) fn refused(error: CatalogError) -> Refused {
     let status = match error {
         CatalogError::Partitions { .. }
@@ -203,7 +204,7 @@ pub(crate) fn refused(error: CatalogError) -> Refused {
 /// Finds a topic by name.
 ///
 /// # Errors
-/// 404.
+/// 404: there is none.
 pub(crate) fn find(context: &ServerContext, name: &str) -> Result<Arc<Topic>, Refused> {
     let topic = context.broker.topic(name);
     topic.ok_or_else(|| Refused::not_found(format!("there is no topic {name}")))

@@ -12,9 +12,9 @@ pub struct TopicSummary {
     pub name: String,
     /// Number of partitions.
     pub partitions: u32,
-    /// Gone after a restart.
+    /// Whether it disappears at a restart.
     pub ephemeral: bool,
-    /// Delivery is stopped.
+    /// Whether delivery is stopped.
     pub paused: bool,
     /// Messages published since the broker started.
     pub messages: u64,
@@ -29,29 +29,29 @@ pub struct TopicSummary {
 pub struct PartitionDetails {
     /// Its number.
     pub partition: u32,
-    /// Offset of the oldest message that may still be there.
+    /// The offset of the oldest message, or one below it.
     pub start_offset: u64,
     /// Offset that the next message will get.
     pub end_offset: u64,
-    /// End of what is known to be on the disk.
+    /// Messages below this offset are known to be on the disk.
     pub synced_offset: u64,
     /// Bytes stored.
     pub stored_bytes: u64,
-    /// Files.
+    /// Number of its files.
     pub segments: usize,
 }
 
-/// All about a topic.
+/// The description of a topic.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TopicDetails {
     /// The fields that the list of topics shows too.
     #[serde(flatten)]
     pub summary: TopicSummary,
-    /// Identity that never comes back, which names the folder.
+    /// Its identity, which is never used again; it names the topic's folder.
     pub uuid: String,
     /// When it was created, in milliseconds since the Unix epoch.
     pub created_ms: u64,
-    /// When stored messages go.
+    /// When stored messages are deleted.
     pub retention: Retention,
     /// Kafka's topic settings that were set.
     pub config: BTreeMap<String, String>,
@@ -61,36 +61,36 @@ pub struct TopicDetails {
     pub subscription_details: Vec<SubscriptionDetails>,
 }
 
-/// All about a subscription.
+/// The description of a subscription.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubscriptionDetails {
     /// Its name.
     pub name: String,
     /// Its topic.
     pub topic: String,
-    /// Gone with its last consumer.
+    /// Whether it is deleted with its last consumer.
     pub ephemeral: bool,
-    /// Delivery is stopped.
+    /// Whether delivery is stopped.
     pub paused: bool,
-    /// Messages that wait.
+    /// Messages that wait for a consumer.
     pub depth: u64,
-    /// Messages that consumers hold.
+    /// Messages that are leased to consumers.
     pub in_flight: u64,
     /// Messages that wait for a delay to pass.
     pub delayed: u64,
-    /// Messages delivered since the broker started, again counted.
+    /// Deliveries since the broker started, including redeliveries.
     pub delivered: u64,
     /// Messages acknowledged since the broker started.
     pub acknowledged: u64,
-    /// Messages given back since the broker started.
+    /// Messages that consumers have requeued since the broker started.
     pub requeued: u64,
-    /// Messages whose consumer did not answer in time since the broker started.
+    /// Messages whose lease has expired since the broker started.
     pub timed_out: u64,
     /// Messages dead-lettered since the broker started.
     pub dead_lettered: u64,
-    /// Deliveries after which a message is dead; 0: never.
+    /// Deliveries after which a message is dead-lettered; 0: never.
     pub attempts_max: u32,
-    /// Where dead messages go.
+    /// The topic for dead-lettered messages.
     pub dead_letter_topic: Option<String>,
     /// Its consumers.
     pub consumers: Vec<ConsumerDetails>,
@@ -99,9 +99,9 @@ pub struct SubscriptionDetails {
 /// One consumer of a subscription.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConsumerDetails {
-    /// As its session calls it.
+    /// The name that its session gave it.
     pub label: String,
-    /// Messages that it is willing to have in flight.
+    /// Maximum messages that it wants in flight at once.
     pub credit: u32,
     /// Messages in flight to it.
     pub in_flight: u32,
@@ -114,17 +114,18 @@ pub struct ConsumerDetails {
 pub struct GroupSummary {
     /// Its name.
     pub name: String,
-    /// As Kafka calls it: `Stable`, `Empty`, `PreparingRebalance`, `CompletingRebalance`, `Dead`.
+    /// Kafka's name of the state: `Stable`, `Empty`, `PreparingRebalance`, `CompletingRebalance`,
+    /// `Dead`.
     pub state: String,
     /// How many members it has.
     pub members: usize,
-    /// Messages behind its committed offsets, in all partitions that it has committed.
+    /// Messages after its committed offsets, in all partitions that it has committed.
     pub lag: u64,
     /// Names of the topics of which it has committed offsets.
     pub topics: Vec<String>,
 }
 
-/// All about a consumer group.
+/// The description of a consumer group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupDetails {
     /// The fields that the list of groups shows too.
@@ -139,13 +140,13 @@ pub struct GroupDetails {
 /// A member of a consumer group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupMember {
-    /// The id that it was given.
+    /// The member id that the broker assigned.
     pub id: String,
-    /// Its own lasting name, of a static member.
+    /// The instance id of a static member (`group.instance.id`).
     pub instance: Option<String>,
-    /// The client's name for itself.
+    /// The client ID.
     pub client_id: String,
-    /// Where it comes from.
+    /// The address from which it has joined.
     pub host: String,
 }
 
@@ -156,39 +157,39 @@ pub struct GroupPartition {
     pub topic: String,
     /// Number of the partition.
     pub partition: u32,
-    /// The offset that the group wants next.
+    /// The next offset that the group will consume.
     pub committed_offset: u64,
     /// Offset that the next message will get.
     pub end_offset: u64,
-    /// Messages between the two.
+    /// Messages between the two offsets.
     pub lag: u64,
 }
 
-/// Facts that a Kafka client has told of itself (KIP-714).
+/// The metrics that a Kafka client has pushed (KIP-714).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClientDetails {
-    /// The client's own number, the same over all its connections.
+    /// The client instance id, the same on all of its connections.
     pub instance: String,
-    /// The client's name for itself.
+    /// The client ID.
     pub client_id: Option<String>,
     /// Name of its library.
     pub library: Option<String>,
     /// Version of its library.
     pub version: Option<String>,
-    /// The address from which it told them.
+    /// The address from which the metrics came.
     pub remote: String,
-    /// How long ago, in milliseconds.
+    /// How long ago the metrics came, in milliseconds.
     pub age_ms: u64,
-    /// Its newest figures.
+    /// Its newest metrics.
     pub figures: Vec<ClientFigure>,
 }
 
-/// A number that a client tells of itself.
+/// A metric that a client has pushed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClientFigure {
     /// Its name in KIP-714 without `org.apache.kafka.`; times are in milliseconds.
     pub name: String,
-    /// The broker that it is about, where the client tells them apart.
+    /// The broker that it is about, if the client has one value for each broker.
     pub node: Option<String>,
     /// The value.
     pub value: f64,
@@ -202,21 +203,21 @@ pub struct AmqpQueue {
     /// The type with which the queue was declared: `classic` or `quorum`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Still there after a restart.
+    /// Whether it exists after a restart.
     pub durable: bool,
-    /// Goes with its last consumer.
+    /// Whether it is deleted with its last consumer.
     pub auto_delete: bool,
-    /// Goes with the connection that has declared it.
+    /// Whether it is deleted with the connection that has declared it.
     pub exclusive: bool,
     /// Its arguments.
     pub arguments: serde_json::Value,
     /// Name of the topic that stores its messages.
     pub topic: String,
-    /// Which consumer gets the next message: `least-loaded` or `fill-first`.
+    /// How the consumer of each message is chosen: `least-loaded` or `fill-first`.
     pub dispatch: String,
     /// Messages that wait for a consumer.
     pub ready: u64,
-    /// Messages that consumers hold.
+    /// Messages that are leased to consumers.
     pub unacknowledged: u64,
     /// How many consumers it has.
     pub consumers: u32,
@@ -230,11 +231,11 @@ pub struct AmqpExchange {
     /// How it chooses queues: `direct`, `fanout`, `topic`, `headers`, `x-delayed-message`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Still there after a restart.
+    /// Whether it exists after a restart.
     pub durable: bool,
-    /// Goes with its last binding.
+    /// Whether it is deleted with its last binding.
     pub auto_delete: bool,
-    /// No client publishes to it.
+    /// Whether clients cannot publish to it.
     pub internal: bool,
     /// Its arguments.
     pub arguments: serde_json::Value,
@@ -243,11 +244,11 @@ pub struct AmqpExchange {
 /// A binding of AMQP.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AmqpBinding {
-    /// Name of the exchange that it leads from.
+    /// Name of its source, an exchange.
     pub source: String,
-    /// Name of the queue or exchange that it leads to.
+    /// Name of its destination, a queue or exchange.
     pub destination: String,
-    /// Which of them: `queue` or `exchange`.
+    /// The destination's type: `queue` or `exchange`.
     pub destination_type: String,
     /// The routing key, or the pattern.
     pub routing_key: String,
@@ -264,7 +265,8 @@ pub struct CreateTopic {
     /// Number of partitions; one when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partitions: Option<u32>,
-    /// How long messages stay, as in [`AlterTopic`]; left out: as in a topic that Kafka makes.
+    /// How long messages are kept, as in [`AlterTopic`]; left out: the default of Kafka's new
+    /// topics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<String>,
     /// Settings by Kafka's names.
@@ -276,11 +278,11 @@ pub struct CreateTopic {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AlterTopic {
-    /// How long messages stay: a duration (`7d`, `12h`), `forever`, or `consumed`, which is until
-    /// all subscriptions and groups have consumed them.
+    /// How long messages are kept: a duration (`7d`, `12h`), `forever`, or `consumed`, which is
+    /// until all subscriptions and groups have consumed them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<String>,
-    /// Settings by Kafka's names; null: the default.
+    /// Settings by Kafka's names; null: back to the default.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub config: BTreeMap<String, Option<String>>,
 }
@@ -291,14 +293,15 @@ pub struct AlterTopic {
 pub struct CreateSubscription {
     /// Its name.
     pub name: String,
-    /// `earliest`, `latest`, or left out: the topic's first subscription takes the whole backlog
-    /// and a later one starts where delivery stands.
+    /// `earliest`, `latest`, or left out: the topic's first subscription gets the whole backlog, a
+    /// later one starts at the current point of delivery.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// Deliveries after which a message is dead; left out: as NSQ's configuration says.
+    /// Deliveries after which a message is dead-lettered; left out: the value of NSQ's
+    /// configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempts_max: Option<u16>,
-    /// Where dead messages go; left out: as NSQ's configuration says.
+    /// The topic for dead-lettered messages; left out: the value of NSQ's configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dead_letter_topic: Option<String>,
 }
@@ -320,22 +323,22 @@ pub struct MessageView {
     pub headers: Vec<(String, Option<Bytes>)>,
 }
 
-/// Messages in order, and where to read on.
+/// Messages in order, and the offset at which to go on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MessagePage {
-    /// The messages; empty when there was none in time.
+    /// The messages; empty if none came in time.
     pub messages: Vec<MessageView>,
-    /// Offset to ask for next.
+    /// The offset to ask for next.
     pub next_offset: u64,
 }
 
-/// Bytes in JSON: as text where they are UTF-8, else in hexadecimal digits.
+/// Bytes in JSON: as text if they are UTF-8, otherwise in hexadecimal digits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Bytes {
-    /// They are valid UTF-8.
+    /// Bytes that are valid UTF-8.
     Text(String),
-    /// Two digits per byte.
+    /// Other bytes, with two digits each.
     Hex(String),
 }
 
@@ -357,18 +360,18 @@ impl Bytes {
         }
     }
 
-    /// How long the bytes are as JSON, without what stands around them; at most, because what is
-    /// text is not known before it is all read.
+    /// The maximum length of the bytes as JSON, without the JSON around them. It is only an upper
+    /// bound because the bytes would have to be read to find whether they are text.
     pub(crate) fn json_bytes(bytes: &[u8]) -> usize {
         let text_bytes = |byte: &u8| match byte {
-            // Control characters may be written as six characters.
+            // A control character may take six characters.
             0..0x20 => 6,
             _ => 2,
         };
         bytes.iter().map(text_bytes).sum()
     }
 
-    /// The bytes again; `None` when they are not what [`Bytes::new`] wrote.
+    /// The bytes again; `None` if the value was not made by [`Bytes::new`].
     pub fn to_vec(&self) -> Option<Vec<u8>> {
         match self {
             Bytes::Text(text) => Some(text.clone().into_bytes()),

@@ -1,4 +1,4 @@
-//! The checks of options' values, which the table of the options names in its rows.
+//! The checks of options' values; the table of options names one in each row.
 
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ use crate::config::Config;
 use crate::config::options::{OPTIONS, OptionDef};
 use crate::config::value::{ByteSize, OptionValue};
 
-/// The longest time that any option can name. Beyond it sums with the clock could overflow, and
-/// nobody means it.
+/// The longest time that any option may have. Sums of a longer one and the clock could overflow,
+/// and nobody needs it.
 const DURATION_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
-// `kafka.partitions_default` says so.
+// The help of `kafka.partitions_default` names this number.
 const _: () = assert!(PARTITIONS_MAX == 1024);
 
-/// A value that an option cannot have.
+/// A value that an option does not allow.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{option}: {reason}")]
 pub struct OutOfRange {
     /// Name of the option.
     pub option: String,
-    /// The fault of its value, in a sentence.
+    /// The error in its value, as a sentence.
     pub reason: String,
 }
 
@@ -34,7 +34,7 @@ impl OutOfRange {
 }
 
 impl Config {
-    /// Checks all values, so that a mistake is a sentence at the start and no riddle later.
+    /// Checks all values, so that a mistake is reported with a sentence at the start.
     ///
     /// # Errors
     /// The first value that is out of its range, or contradicts another.
@@ -50,26 +50,26 @@ impl Config {
     }
 }
 
-/// The verdict over a value; else a sentence.
+/// The result of a check: nothing, or a sentence for the operator.
 pub(crate) type Verdict = Result<(), String>;
 
 pub(super) fn ensure(fits: bool, reason: impl Into<String>) -> Verdict {
     if fits { Ok(()) } else { Err(reason.into()) }
 }
 
-/// Not zero, and else as all values of the type.
+/// Not zero, and otherwise any valid value of the type.
 pub(super) fn positive<T: OptionValue + Default + PartialEq>(value: &T) -> Verdict {
     value.check()?;
     ensure(*value != T::default(), "it cannot be 0")
 }
 
-/// Not zero, because of its consequence.
+/// Not zero, for the reason given.
 pub(super) fn not_zero<T: Default + PartialEq>(consequence: &str) -> impl Fn(&T) -> Verdict {
     let reason = format!("it cannot be 0: {consequence}");
     move |value| ensure(*value != T::default(), &*reason)
 }
 
-/// At most a value, which is written as in the file.
+/// At most `max`, which is written as in the configuration file.
 pub(super) fn at_most<T: OptionValue + PartialOrd>(max: &str) -> impl Fn(&T) -> Verdict {
     move |value| {
         ensure(
@@ -79,7 +79,7 @@ pub(super) fn at_most<T: OptionValue + PartialOrd>(max: &str) -> impl Fn(&T) -> 
     }
 }
 
-/// From one value to another, which are written as in the file.
+/// From `min` to `max`, which are written as in the configuration file.
 pub(super) fn between<T>(min: &str, max: &str) -> impl Fn(&T) -> Verdict
 where
     T: OptionValue + PartialOrd,
@@ -91,13 +91,13 @@ where
     }
 }
 
-/// A time that any option can name.
+/// A time that is not longer than any option allows.
 pub(super) fn duration(value: &Duration) -> Verdict {
     let reason = format!("{} is too long: the longest is 8760h", value.text());
     ensure(*value <= DURATION_MAX, reason)
 }
 
-/// A number of seconds for 16 bits of a frame.
+/// Whole seconds that fit into the 16 bits of a frame's field.
 pub(super) fn whole_seconds(value: &Duration) -> Verdict {
     ensure(
         value.as_secs() <= u64::from(u16::MAX) && value.subsec_nanos() == 0,
@@ -105,7 +105,7 @@ pub(super) fn whole_seconds(value: &Duration) -> Verdict {
     )
 }
 
-/// A length that Kafka's protocol can say.
+/// A length that Kafka's protocol can encode.
 pub(super) fn kafka_length(value: &ByteSize) -> Verdict {
     ensure(
         (1..=i32::MAX as u64).contains(&value.0),
@@ -113,7 +113,7 @@ pub(super) fn kafka_length(value: &ByteSize) -> Verdict {
     )
 }
 
-/// A length that a frame of NSQ's can say.
+/// A length that NSQ's frames can encode.
 pub(super) fn nsq_frame_length(value: &ByteSize) -> Verdict {
     ensure(
         value.0 <= i32::MAX as u64,

@@ -1,4 +1,4 @@
-//! The documentation of the options, written from their definitions.
+//! The documentation of the options, generated from their definitions.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use cloverleaf_telemetry::Protocol;
 
 use crate::config::options::{OPTIONS, OptionDef};
 
-/// Columns of a line of prose.
+/// Maximum columns of a line of prose.
 const COLUMNS_MAX: usize = 100;
 
 const HEAD: &str = "\
@@ -75,13 +75,13 @@ Two ways at once, such as `localhost` outside and a service name inside of a con
 two listeners: give the one with TLS its own `kafka.advertised_tls_address`.
 ";
 
-/// How the options of a section are headed; none for those of the whole broker.
+/// The heading of a section; `None` for the options of the whole broker.
 pub(crate) fn heading(section: &str) -> Option<&'static str> {
     let protocol: Protocol = section.parse().ok()?;
     Some(protocol.traits().title)
 }
 
-/// nsqd's flags that have no option here, and why. Those that have one are found by its mirror.
+/// nsqd's flags that no option mirrors, and the reason or the replacement.
 const LEFT_OUT: &str = "\
 --config | `--config`, with the keys of this page
 --e2e-processing-latency-percentile | `cloverleaf_ack_latency_seconds` of `/metrics`
@@ -109,7 +109,7 @@ pub fn options_markdown() -> String {
     for option in OPTIONS {
         if section != Some(option.section) {
             section = Some(option.section);
-            // The text that ends the section before.
+            // A text that belongs at the end of the section before this one.
             match option.section {
                 "kafka" => text.push_str(DEAD_LETTERS),
                 "amqp" => text.push_str(KAFKA_ADDRESSES),
@@ -147,7 +147,7 @@ fn describe(text: &mut String, option: &OptionDef) {
     }
 }
 
-/// All flags of nsqd 1.3 in alphabetical order, each with what it became.
+/// All flags of nsqd 1.3 in alphabetical order, each with its replacement.
 fn nsqd_flags() -> Vec<(String, String)> {
     let left_out = LEFT_OUT.lines().filter_map(|line| line.split_once(" | "));
     let mut flags: Vec<(String, String)> = left_out

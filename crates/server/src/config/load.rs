@@ -1,4 +1,5 @@
-//! Where configuration comes from: flags before environment before file before defaults.
+//! The sources of the configuration: flags take precedence over the environment, the environment
+//! over the file, the file over the defaults.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,19 +9,19 @@ use thiserror::Error;
 use crate::config::options::{OPTIONS, OptionDef};
 use crate::config::{Config, DeadLetterRule};
 
-/// Everything that was said about options, by source.
+/// The values given for options, by source.
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
     /// The configuration file.
     pub file: Option<PathBuf>,
-    /// The environment. Variables without the prefix are ignored, and so are unknown ones with
-    /// it: container platforms set `CLOVERLEAF_PORT` and the like for a service of that name.
+    /// The environment. Variables without the prefix are ignored, and so are unknown ones with it:
+    /// container platforms set variables such as `CLOVERLEAF_PORT` for a service of that name.
     pub variables: BTreeMap<String, String>,
-    /// Flags by their name without dashes, with all values given.
+    /// Flags by name without dashes, each with all of its values.
     pub flags: BTreeMap<String, Vec<String>>,
 }
 
-/// Why there is no configuration.
+/// Why the configuration cannot be loaded.
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -36,27 +37,27 @@ pub enum ConfigError {
     NotToml {
         /// The file.
         path: PathBuf,
-        /// Where and why.
+        /// The position and the reason.
         error: toml::de::Error,
     },
     /// A key or flag that does not exist.
     #[error("{place}: unknown option `{name}`; did you mean `{nearest}`?")]
     Unknown {
-        /// Where it is written.
+        /// The file, or the command line.
         place: String,
         /// The unknown name.
         name: String,
-        /// The known name that looks most like it.
+        /// The known name with the smallest edit distance.
         nearest: String,
     },
-    /// A value that does not fit.
+    /// A value that the option does not accept.
     #[error("{place}: {name}: {reason}")]
     Invalid {
-        /// Where it is written.
+        /// The file, the variable or the flag.
         place: String,
         /// Name of the option.
         name: String,
-        /// The fault of the value.
+        /// The error in the value.
         reason: String,
     },
 }
@@ -65,7 +66,7 @@ impl Config {
     /// Reads all sources.
     ///
     /// # Errors
-    /// The first thing that is wrong, in words for whoever wrote it.
+    /// The first mistake, with its place, as a text for people.
     pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
         let mut config = Config::default();
         if let Some(path) = &sources.file {
@@ -202,7 +203,7 @@ impl Config {
     }
 }
 
-/// The tables of a configuration file, each as often as it has options.
+/// The sections of the configuration file, each repeated for every option in it.
 fn sections() -> impl Iterator<Item = &'static str> {
     let sections = OPTIONS.iter().map(|option| option.section);
     sections.filter(|section| !section.is_empty())
@@ -212,7 +213,7 @@ fn is_section(name: &str) -> bool {
     sections().any(|section| section == name)
 }
 
-/// A TOML value as the texts that it stands for.
+/// The texts that a TOML value stands for.
 fn texts_of(value: &toml::Value, list: bool) -> Result<Vec<String>, String> {
     match value {
         toml::Value::String(text) => Ok(vec![text.clone()]),

@@ -1,4 +1,4 @@
-//! Users and their passwords as values of an option, which nothing shows.
+//! Users and their passwords as the value of an option, which is never shown with passwords.
 
 use std::fmt;
 
@@ -7,20 +7,20 @@ use crate::config::value::OptionValue;
 /// A user and the password, written `NAME:PASSWORD`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Login {
-    /// The name; without a colon.
+    /// The name, which has no colon.
     pub name: String,
     /// The password, which may have colons.
     pub password: String,
 }
 
 impl fmt::Debug for Login {
-    /// Without the password.
+    /// Shows only the name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)
     }
 }
 
-/// Users with their passwords. The environment can name one.
+/// Users with their passwords. The environment variable can give only one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Logins(pub Vec<Login>);
 
@@ -39,7 +39,7 @@ impl OptionValue for Logins {
                     password: password.to_owned(),
                 }]))
             }
-            // The written text may be a password: it is not repeated.
+            // The text may contain a password, so it is not repeated.
             _ => Err("this is no user: write NAME:PASSWORD".to_owned()),
         }
     }
@@ -52,7 +52,7 @@ impl OptionValue for Logins {
         Ok(all)
     }
 
-    /// Names alone: this is shown.
+    /// Only the names, because this text is shown.
     fn text(&self) -> String {
         let names: Vec<&str> = self.0.iter().map(|login| &*login.name).collect();
         names.join(",")

@@ -1,4 +1,4 @@
-//! Settings that follow from several options together.
+//! The options, and settings that follow from several of them together.
 
 pub(crate) mod check;
 pub(crate) mod docs;
@@ -17,7 +17,7 @@ use crate::config::value::{ListenAddress, OptionValue};
 use crate::fronts::Registrations;
 use crate::listener::admin_door;
 
-/// Longest topic name that NSQ clients can spell.
+/// Maximum length of a topic name for NSQ clients.
 const NSQ_NAME_BYTES_MAX: usize = 64;
 
 /// An exception from `nsq.attempts_max`: `[nsq.dead_letter."topic"]` or `."topic/channel"`.
@@ -27,22 +27,23 @@ pub struct DeadLetterRule {
     pub topic: String,
     /// The channel that it is about; `None` for all channels of the topic.
     pub channel: Option<String>,
-    /// Attempts before a message goes; 0 for never. `None`: as `nsq.attempts_max`.
+    /// Attempts before a message is dead-lettered; 0: never. `None`: the value of
+    /// `nsq.attempts_max`.
     pub attempts_max: Option<u32>,
-    /// Name or pattern of the dead-letter topic. `None`: as `nsq.dead_letter_topic`.
+    /// Name or pattern of the dead-letter topic. `None`: the value of `nsq.dead_letter_topic`.
     pub dead_letter_topic: Option<String>,
 }
 
-/// Where a channel's messages go when they fail again and again.
+/// The dead-letter policy of a channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// Attempts before a message goes; at least 1.
+    /// Attempts before a message is dead-lettered; at least 1.
     pub attempts_max: u32,
-    /// Name of the topic that it goes to.
+    /// Name of the dead-letter topic.
     pub topic: String,
 }
 
-/// Listening where strangers can come, with nothing to keep them out.
+/// An address that other machines can reach, without authentication of clients.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
     "refusing to listen on {address} ({option}): whoever reaches that address could read, write \
@@ -52,7 +53,7 @@ pub struct DeadLetter {
 pub struct AnonymousRemote {
     /// The address.
     pub address: String,
-    /// Name of the option that says so.
+    /// Name of the option with the address.
     pub option: &'static str,
     /// Other ways to make it safe; empty, or ends with ", or ".
     remedy: &'static str,
@@ -66,7 +67,7 @@ impl Config {
             .map(|option| (option.name(), (option.get)(self)))
     }
 
-    /// The defaults, but for these, each as `name=text`.
+    /// The default configuration with changes, each given as `name=text`.
     #[cfg(test)]
     #[allow(clippy::expect_used)]
     pub(crate) fn with(changes: &str) -> Config {
@@ -80,7 +81,7 @@ impl Config {
         config
     }
 
-    /// Where failing messages of this NSQ channel go; `None` when they are tried for ever.
+    /// The dead-letter policy of an NSQ channel; `None` if failing messages are retried for ever.
     pub fn dead_letter(&self, topic: &str, channel: &str) -> Option<DeadLetter> {
         let rule = |channel: Option<&str>| {
             let mut rules = self.nsq_dead_letters.iter();
@@ -97,7 +98,8 @@ impl Config {
             .replace("{topic}", &plain(topic))
             .replace("{channel}", &plain(channel));
         if name.len() > NSQ_NAME_BYTES_MAX {
-            // Names are ASCII once NSQ has accepted them; a boundary is found for any other.
+            // NSQ accepts only ASCII names; a boundary is searched because the configuration may
+            // have others.
             let end = (0..=NSQ_NAME_BYTES_MAX)
                 .rev()
                 .find(|end| name.is_char_boundary(*end));
@@ -109,10 +111,11 @@ impl Config {
         })
     }
 
-    /// Checks that nothing listens where strangers can come unless that is meant.
+    /// Checks that every address that other machines can reach has authentication, unless the
+    /// operator allows it without.
     ///
     /// # Errors
-    /// The first address that is open to anyone.
+    /// The first address that is open to any machine.
     pub(crate) fn check_listen_addresses(
         &self,
         registrations: &Registrations,
@@ -134,8 +137,8 @@ impl Config {
     }
 }
 
-/// Whether only programs on this machine can reach the address. A name that does not resolve
-/// counts as loopback: binding to it will fail with its own message.
+/// Whether only programs on this machine can reach the address. A name that does not resolve counts
+/// as loopback: binding to it fails with an error of its own.
 fn is_loopback(address: &ListenAddress) -> bool {
     if address.is_off() {
         return true;
@@ -150,7 +153,7 @@ impl DeadLetterRule {
     /// Sets one key of the rule.
     ///
     /// # Errors
-    /// A sentence that says what is wrong; unknown keys are the caller's business.
+    /// A sentence about the value. The caller has checked that the key is known.
     pub(crate) fn set(&mut self, key: &str, text: &str) -> Result<(), String> {
         match key {
             "attempts_max" => self.attempts_max = Some(u32::parse(text)?),
@@ -159,7 +162,7 @@ impl DeadLetterRule {
         Ok(())
     }
 
-    /// Keys of the table.
+    /// The keys of the table.
     pub(crate) const KEYS: [&'static str; 2] = ["attempts_max", "topic"];
 }
 
@@ -201,7 +204,8 @@ mod tests {
 
     #[test]
     fn remote_addresses_are_refused_without_a_reason_to_trust_them() {
-        // The changes of the configuration, and the words of the refusal; none where there is none.
+        // The changes of the configuration, and parts of the error text; empty where there is no
+        // error.
         let cases = "\
              |
             nsq.tcp_address=0.0.0.0:4150 | 0.0.0.0:4150 (nsq.tcp_address) & --allow-anonymous-remote

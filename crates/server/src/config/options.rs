@@ -1,8 +1,8 @@
 //! Every option of the broker, each defined once.
 //!
 //! Flag, environment variable, key in the configuration file, default, documentation, check and the
-//! field of [`Config`] all come from the one row here, and so does the field of the protocol's or
-//! the broker's own options that it sets:
+//! field of [`Config`] all come from one row here. The row also names the field of the protocol's
+//! or the broker's own options that it sets:
 //!
 //! ```text
 //! key           type       default  option of the original   sets           check
@@ -39,15 +39,15 @@ pub struct OptionDef {
     pub section: &'static str,
     /// Name within the section.
     pub key: &'static str,
-    /// The form of its value.
+    /// The name of its value's type, for the documentation.
     pub kind: &'static str,
-    /// Default, as one would write it.
+    /// The default, as an operator would write it.
     pub default: &'static str,
     /// Its description.
     pub doc: &'static str,
-    /// The option of the original system that it mirrors; empty for our own.
+    /// The option of the original system that it mirrors; empty if there is none.
     pub mirrors: &'static str,
-    /// Whether the flag may stand without value, which means true.
+    /// Whether the flag may be given without a value, which means true.
     pub switch: bool,
     /// Whether it may be given several times.
     pub list: bool,
@@ -55,9 +55,9 @@ pub struct OptionDef {
     pub(crate) set: fn(&mut Config, &[String]) -> Result<(), String>,
     /// The field as text.
     pub(crate) get: fn(&Config) -> String,
-    /// Whether it may have its value.
+    /// Checks the value.
     pub(crate) check: fn(&Config) -> Verdict,
-    /// Whether it may have it beside the option that is its upper bound.
+    /// Checks the value against the option that is its upper bound, if there is one.
     pub(crate) check_bound: fn(&Config) -> Verdict,
 }
 
@@ -90,7 +90,7 @@ impl OptionDef {
     }
 }
 
-/// Reads a default; a test reads them all, so that this cannot fail in a released program.
+/// Parses a default. It cannot fail in a released program, because a test parses all of them.
 fn default_of<T: OptionValue>(text: &str) -> T {
     match T::parse(text) {
         Ok(value) => value,
@@ -123,8 +123,8 @@ macro_rules! options {
             }
 
             impl $struct {
-                /// Sets the fields that rows name. Each of the others is named in the section's
-                /// head, or this does not compile.
+                /// Sets the fields that the rows name. Every other field must be listed in the
+                /// section's head, or this does not compile.
                 pub(crate) fn fill(&self, options: &mut $options) {
                     let $options { $($($target,)?)+ $($other)* } = options;
                     $($(*$target = self.$key.setting();)?)+
@@ -132,14 +132,15 @@ macro_rules! options {
             }
         )+
 
-        /// Everything that can be configured.
+        /// All settings.
         #[derive(Debug, Clone, Default, PartialEq)]
         pub struct Config {
             $($(#[doc = $section_doc])+ pub $field: $struct,)+
-            /// Dead-letter settings of single NSQ topics and channels; the first that fits counts.
+            /// Dead-letter settings of single NSQ topics and channels; the first that matches
+            /// applies.
             pub nsq_dead_letters: Vec<DeadLetterRule>,
-            /// Opens a data folder of which damage has taken what cannot be found again, and gives
-            /// that up. For one start, so no option: nobody is to leave it in a file.
+            /// Opens a damaged data folder even if the damage lost data, and accepts that loss. It
+            /// applies to a single start and is not an option, so that it cannot be left in a file.
             pub repair: bool,
         }
 
@@ -171,7 +172,7 @@ macro_rules! options {
 }
 
 options! {
-    /// What concerns the whole broker.
+    /// The options of the whole broker.
     GeneralConfig, general, ""
     => BrokerOptions { .. }
     {
@@ -182,8 +183,8 @@ options! {
         /// nothing waits for more than the kernel.
         durability: DurabilityMode = "protocol", "nsqd --sync-every";
         /// A segment file is closed and a new one begun at this size: 64KiB to 1GiB.
-        // Positions within a segment are 32-bit numbers; with smaller ones nearly every batch
-        // would be a file.
+        // Positions within a segment are 32-bit numbers; in much smaller segments nearly every
+        // batch would be a file of its own.
         segment_bytes: ByteSize = "64MiB", "nsqd --max-bytes-per-file"
             => segment_bytes, between("64KiB", "1GiB");
         /// Memory for the newest messages of all topics together, from which consumers that keep
@@ -233,7 +234,7 @@ options! {
         /// Address of /metrics, /healthz and the interface of `cloverleaf topic` and the like.
         admin_address: ListenAddress = "127.0.0.1:8080", "";
         /// Threads that serve connections; 0 for one per core.
-        // More threads than any machine has cores; each costs memory.
+        // No machine has more cores, and each thread costs memory.
         cores: u32 = "0", "", at_most("1024");
         /// Connections beyond this number are closed at once. Where the system allows too few open
         /// files for it (ulimit -n), it is lowered at the start, and a log line says so.
@@ -259,7 +260,7 @@ options! {
         log_level: LogLevel = "info", "nsqd --log-level";
     }
 
-    /// What concerns NSQ. Names, meanings and defaults are nsqd's where it has the option.
+    /// The options of NSQ. Names, meanings and defaults are nsqd's if it has the option.
     NsqConfig, nsq, "nsq"
     => NsqOptions { output_buffer_bytes: _, tls: _, tls_required: _, auth_required: _ }
     {
@@ -360,7 +361,7 @@ options! {
         dead_letter_topic: String = "{topic}.{channel}.dead", "";
     }
 
-    /// What concerns Kafka. Meanings and defaults are Kafka's where it has the option.
+    /// The options of Kafka. Meanings and defaults are Kafka's if it has the option.
     KafkaConfig, kafka, "kafka"
     => KafkaOptions { log_dir: _ }
     {
@@ -450,7 +451,7 @@ options! {
             => client_metrics_bytes_max;
     }
 
-    /// What concerns AMQP 0-9-1. Meanings and defaults are RabbitMQ's where it has the option.
+    /// The options of AMQP 0-9-1. Meanings and defaults are RabbitMQ's if it has the option.
     AmqpConfig, amqp, "amqp"
     => AmqpOptions { heartbeat_s: _, contents: _, users: _, grants: _ }
     {
@@ -476,7 +477,8 @@ options! {
         /// everywhere with `allow_anonymous_remote`). Everybody may do everything.
         user: Logins = "", "rabbitmq default_user";
         /// Largest frame that clients are offered: 4KiB to 16MiB.
-        // RabbitMQ's own range, about: a smaller frame could not hold what is said at the start.
+        // About RabbitMQ's own range: the methods that open a connection do not fit into smaller
+        // frames.
         frame_bytes_max: ByteSize = "128KiB", "rabbitmq frame_max"
             => frame_bytes_max, between("4KiB", "16MiB");
         /// Most channels of a connection.
@@ -486,7 +488,7 @@ options! {
         /// silent for two of those that it has agreed to is disconnected. 0s for none.
         heartbeat: Duration = "60s", "rabbitmq heartbeat", whole_seconds;
         /// Largest message: up to 512MiB.
-        // RabbitMQ takes no larger message either.
+        // RabbitMQ allows no larger message either.
         message_bytes_max: ByteSize = "16MiB", "rabbitmq max_message_size"
             => message_bytes_max, between("1", "512MiB");
         /// Most consumers of a channel.
@@ -506,11 +508,11 @@ options! {
     }
 }
 
-/// Most bytes of a Produce request beside its batch, in practice: names of topics, a client id.
+/// The assumed maximum of a Produce request's bytes outside its batch: topic names, the client ID.
 const REQUEST_BYTES_BESIDE: u64 = 64 << 10;
 
 impl Config {
-    /// The one bound that is more than the value of another option.
+    /// Checks the only option whose lower bound depends on another option.
     pub(super) fn check_request_bytes(&self) -> Result<(), OutOfRange> {
         let (request, batch) = (self.kafka.request_bytes_max, self.kafka.batch_bytes_max);
         let reason = "it must exceed kafka.batch_bytes_max by 64KiB: \

@@ -1,7 +1,7 @@
-//! The types that an option can have, and how each is written as text.
+//! The types of options' values, and how each is written as text.
 //!
-//! Every source (flag, environment, file, default) is text by the time it comes here, so that a
-//! value means the same wherever it is written.
+//! A value is text in every source (flag, environment, file, default) when it is parsed here, so
+//! that it means the same in each.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,25 +9,25 @@ use std::time::Duration;
 
 use crate::config::check::duration;
 
-/// A type that an option can have.
+/// The type of an option's value.
 pub trait OptionValue: Sized {
-    /// How the documentation calls the type.
+    /// The name of the type in the documentation.
     const KIND: &'static str;
     /// Whether the option may be given several times.
     const LIST: bool = false;
-    /// Whether a flag without value means true.
+    /// Whether the flag may be given without a value, which means true.
     const SWITCH: bool = false;
 
-    /// Reads one text.
+    /// Parses one text.
     ///
     /// # Errors
-    /// A sentence that says what is expected.
+    /// A sentence that says which form is expected.
     fn parse(text: &str) -> Result<Self, String>;
 
-    /// Reads all texts given for the option; only lists look at more than the last.
+    /// Parses all texts given for the option; types other than lists use only the last one.
     ///
     /// # Errors
-    /// As [`OptionValue::parse`].
+    /// See [`OptionValue::parse`].
     fn parse_all(texts: &[String]) -> Result<Self, String> {
         Self::parse(texts.last().map_or("", String::as_str))
     }
@@ -35,10 +35,10 @@ pub trait OptionValue: Sized {
     /// The value as a text that [`OptionValue::parse`] reads back.
     fn text(&self) -> String;
 
-    /// Checks what holds for every option of the type that has no check of its own.
+    /// Checks the value of an option that has no check of its own.
     ///
     /// # Errors
-    /// A sentence that says why it cannot be.
+    /// A sentence that says why the value is not allowed.
     fn check(&self) -> Result<(), String> {
         Ok(())
     }
@@ -46,13 +46,13 @@ pub trait OptionValue: Sized {
 
 /// A value that is a number.
 pub(crate) trait Amount {
-    /// Sizes in bytes, times in milliseconds.
+    /// The number: sizes in bytes, times in milliseconds.
     fn amount(&self) -> u64;
 }
 
-/// The value in the form that the broker or a protocol has it in its own options.
+/// The conversion of a value to the type of the broker's or a protocol's own options.
 pub(crate) trait Setting<T> {
-    /// The value; the largest number where it is larger.
+    /// The value; the target type's largest number if it does not fit.
     fn setting(&self) -> T;
 }
 
@@ -95,7 +95,7 @@ impl Amount for ByteSize {
     }
 }
 
-/// As broker and protocols want durations.
+/// Milliseconds, the unit of the broker's and the protocols' own options.
 pub(crate) fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
@@ -145,7 +145,7 @@ impl OptionValue for ByteSize {
     }
 }
 
-/// Read, but not written: a time is told as it was before there were days.
+/// Accepted in input only: durations are still printed in hours, as before days were accepted.
 const DAYS: (&str, u64) = ("d", 86_400_000);
 
 const TIME_UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
@@ -271,7 +271,7 @@ impl OptionValue for PathBuf {
     }
 }
 
-/// A value that may be missing, which an empty text says.
+/// A value that may be missing, which is written as an empty text.
 impl<T: OptionValue> OptionValue for Option<T> {
     const KIND: &'static str = T::KIND;
 
@@ -309,12 +309,12 @@ impl OptionValue for Vec<String> {
     }
 }
 
-/// An address to listen on: `host:port`, port 0 for any free one, or empty for not at all.
+/// An address to listen on: `host:port`; port 0 is any free port; an empty text is none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ListenAddress(pub String);
 
 impl ListenAddress {
-    /// Whether nothing is to listen here.
+    /// Whether nothing listens here.
     pub fn is_off(&self) -> bool {
         self.0.is_empty()
     }
@@ -348,7 +348,7 @@ impl OptionValue for ListenAddress {
     }
 }
 
-/// An address that clients are told: `host:port`, an IPv6 host in brackets.
+/// An address that is announced to clients: `host:port`, an IPv6 host in brackets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPort {
     /// A name or an address; an IPv6 address without brackets.
@@ -426,9 +426,9 @@ macro_rules! choices {
 }
 
 choices! {
-    /// How safe a message is before its producer is answered.
+    /// How durable a message is before its producer is answered.
     DurabilityMode {
-        /// As each protocol promises: NSQ's answers wait for the kernel.
+        /// Each protocol keeps its own promise: NSQ's answers wait for the kernel.
         Protocol = "protocol",
         /// Every answer waits for the disk.
         Disk = "disk",
@@ -442,7 +442,7 @@ choices! {
     ClientAuthPolicy {
         /// No certificate is asked for.
         None = "none",
-        /// A certificate is needed, whoever signed it.
+        /// A certificate is needed, whichever authority signed it.
         Require = "require",
         /// A certificate is needed that one of the root authorities signed.
         RequireVerify = "require-verify",
@@ -452,9 +452,9 @@ choices! {
 choices! {
     /// nsqd's `--tls-required`.
     TlsRequired {
-        /// Clients may speak plain text.
+        /// Clients may use plain text.
         No = "false",
-        /// TCP clients must use TLS; HTTP may be plain text.
+        /// TCP clients must use TLS; HTTP may use plain text.
         TcpOnly = "tcp-https",
         /// TCP clients must use TLS, and HTTP is answered on the HTTPS address only.
         Yes = "true",
@@ -472,25 +472,25 @@ choices! {
 }
 
 choices! {
-    /// Which log lines are written.
+    /// The log lines to write.
     LogLevel {
         /// Errors only.
         Error = "error",
         /// Warnings and errors.
         Warn = "warn",
-        /// Messages that an operator wants to see.
+        /// Also events that an operator needs to know.
         Info = "info",
-        /// For finding out why.
+        /// Also details for debugging.
         Debug = "debug",
     }
 }
 
 choices! {
-    /// How the auth service is asked.
+    /// The form of requests to the auth service.
     AuthMethod {
         /// GET with a query string.
         Get = "get",
-        /// POST with a form body.
+        /// POST with a JSON body.
         Post = "post",
     }
 }

@@ -19,32 +19,34 @@ use crate::context::ServerContext;
 use crate::half_received::{FREE_BYTES, HeldMemory};
 use crate::transport::{Inbox, LayerError, Layers};
 
-/// How much is thrown away of what a peer sends behind the end.
+/// At most this many bytes that a peer sends after the end of its connection are read and dropped.
 const LINGER_BYTES: usize = 256 * 1024;
 
-/// Most bytes of one socket read.
+/// Maximum bytes of one socket read.
 const READ_BYTES: usize = 256 * 1024;
 
-/// Bytes before the read ones: half a command of up to this size is copied there, so that it is
-/// whole without a buffer of its own. Beyond, copying it for each read would cost too much.
+/// Space in front of the bytes read: half a command of up to this size is copied there, so that the
+/// command is contiguous without a buffer of its own. A larger half would cost too much to copy for
+/// each read.
 const FRONT_BYTES: usize = FREE_BYTES;
 
-/// Buffers that the connections of a core share, one connection at a time.
+/// Buffers that the connections of a core share; one connection uses them at a time.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    /// `FRONT_BYTES`, then `READ_BYTES`; allocated with the first connection.
+    /// `FRONT_BYTES`, then `READ_BYTES`; allocated at the first read.
     input: Vec<u8>,
-    /// Raw bytes for layers, `READ_BYTES`; allocated with the first connection that has any.
+    /// Raw bytes for layers, `READ_BYTES`; allocated at the first read of a connection that has
+    /// layers.
     raw_input: Vec<u8>,
     output: OutputScratch,
 }
 
-/// Whether anything moved.
+/// Whether a step read, wrote or changed anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// Nothing: wakers are registered.
+    /// Nothing happened: wakers are registered.
     None,
-    /// This many bytes, or something else if 0.
+    /// This many bytes were read or written; 0: something else happened.
     Bytes(usize),
 }
 
@@ -68,17 +70,17 @@ pub(crate) enum TransportError {
     Layer(#[from] LayerError),
 }
 
-/// A socket, its layers, and what is stuck.
+/// A socket, its layers, its unconsumed input and its unsent output.
 pub(crate) struct ConnectionIo {
     stream: TcpStream,
     layers: Option<Box<Layers>>,
     /// Whether the kernel is asked to acknowledge at once when a read ends inside a command.
     quick_ack: bool,
-    /// Read and not consumed.
+    /// Bytes read that the session has not consumed.
     carry: Inbox,
-    /// Pays for what is carried.
+    /// The memory charged for `carry`.
     hold: HeldMemory,
-    /// The session need not be shown less than this.
+    /// The session needs at least this many bytes to go on: fewer are not shown to it.
     needed_bytes: usize,
     /// Output that the socket did not take.
     unsent: Unsent,
@@ -118,23 +120,23 @@ impl ConnectionIo {
         self.unsent.is_empty()
     }
 
-    /// Since when the socket takes nothing worth mention.
+    /// When unsent output appeared, or the socket last took enough of it; `None`: all is sent.
     pub(crate) fn unsent_since_us(&self) -> Option<u64> {
         self.unsent.since_us()
     }
 
-    /// When it has to be looked at because of a command that has come in part.
+    /// When to check again whether the rest of a half received command has come, or has its memory.
     pub(crate) fn rest_due_us(&self) -> Option<u64> {
         self.hold.due_us()
     }
 
-    /// Whether the rest of such a command is not waited for any longer.
+    /// Whether the rest of a half received command is late, so that the connection has to end.
     pub(crate) fn is_rest_overdue(&self, now: Now) -> bool {
         self.hold.is_over(now.us)
     }
 
-    /// Adds a layer. What was read and not consumed is that layer's first input: nothing that
-    /// came before an upgrade can pass for what comes through it.
+    /// Adds a layer. Bytes that were read and not consumed become that layer's first input, so that
+    /// bytes sent before an upgrade are never taken for bytes that came through the layer.
     pub(crate) fn upgrade(
         &mut self,
         add: impl FnOnce(&mut Layers) -> Result<(), LayerError>,
@@ -148,7 +150,7 @@ impl ConnectionIo {
         Ok(())
     }
 
-    /// Reads once and hands what came to the session, if it wants any.
+    /// Reads once and shows the session the bytes that came, if it wants input.
     pub(crate) fn read(
         &mut self,
         session: &mut impl Session,
@@ -162,7 +164,7 @@ impl ConnectionIo {
         }
         let carried = self.carry.rest().len();
         if carried > 0 && carried >= self.needed_bytes {
-            // The session stopped within what it had, and now it goes on.
+            // The session stopped although it had enough input; it wants input again now.
             return Ok(Progress::Bytes(self.show_carry(session, cx, now)));
         }
         if scratch.input.is_empty() {
@@ -190,7 +192,7 @@ impl ConnectionIo {
             Some(layers) => match layers.read(room)? {
                 0 if !layers.is_ended() => {
                     if layers.wants_rest() {
-                        // A handshake is no request.
+                        // A TLS handshake is not a request, so its pauses are not measured.
                         if !layers.is_handshaking() {
                             session.read_ended_inside_frame(now);
                         }
@@ -211,7 +213,8 @@ impl ConnectionIo {
         Ok(Progress::Bytes(count.max(cost_bytes)))
     }
 
-    /// How many bytes may be read now, which is as many as may be kept.
+    /// How many bytes may be read now: as many as there is memory to keep. Pending while there is
+    /// none.
     #[inline]
     fn admit(
         &mut self,
@@ -239,7 +242,7 @@ impl ConnectionIo {
     ) -> Poll<usize> {
         let whole = self.needed_bytes;
         let count = (whole - carried).min(READ_BYTES);
-        // Free space of the buffer is paid for already.
+        // Free space of the buffer is charged already.
         let (count, bytes) = match self.carry.spare() {
             0 => (count, self.carry.size_with(count, whole)),
             spare => (count.min(spare), self.carry.size()),
@@ -250,13 +253,13 @@ impl ConnectionIo {
         let mut there = ReadBuf::new(&mut scratch.input[..count]);
         let count = match self.stream.poll_peek(cx, &mut there) {
             _ if self.layers().is_some_and(|layers| !layers.is_drained()) => count,
-            // A connection whose peer sends nothing does not wait for memory, nor does waiting
-            // excuse it.
+            // A connection whose peer sends nothing does not queue for memory, so its peer's time
+            // limit keeps running.
             Poll::Pending => {
                 self.hold.expect(now.us);
                 return Poll::Pending;
             }
-            // The end takes no memory.
+            // The end of the stream needs no memory.
             Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(1),
             Poll::Ready(Ok(count)) => count,
         };
@@ -266,7 +269,7 @@ impl ConnectionIo {
             .map(|()| count)
     }
 
-    /// Reads the rest of a large command to where its beginning is kept.
+    /// Reads the rest of a large command into the buffer that keeps its beginning.
     fn read_rest(
         &mut self,
         bytes_max: usize,
@@ -279,7 +282,8 @@ impl ConnectionIo {
             let room = self.carry.room(bytes_max, self.needed_bytes);
             pin!(self.stream.read_buf(&mut room.limit(bytes_max))).poll(cx)
         } else {
-            // A buffer grows by what came: what is announced may never come.
+            // The buffer grows with the bytes that came: a peer may announce bytes and never send
+            // them.
             let fresh = &mut scratch.input[FRONT_BYTES..FRONT_BYTES + bytes_max];
             poll_read(&mut self.stream, cx, fresh).map_ok(|count| {
                 let room = self.carry.room(count, self.needed_bytes);
@@ -317,7 +321,7 @@ impl ConnectionIo {
         now: Now,
     ) -> Result<Progress, TransportError> {
         scratch.raw_input.resize(READ_BYTES, 0);
-        // The bytes that the layers make of it may have to stay with them.
+        // No more than may be kept: the decoded bytes may have to stay in the layers.
         let raw = &mut scratch.raw_input[..bytes_max.max(FRONT_BYTES)];
         let Poll::Ready(result) = poll_read(&mut self.stream, cx, raw) else {
             self.settle(0, cx, now);
@@ -340,8 +344,9 @@ impl ConnectionIo {
         Progress::Bytes(0)
     }
 
-    /// The rest of a command is on its way: a client with Nagle's algorithm sends it only once it
-    /// has our acknowledgement, which the kernel would delay by 40 ms.
+    /// Asks the kernel to acknowledge at once because the rest of a command is on its way: a client
+    /// with Nagle's algorithm sends it only after our acknowledgement, which the kernel would delay
+    /// by 40 ms.
     fn acknowledge_quickly(&self) {
         if self.quick_ack {
             // A failure costs that delay and nothing else.
@@ -349,8 +354,8 @@ impl ConnectionIo {
         }
     }
 
-    /// Shows the session what came, which starts at `FRONT_BYTES` of `buffer`, behind what was
-    /// carried. Returns what that cost.
+    /// Shows the session the carried bytes and the `count` bytes just read, which start at
+    /// `FRONT_BYTES` of `buffer`. Returns the cost of the work, in bytes.
     fn show(
         &mut self,
         session: &mut impl Session,
@@ -388,7 +393,7 @@ impl ConnectionIo {
         received.cost_bytes
     }
 
-    /// Shows the session what was carried alone. Returns what that cost.
+    /// Shows the session the carried bytes alone. Returns the cost of the work, in bytes.
     fn show_carry(&mut self, session: &mut impl Session, cx: &Context<'_>, now: Now) -> usize {
         let shown = self.carry.rest().len();
         let input = if shown == self.needed_bytes {
@@ -398,14 +403,14 @@ impl ConnectionIo {
         };
         let received = session.receive(input, now);
         self.needed_bytes = received.needed_bytes;
-        // The session may have taken some of it with the buffer.
+        // The session may have taken the buffer, and consumed bytes with it.
         let left = shown - received.consumed_bytes;
         self.carry.take(self.carry.rest().len() - left);
         self.settle(received.consumed_bytes, cx, now);
         received.cost_bytes
     }
 
-    /// Pays for what is kept, and for no more.
+    /// Charges the connection for exactly the memory that it keeps.
     #[inline]
     fn settle(&mut self, consumed_bytes: usize, cx: &Context<'_>, now: Now) {
         let (came_bytes, bytes) = (self.carry.rest().len(), self.carry.size());
@@ -414,7 +419,7 @@ impl ConnectionIo {
             .settle(self.needed_bytes, came_bytes, bytes, is_next, cx, now.us);
     }
 
-    /// Writes what is stuck; if that goes out, asks the session for more and writes that.
+    /// Writes the unsent output; once that is sent, asks the session for more and writes that.
     pub(crate) fn write(
         &mut self,
         session: &mut impl Session,
@@ -432,13 +437,13 @@ impl ConnectionIo {
         self.unsent.write(&mut wire, &mut scratch.output)
     }
 
-    /// Forgets what was read and nobody will ask for, and gives back the memory for it.
+    /// Drops input that was not consumed, and releases its memory.
     pub(crate) fn forget_input(&mut self) {
         self.carry = Inbox::default();
         self.hold.release();
     }
 
-    /// Tells the peer that nothing more will come, if a layer has a word for it.
+    /// Sends the closing message of TLS (`close_notify`), if there is TLS.
     pub(crate) fn say_goodbye(&mut self) {
         if self.is_flushed()
             && let Some(layers) = &mut self.layers
@@ -450,14 +455,15 @@ impl ConnectionIo {
         }
     }
 
-    /// Sends nothing more. Errors do not matter: the connection is at its end.
+    /// Closes the sending side. Errors do not matter: the connection ends anyway.
     pub(crate) async fn shutdown(&mut self) {
         let _ = self.stream.shutdown().await;
     }
 
-    /// Throws away what the peer sends until it ends its side, or has sent too much.
+    /// Reads and drops input until the peer closes its side or `LINGER_BYTES` have come.
     pub(crate) async fn linger(&mut self) {
-        // On the heap, because an array would be part of every connection's future all its life.
+        // On the heap, because an array would be part of every connection's future for its whole
+        // life.
         let mut bytes = vec![0; 4096];
         let mut left = LINGER_BYTES;
         while !self.at_end {
@@ -470,8 +476,8 @@ impl ConnectionIo {
     }
 }
 
-/// A read that keeps tokio's knowledge of the socket: a short read means that it is empty, so
-/// that no further system call is needed to find out.
+/// A read by which tokio learns the socket's state: a short read means that it is empty, so that no
+/// further system call is needed to find out.
 fn poll_read(
     stream: &mut TcpStream,
     cx: &mut Context<'_>,

@@ -1,9 +1,9 @@
-//! Drives one session over one socket: reads, writes, waits. The session decides everything else;
-//! what its protocol needs beyond a session, such as NSQ's upgrades, is its [`Link`].
+//! Drives one session over one socket: reads, writes, waits. The session decides everything else. A
+//! protocol that needs more than a session, such as NSQ's upgrades, has it in its [`Link`].
 //!
-//! A connection owns a buffer only while something is stuck in it: half a command that was read,
-//! or output that the peer has not taken. All reading and writing else goes through buffers that
-//! the connections of a core share, so that an idle connection costs a few kilobytes.
+//! A connection owns a buffer only for half a command that was read, or for output that the peer
+//! has not taken. All other reads and writes use buffers that the connections of a core share, so
+//! that an idle connection costs a few kilobytes.
 
 pub(crate) mod io;
 mod output;
@@ -29,11 +29,11 @@ use crate::transport::{LayerError, Layers};
 /// Bytes that one connection reads and writes before it lets others of its core have a turn.
 const TURN_BYTES: usize = 256 * 1024;
 
-/// After an error frame: how long we go on reading so that the frame is not destroyed by a reset
-/// before the peer has read it.
+/// How long we go on reading after the last frame: if unread input were left, the kernel would
+/// reset the connection, and the peer could lose that frame.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// How long we wait for the peer to close the socket, where its protocol has it close first.
+/// How long we wait for the peer to close the socket, if its protocol makes the peer close first.
 const FAREWELL: Duration = Duration::from_secs(10);
 
 thread_local! {
@@ -41,7 +41,7 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
 }
 
-/// What the driver needs from a protocol for one connection, in addition to its session.
+/// The part of a protocol that the driver needs for one connection, in addition to the session.
 pub(crate) trait Link {
     /// The protocol's session.
     type Session: Session;
@@ -49,19 +49,19 @@ pub(crate) trait Link {
     /// How long a TLS handshake may take.
     const HANDSHAKE_TIMEOUT_US: u64;
 
-    /// After how long without progress a write is given up, in microseconds.
+    /// A write that makes no progress for this long ends the connection, in microseconds.
     fn write_timeout_us(&self, session: &Self::Session) -> Option<u64>;
 
-    /// After how long without a byte in either direction a connection ends, in microseconds.
+    /// A connection ends after this long without a byte in either direction, in microseconds.
     fn idle_timeout_us(&self) -> Option<u64> {
         None
     }
 
-    /// Polls the futures that the link awaits for the session (an auth service's answer, say) and
-    /// hands it their results. Called in each step.
+    /// Polls the futures that the link awaits for the session (for example an auth service's
+    /// answer) and hands it their results. Called in each step.
     fn poll(&mut self, _session: &mut Self::Session, _cx: &mut Context<'_>, _now: Now) {}
 
-    /// The log throttle for connections that ended in an error: one line stands for many.
+    /// The log throttle for connections that ended in an error: one log line represents many.
     fn noise(&self) -> &Mutex<LogThrottle>;
 
     /// Whether the session has ended in a way in which the peer closes the socket first.
@@ -74,10 +74,11 @@ pub(crate) trait Link {
         false
     }
 
-    /// The TLS handshake is over.
+    /// Called once when the TLS handshake has finished.
     fn handshaken(&mut self, _session: &mut Self::Session, _layers: Option<&Layers>) {}
 
-    /// All output is written and nothing moves: does what the session cannot do itself.
+    /// Called when all output is sent and no byte moves, for work that the session cannot do
+    /// itself.
     fn at_rest(
         &mut self,
         _session: &mut Self::Session,
@@ -91,7 +92,7 @@ pub(crate) trait Link {
 /// An answer that a link waits for.
 pub(crate) type Awaited<T> = Option<Pin<Box<dyn Future<Output = T>>>>;
 
-/// Takes an answer once it is there; else the waker will be woken.
+/// Takes an answer once it is there; until then the waker is registered.
 #[inline]
 pub(crate) fn take_answer<T>(awaited: &mut Awaited<T>, cx: &mut Context<'_>) -> Option<T> {
     let Poll::Ready(answer) = awaited.as_mut()?.as_mut().poll(cx) else {
@@ -117,17 +118,17 @@ pub(crate) async fn serve<L: Link>(
 /// How a connection came to its end.
 #[derive(Debug)]
 pub(crate) enum Ending {
-    /// The session said its last word and it is written.
+    /// The session has ended and its last output is sent.
     Said,
-    /// The socket failed, mostly because the peer went.
+    /// The socket failed, mostly because the peer has closed it.
     Gone(std::io::Error),
     /// A layer failed.
     Layer(LayerError),
-    /// The peer did not take our output in time.
+    /// The peer did not take our output within the write timeout.
     Stuck,
-    /// The TLS handshake did not come to an end.
+    /// The TLS handshake did not finish in time.
     NoHandshake,
-    /// Nothing was said for long.
+    /// No byte moved in either direction for the idle timeout.
     Idle,
     /// A large command was half received, and its rest did not arrive in time, or other connections
     /// needed its memory.
@@ -150,7 +151,7 @@ impl From<LayerError> for Ending {
 }
 
 struct Connection<L: Link> {
-    // Before the socket: its probe refers to the socket.
+    // Dropped before the socket, because its probe refers to the socket.
     session: L::Session,
     io: ConnectionIo,
     link: L,
@@ -161,7 +162,7 @@ struct Connection<L: Link> {
     sleep: Option<Pin<Box<Sleep>>>,
     sleep_due_us: u64,
     handshake_since_us: Option<u64>,
-    /// Until when nothing is said, because a wrong password came.
+    /// Until when nothing is read or sent, because of a wrong password.
     silent_until_us: Option<u64>,
     /// When a byte moved last.
     active_us: u64,
@@ -203,7 +204,7 @@ impl<L: Link> Connection<L> {
         SCRATCH.with_borrow_mut(|scratch| self.turn(scratch, cx))
     }
 
-    /// Reads, executes and writes until nothing moves or the turn is over.
+    /// Reads, executes and writes until nothing moves or the turn's bytes are used up.
     fn turn(&mut self, scratch: &mut Scratch, cx: &mut Context<'_>) -> Poll<Ending> {
         if self
             .draining
@@ -270,7 +271,8 @@ impl<L: Link> Connection<L> {
         let written = self.io.write(&mut self.session, scratch, cx, now)?;
         let mut moved = read.and(written);
         if !wanted_input && self.session.wants_input() {
-            // Nothing was read in this step, so no waker is registered for what may have come.
+            // Input was not wanted when this step read, so no waker is registered for bytes that
+            // came since.
             moved = moved.and(Progress::Bytes(0));
         }
         if moved != Progress::None {
@@ -284,12 +286,13 @@ impl<L: Link> Connection<L> {
         Ok(moved)
     }
 
-    /// The time at which something has to happen although nothing moves.
+    /// The time at which the connection has to be polled although nothing moves.
     fn due_us(&self) -> u64 {
         if let Some(until_us) = self.silent_until_us {
             return until_us;
         }
-        // A session whose output is stuck is not asked for more: its own times do not count then.
+        // A session with unsent output is not asked for more, so its own deadlines do not count
+        // then.
         let mut due_us = if self.io.is_flushed() {
             self.session.next_due_us()
         } else {
@@ -308,13 +311,13 @@ impl<L: Link> Connection<L> {
         due_us
     }
 
-    /// When output that the peer does not take is given up.
+    /// When the connection ends because the peer does not take its output.
     fn stuck_us(&self) -> Option<u64> {
         let timeout_us = self.link.write_timeout_us(&self.session)?;
         Some(self.io.unsent_since_us()? + timeout_us)
     }
 
-    /// Why the connection has to end now although it could go on.
+    /// The reason to end the connection now, if one of its time limits has passed.
     fn overdue(&mut self, now: Now) -> Option<Ending> {
         if let Some(since_us) = self.handshake_since_us
             && now.us >= since_us + L::HANDSHAKE_TIMEOUT_US
@@ -328,14 +331,14 @@ impl<L: Link> Connection<L> {
             return Some(Ending::Begun);
         }
         if now.us >= self.idle_check_us {
-            // Looked at seldom, so that a busy connection does not move its timer all the time.
+            // The check is rare, so that a busy connection does not reset its timer all the time.
             self.idle_check_us = add(self.active_us, self.link.idle_timeout_us());
             return (now.us >= self.idle_check_us).then_some(Ending::Idle);
         }
         None
     }
 
-    /// Ready when the due time has come; else the waker will be woken then.
+    /// Ready when the due time has come; until then the waker is registered.
     fn sleep_until_due(&mut self, cx: &mut Context<'_>, now: Now) -> Poll<()> {
         let due_us = self.due_us();
         if due_us == u64::MAX {
@@ -357,7 +360,7 @@ impl<L: Link> Connection<L> {
             None => self.sleep.insert(Box::pin(sleep(Duration::ZERO))),
         };
         if self.sleep_due_us != due_us {
-            // The timer works in milliseconds; a little later is better than a turn too early.
+            // The timer works in milliseconds; a little late is better than a turn too early.
             let wait = Duration::from_micros(due_us.saturating_sub(now.us) + 1);
             timer.as_mut().reset(Instant::now() + wait);
             self.sleep_due_us = due_us;
@@ -368,7 +371,7 @@ impl<L: Link> Connection<L> {
             .map(|()| self.sleep_due_us = u64::MAX)
     }
 
-    /// Tells the log why the connection ended, if that is worth a line, and closes it.
+    /// Logs why the connection ended, if that is worth a line, and closes it.
     async fn end(self, ending: Ending) {
         let Connection {
             mut session,
@@ -381,7 +384,7 @@ impl<L: Link> Connection<L> {
         let close = |error: &dyn Display| tell_closed(link.noise(), peer, error);
         let failure = session.take_failure();
         let peer_closes_first = link.peer_closes_first(&session);
-        // Messages in flight to the client go to others at once, not after a slow farewell.
+        // Messages in flight to this client are requeued now, not after a slow farewell.
         drop(session);
         io.forget_input();
         match &ending {
@@ -415,19 +418,19 @@ impl<L: Link> Connection<L> {
     }
 }
 
-/// Ends a turn with work left: other connections go first, also those whose sockets became ready
-/// meanwhile. Waking the task directly would give it up to 61 more turns, because tokio polls for
-/// I/O only every 61st task poll.
+/// Ends a turn with work left: other connections go first, also those whose sockets became ready in
+/// the meantime. Waking the task directly would give it up to 61 more turns, because tokio polls
+/// for I/O only at every 61st task poll.
 fn give_way<T>(cx: &mut Context<'_>) -> Poll<T> {
     match pin!(tokio::task::yield_now()).poll(cx) {
         Poll::Pending => {}
-        // It never is at first.
+        // `yield_now` is always pending at its first poll.
         Poll::Ready(()) => cx.waker().wake_by_ref(),
     }
     Poll::Pending
 }
 
-/// A time after another one; without any, never.
+/// The time `timeout_us` after `us`; without a timeout, never.
 fn add(us: u64, timeout_us: Option<u64>) -> u64 {
     timeout_us.map_or(u64::MAX, |timeout_us| us.saturating_add(timeout_us))
 }

@@ -1,4 +1,5 @@
-//! The output of one connection: through the layers, in vectored writes, and what is stuck.
+//! The output of one connection: through the layers, in vectored writes; and the output that the
+//! socket has not taken yet.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -14,24 +15,24 @@ use tokio::net::TcpStream;
 use crate::connection::io::{Progress, TransportError};
 use crate::transport::Layers;
 
-/// A shared output buffer that grew beyond this is given back.
+/// A shared output buffer that grew beyond this is freed.
 const OUTPUT_KEPT_BYTES: usize = 1024 * 1024;
 
-/// A peer to which output is stuck has to take this much, or all, before the time of the write
-/// starts anew: one that takes a byte now and then would hold buffers for ever.
+/// A peer with unsent output has to take this much, or all of it, before the write timeout
+/// restarts: a peer that takes a byte now and then would hold buffers for ever.
 const TAKEN_BYTES_MIN: usize = 64 * 1024;
 
 /// Output goes through layers in steps of this size: a large answer is encrypted as the peer takes
-/// it, and others of the core have a turn in between.
+/// it, and other connections of the core have a turn in between.
 const LAYER_STEP_BYTES: usize = 256 * 1024;
 
-/// Most parts of one vectored write (`IOV_MAX` of Linux).
+/// Maximum parts of one vectored write (`IOV_MAX` of Linux).
 const PARTS_MAX: usize = 1024;
 
-/// Most bytes that one call sends from a file.
+/// Maximum bytes that one call sends from a file.
 const FILE_SEND_BYTES_MAX: usize = 1024 * 1024;
 
-/// Buffers that the connections of a core share, one turn at a time.
+/// Buffers that the connections of a core share; one connection uses them for one turn.
 #[derive(Default)]
 pub(crate) struct OutputScratch {
     plain: Output,
@@ -39,9 +40,9 @@ pub(crate) struct OutputScratch {
 }
 
 impl OutputScratch {
-    /// Lets go of what was written.
+    /// Drops the output that was written, and buffers that grew large.
     fn tidy(&mut self) {
-        // Shared bytes belong to the log, which counts its memory.
+        // Shared bytes must not stay here: they belong to the log, which counts them as its memory.
         self.plain.clear();
         if self.plain.bytes.capacity() > OUTPUT_KEPT_BYTES {
             self.plain = Output::default();
@@ -52,7 +53,7 @@ impl OutputScratch {
     }
 }
 
-/// Where output goes, and for whom, in one turn.
+/// The socket, the layers and the session of one connection, for one turn.
 pub(crate) struct Wire<'a, 'c, S> {
     pub(crate) stream: &'a mut TcpStream,
     pub(crate) layers: Option<&'a mut Layers>,
@@ -62,13 +63,13 @@ pub(crate) struct Wire<'a, 'c, S> {
 }
 
 impl<S: Session> Wire<'_, '_, S> {
-    /// One write; `None` when the socket takes nothing.
+    /// One write; `None` when the socket is full.
     fn write(&mut self, bytes: &[u8]) -> io::Result<Option<usize>> {
         let written = Pin::new(&mut *self.stream).poll_write(self.cx, bytes);
         self.wrote(written)
     }
 
-    /// One write of as many parts as one call takes, and how many bytes these are.
+    /// One write of as many parts as one call takes; also returns the bytes of these parts.
     fn write_parts<'p>(
         &mut self,
         parts: impl Iterator<Item = &'p [u8]>,
@@ -79,7 +80,7 @@ impl<S: Session> Wire<'_, '_, S> {
         Ok((self.wrote(written)?, offered))
     }
 
-    /// One write of what has a part of a file behind it, with which it should share a packet.
+    /// One write of the bytes before a part of a file; they should share a packet with it.
     fn write_before_file(&mut self, queue: &VecDeque<Piece>) -> io::Result<Option<usize>> {
         let parts: Vec<IoSlice<'_>> = leading_bytes(queue).map(IoSlice::new).collect();
         self.send(|stream| {
@@ -101,7 +102,7 @@ impl<S: Session> Wire<'_, '_, S> {
         })
     }
 
-    /// A system call of our own on the socket; `None` when the socket takes nothing.
+    /// A direct system call on the socket; `None` when the socket is full.
     fn send(
         &mut self,
         call: impl Fn(&TcpStream) -> io::Result<usize>,
@@ -133,10 +134,10 @@ impl<S: Session> Wire<'_, '_, S> {
 pub(crate) struct Unsent {
     /// Raw bytes.
     raw: VecDeque<Piece>,
-    /// Plain bytes behind them, which have yet to go through the layers.
+    /// Plain bytes that follow `raw`, and have yet to go through the layers.
     plain: VecDeque<Piece>,
     since_us: Option<u64>,
-    /// How much the socket took since then.
+    /// Bytes that the socket has taken since then.
     taken_bytes: usize,
 }
 
@@ -145,12 +146,12 @@ impl Unsent {
         self.raw.is_empty() && self.plain.is_empty()
     }
 
-    /// Since when the socket takes nothing worth mention.
+    /// When unsent output appeared, or the socket last took enough of it; `None`: all is sent.
     pub(crate) fn since_us(&self) -> Option<u64> {
         self.since_us
     }
 
-    /// Writes what is stuck; if that goes out, asks the session for more and writes that.
+    /// Writes the unsent output; once that is sent, asks the session for more and writes that.
     pub(crate) fn write<S: Session>(
         &mut self,
         wire: &mut Wire<'_, '_, S>,
@@ -163,7 +164,7 @@ impl Unsent {
                 return Ok(moved);
             }
         }
-        // A session that ended by a fault may have left something.
+        // A session whose turn panicked may have left output in the shared buffer.
         scratch.plain.clear();
         wire.session.poll(wire.cx, wire.now, &mut scratch.plain);
         let written = match wire.layers {
@@ -179,7 +180,7 @@ impl Unsent {
         }
     }
 
-    /// Writes output as it is; keeps what the socket does not take.
+    /// Writes output as it is; keeps the bytes that the socket does not take.
     fn write_plain<S: Session>(
         &mut self,
         wire: &mut Wire<'_, '_, S>,
@@ -203,7 +204,7 @@ impl Unsent {
             output.drain_from(count, &mut self.raw);
             self.since_us = Some(wire.now.us);
             if count == offered {
-                // There are more parts than one call takes.
+                // One call could not take all parts, and the socket is not full.
                 self.write_raw(wire)?;
                 self.forget_if_empty();
             }
@@ -211,8 +212,8 @@ impl Unsent {
         Ok(length)
     }
 
-    /// Writes output through the layers, which may have something to say themselves; keeps what
-    /// the socket does not take. Returns how many raw bytes that made so far.
+    /// Writes output through the layers, which may add bytes of their own; keeps the bytes that the
+    /// socket does not take. Returns how many raw bytes were made so far.
     fn write_layered<S: Session>(
         &mut self,
         wire: &mut Wire<'_, '_, S>,
@@ -229,7 +230,7 @@ impl Unsent {
         self.write_through(wire, plain.parts(), raw)
     }
 
-    /// Writes what is stuck; of what has yet to go through the layers, one step.
+    /// Writes the unsent output; of the part that has yet to go through the layers, one step.
     fn write_stuck<S: Session>(
         &mut self,
         wire: &mut Wire<'_, '_, S>,
@@ -254,7 +255,7 @@ impl Unsent {
         self.write_through(wire, step.iter().map(|part| &part[..]), raw)
     }
 
-    /// Sends plain bytes through the layers and to the socket. `raw` is a buffer for that.
+    /// Sends plain bytes through the layers and to the socket; `raw` is scratch memory.
     fn write_through<'p, S: Session>(
         &mut self,
         wire: &mut Wire<'_, '_, S>,
@@ -278,7 +279,7 @@ impl Unsent {
         Ok(raw.len())
     }
 
-    /// Writes raw bytes that are stuck.
+    /// Writes the unsent raw bytes.
     fn write_raw<S: Session>(
         &mut self,
         wire: &mut Wire<'_, '_, S>,
@@ -301,7 +302,7 @@ impl Unsent {
         Ok(moved)
     }
 
-    /// The socket took something; that counts if output was stuck.
+    /// Counts bytes that the socket took, if output was unsent; enough of them restart the timeout.
     fn note_taken(&mut self, count: usize, now: Now) {
         if self.since_us.is_some() {
             self.taken_bytes += count;
@@ -314,13 +315,13 @@ impl Unsent {
 
     fn forget_if_empty(&mut self) {
         if self.is_empty() {
-            // The allocations go too: an idle connection keeps none.
+            // The allocations are freed too: an idle connection keeps none.
             *self = Unsent::default();
         }
     }
 }
 
-/// Whether the call should be made again, or once the socket is ready again.
+/// Whether the call should be repeated, at once or when the socket is writable again.
 fn is_passing(error: &io::Error) -> bool {
     use io::ErrorKind::{Interrupted, WouldBlock};
     matches!(error.kind(), Interrupted | WouldBlock)
@@ -335,13 +336,13 @@ fn leading_bytes(queue: &VecDeque<Piece>) -> impl Iterator<Item = &[u8]> {
     bytes.take(PARTS_MAX)
 }
 
-/// Whether a part of a file comes behind what one vectored write takes.
+/// Whether a part of a file is among the pieces that one vectored write would take.
 fn has_file(queue: &VecDeque<Piece>) -> bool {
     let mut among = queue.iter().take(PARTS_MAX);
     among.any(|piece| matches!(piece, Piece::File(_)))
 }
 
-/// Takes up to `bytes_max` from the front; what lies in files is read.
+/// Takes up to `bytes_max` from the front; parts of files are read into memory.
 fn take_step(queue: &mut VecDeque<Piece>, bytes_max: usize) -> io::Result<Vec<Bytes>> {
     let (mut step, mut left) = (Vec::new(), bytes_max);
     while left > 0
@@ -360,7 +361,7 @@ fn take_step(queue: &mut VecDeque<Piece>, bytes_max: usize) -> io::Result<Vec<By
     Ok(step)
 }
 
-/// The first `count` bytes of the range, which is shorter then.
+/// Reads the first `count` bytes of the range and removes them from it.
 fn read_range(range: &mut FileRange, count: usize) -> io::Result<Bytes> {
     let mut bytes = vec![0; count];
     let mut filled = 0;

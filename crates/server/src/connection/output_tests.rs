@@ -58,7 +58,7 @@ fn what_was_written_is_forgotten() {
     assert!(left_after(1).is_empty());
 }
 
-/// Says something once.
+/// A session that has one output.
 struct Speaker {
     output: Option<Output>,
     wrote: usize,
@@ -104,8 +104,8 @@ impl Session for Speaker {
     }
 }
 
-/// Own bytes and shared ones in turn, more parts than one call takes and more bytes than a socket
-/// holds. All are parts of `shared`, and unlike their neighbours.
+/// Owned bytes and shared ones in turn: more parts than one call takes, and more bytes than a
+/// socket buffers. Every shared part is a slice of `shared` and differs from its neighbours.
 fn many_parts(shared: &Bytes) -> (Output, Vec<u8>) {
     let (mut output, mut expected) = (Output::default(), Vec::new());
     for number in 0..3_000_usize {
@@ -119,8 +119,8 @@ fn many_parts(shared: &Bytes) -> (Output, Vec<u8>) {
     (output, expected)
 }
 
-/// Lets a session that says `output` write it to a reader who is slow; `look` sees what is stuck
-/// after the first turn. Returns what the reader got.
+/// Writes `output` of one session to a slow reader; `look` gets the unsent output after the first
+/// turn. Returns the bytes that the reader got.
 fn write_to_slow_reader(output: Output, look: impl FnOnce(&Unsent)) -> Vec<u8> {
     let length = output.len();
     let mut session = Speaker {

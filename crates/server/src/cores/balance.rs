@@ -1,9 +1,9 @@
-//! Which core gets a new connection.
+//! Chooses the core for a new connection.
 //!
 //! A connection stays on its core, so the choice counts. The number of connections says little:
-//! most are idle. More telling is how busy a core's thread was lately (its CPU time) and what was
-//! assigned since that was measured (a benchmark opens all its connections at once, before any of
-//! them has cost anything). The number of connections only breaks ties.
+//! most are idle. More telling are how busy a core's thread was lately (its CPU time), and how many
+//! connections it was assigned since that measurement (a benchmark opens all its connections at
+//! once, before any of them has cost anything). The number of connections only breaks ties.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// enough to see a connection that has just become busy.
 pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The load of a core, as it tells it itself.
+/// The load of a core, as the core itself reports it.
 #[derive(Debug, Default)]
 pub(crate) struct CoreLoad {
     connections: AtomicUsize,
@@ -21,17 +21,17 @@ pub(crate) struct CoreLoad {
 }
 
 impl CoreLoad {
-    /// Called on the core's own thread, once: from now on its CPU time can be read.
+    /// Called once, on the core's own thread: from then on its CPU time can be read.
     pub(crate) fn measure_this_thread(&self) {
         let mut clock = 0;
         // SAFETY: the pointer is to `clock`, and a thread can always name itself.
         if unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &raw mut clock) } == 0 {
-            // A second call has nothing new to say.
+            // It fails if the clock is set already, to the same value.
             let _ = self.clock.set(clock);
         }
     }
 
-    /// CPU time of the core's thread so far; zero when it has not begun or has ended.
+    /// CPU time of the core's thread since its start; zero before the start and after the end.
     fn cpu_time(&self) -> Duration {
         let Some(clock) = self.clock.get() else {
             return Duration::ZERO;
@@ -65,14 +65,14 @@ impl CoreLoad {
 #[derive(Debug, Clone, Copy, Default)]
 struct Busy {
     cpu_time: Duration,
-    /// Share of the last interval that the thread was at work, in eighths of a core.
+    /// CPU time during the last interval, in eighths of a core.
     eighths: u64,
     assigned: u64,
     /// The thread has ended and takes no more connections.
     ended: bool,
 }
 
-/// The acceptor's memory of all cores.
+/// The acceptor's measurements of all cores.
 #[derive(Debug)]
 pub(crate) struct Balance {
     cores: Vec<Busy>,
@@ -87,7 +87,7 @@ impl Balance {
         }
     }
 
-    /// Measures all cores anew; called every [`SAMPLE_INTERVAL`].
+    /// Measures all cores; called every [`SAMPLE_INTERVAL`].
     pub(crate) fn sample(&mut self, loads: &[impl AsRef<CoreLoad>]) {
         let elapsed = self.sampled.elapsed().max(Duration::from_millis(1));
         self.sampled = Instant::now();
@@ -104,14 +104,15 @@ impl Balance {
         }
     }
 
-    /// Never chooses this core again.
+    /// Never chooses this core again, because its thread has ended.
     pub(crate) fn exclude(&mut self, core: usize) {
         if let Some(busy) = self.cores.get_mut(core) {
             busy.ended = true;
         }
     }
 
-    /// Chooses a core for a new connection and counts it there; `None` when all have ended.
+    /// Chooses a core for a new connection and counts the connection there; `None` when all cores
+    /// have ended.
     pub(crate) fn choose(&mut self, loads: &[impl AsRef<CoreLoad>]) -> Option<usize> {
         let connections: Vec<usize> = loads
             .iter()

@@ -1,7 +1,7 @@
 //! The threads that serve connections: one single-threaded runtime per core.
 //!
-//! A connection is handed to a core once and stays there: its session, its buffers and its probe
-//! are never touched by another core.
+//! A connection is handed to a core once and stays there: no other core ever touches its session,
+//! its buffers or its probe.
 
 pub(crate) mod balance;
 
@@ -22,13 +22,13 @@ use crate::cores::balance::CoreLoad;
 use crate::fronts::{AcceptedConnection, Front};
 use crate::health::Vital;
 
-/// A connection on its way from the acceptor to its core. The channel that it takes is bounded
-/// by `connections_max`, which the acceptor enforces.
+/// A connection on its way from the acceptor to its core. The acceptor enforces `connections_max`,
+/// which bounds the channel between them.
 pub(crate) struct Accepted {
     pub(crate) stream: std::net::TcpStream,
     pub(crate) peer: SocketAddr,
     pub(crate) front: Arc<dyn Front>,
-    /// Over TLS from the first byte.
+    /// Whether the connection speaks TLS from the first byte.
     pub(crate) is_tls: bool,
 }
 
@@ -44,7 +44,7 @@ impl AsRef<CoreLoad> for Core {
     }
 }
 
-/// Starts the threads. They end when the [`Core`]s are dropped and their connections are done.
+/// Starts the threads. They end when the [`Core`]s are dropped and their connections have ended.
 ///
 /// # Errors
 /// A thread or its runtime cannot be made.
@@ -73,7 +73,7 @@ pub(crate) fn start(
     }
     drop(ready);
     for started in started.iter().take(count) {
-        // The threads that did start end when their senders are dropped here.
+        // On an error the senders are dropped, which ends the threads that did start.
         started?;
     }
     Ok((cores, threads))
@@ -85,7 +85,7 @@ struct CoreStart {
     load: Arc<CoreLoad>,
     receiver: UnboundedReceiver<Accepted>,
     runtime: Builder,
-    /// Told whether the runtime could be made, which is possible only on its own thread.
+    /// Gets the outcome of the runtime's start, which is possible only on the core's own thread.
     ready: mpsc::Sender<io::Result<()>>,
 }
 
@@ -97,7 +97,7 @@ impl CoreStart {
         let runtime = match runtime.build_local(LocalOptions::default()) {
             Ok(runtime) => runtime,
             Err(error) => {
-                // The other end waits for this.
+                // The receiver is `start`, which waits for it.
                 let _ = self.ready.send(Err(error));
                 return;
             }
@@ -155,7 +155,8 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-/// Takes the connection off its core's load when dropped: also after a panic or a cancellation.
+/// Subtracts the connection from its core's load when dropped, also after a panic or a
+/// cancellation.
 struct Release(Arc<CoreLoad>);
 
 impl Drop for Release {

@@ -1,4 +1,4 @@
-//! The doctor's advice: what is built in, and the operator's own files.
+//! The doctor's advice: the built-in one, and the operator's own files.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -6,10 +6,10 @@ use std::{fs, io};
 use cloverleaf_doctor::{Advice, AdviceError};
 use thiserror::Error;
 
-/// Largest file: the ones that are built in have 20 KiB.
+/// Maximum size of a file: the built-in ones have 20 KiB.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Why there is no advice.
+/// Why the advice cannot be loaded.
 #[derive(Debug, Error)]
 pub enum AdviceFolderError {
     /// The folder, or a file in it, cannot be read.
@@ -20,27 +20,28 @@ pub enum AdviceFolderError {
         /// The system's error.
         error: io::Error,
     },
-    /// A file is larger than any advice.
+    /// A file is too large to be advice.
     #[error("the doctor's advice {} is larger than {FILE_BYTES_MAX} bytes", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
     },
-    /// The text of a file is no advice.
+    /// The text of a file is not valid advice.
     #[error("in {}: {error}", folder.display())]
     Wrong {
-        /// Where the file is.
+        /// The folder of the file.
         folder: PathBuf,
-        /// The fault of the text.
+        /// The error in the text, with the file's name.
         error: AdviceError,
     },
 }
 
 /// The built-in advice, and that of all `*.toml` files of `folder`, in the order of their names:
-/// each adds a family of clients, or takes the place of the one that has its name.
+/// each adds a family of clients, or replaces the family of the same name.
 ///
 /// # Errors
-/// The first file that is not usable: a broker with half of the advice would mislead.
+/// The first file that is not usable. It is an error because a broker with half of the advice would
+/// mislead.
 pub(crate) fn load(folder: Option<&Path>) -> Result<Advice, AdviceFolderError> {
     let mut advice = Advice::embedded();
     let Some(folder) = folder else {

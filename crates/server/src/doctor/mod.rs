@@ -1,8 +1,8 @@
-//! The doctor's thread: once a second it looks at all connections and queues, and lets the doctor
-//! make of it what it can. A request is answered with the findings of the last look.
+//! The doctor's thread: once a second it takes an observation of all connections and queues and
+//! gives it to the doctor. A request is answered with the findings of the last check.
 //!
-//! It holds no lock that a connection waits for longer than it takes to copy a list, and a fault of
-//! the doctor's ends nothing but that look.
+//! It holds no lock that a connection waits for longer than it takes to copy a list, and a panic in
+//! the doctor ends only that check.
 
 pub(crate) mod advice;
 mod queues;
@@ -26,23 +26,23 @@ use crate::tcp_info::tcp_info;
 /// The name of the thread.
 const NAME: &str = "doctor";
 
-/// How often it looks.
+/// The interval of checks.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// After a look it rests for this many times as long as that took, at least.
+/// After a check, the thread rests for at least this many times as long as the check took.
 const REST_FACTOR: u32 = 3;
 
-/// How long it rests after a fault, which would come again with the same connections.
+/// How long it rests after a panic, which would occur again with the same connections.
 const REST: Duration = Duration::from_secs(60);
 
-/// How long an answer waits for the end of a look, so that it is as new as can be.
+/// How long an answer waits for the end of a running check, to include its findings.
 const WAIT: Duration = Duration::from_millis(300);
 
 /// The doctor and its latest findings, which any thread may ask for.
 pub(crate) struct SharedDoctor {
     advice: Advice,
     doctor: Mutex<Doctor>,
-    /// Its findings after the last look, for callers that cannot wait for the end of the next one.
+    /// The findings after the last check, for callers that cannot wait for the end of the next one.
     known: Mutex<Arc<DoctorSnapshot>>,
 }
 
@@ -61,8 +61,8 @@ impl SharedDoctor {
         &self.advice
     }
 
-    /// The current findings. While the doctor thinks, which takes some time where there are
-    /// thousands of connections, they are those of the last look.
+    /// The current findings. While a check runs, which takes some time with thousands of
+    /// connections, they are those of the last check.
     pub(crate) fn report(&self, query: &Query) -> Report {
         match self.doctor.try_lock_for(WAIT) {
             Some(doctor) => doctor.report(query),
@@ -70,7 +70,7 @@ impl SharedDoctor {
         }
     }
 
-    /// How many findings each rule has, as of the last look.
+    /// How many findings each rule has, as of the last check.
     pub(crate) fn counts(&self) -> Vec<RuleCount> {
         self.known().counts().to_vec()
     }
@@ -79,7 +79,7 @@ impl SharedDoctor {
         Arc::clone(&self.known.lock())
     }
 
-    /// Shows the doctor what there is. Returns the findings that are new.
+    /// Gives the doctor an observation. Returns the findings that are new.
     fn observe(&self, observation: &Observation) -> Vec<Finding> {
         let mut doctor = self.doctor.lock();
         let new = doctor.observe(observation);
@@ -89,9 +89,9 @@ impl SharedDoctor {
         new
     }
 
-    /// Lets something look; `None` after a fault, with which the doctor has begun anew.
+    /// Runs a check; `None` after a panic, after which the doctor starts with no memory.
     fn safely<R>(&self, look: impl FnOnce() -> R) -> Option<R> {
-        // State that the fault has left half done is thrown away.
+        // Unwind safe: the doctor's state, which the panic may have left half changed, is replaced.
         let seen = catch_unwind(AssertUnwindSafe(look));
         if seen.is_err() {
             let doctor = Doctor::new(self.advice.clone());
@@ -102,14 +102,14 @@ impl SharedDoctor {
     }
 }
 
-/// State that the doctor keeps from one look to the next.
+/// State that is kept from one check to the next.
 #[derive(Default)]
 struct Looks {
     log: FindingsLog,
     observer: Option<Observer>,
 }
 
-/// Is shown what the doctor looks at.
+/// Gets each observation, before the doctor does.
 pub type Observer = Box<dyn FnMut(&Observation) + Send>;
 
 impl Looks {
@@ -123,16 +123,17 @@ impl Looks {
     }
 }
 
-/// The thread. Dropping it ends it.
+/// The doctor's thread. Dropping this ends it.
 pub(crate) struct DoctorThread {
     looks: Arc<Mutex<Looks>>,
-    /// Dropped to end it.
+    /// Dropped to end the thread.
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl DoctorThread {
-    /// Starts it. Where a test drives the clock, the test says when to look, and there is none.
+    /// Starts the thread. If a test drives the clock, there is none: the test calls
+    /// [`DoctorThread::look`].
     ///
     /// # Errors
     /// The system refuses a thread.
@@ -159,12 +160,12 @@ impl DoctorThread {
         Ok(doctor)
     }
 
-    /// Looks now, on the caller's thread.
+    /// Runs a check now, on the caller's thread.
     pub(crate) fn look(&self, context: &ServerContext) {
         self.looks.lock().look(context);
     }
 
-    /// Ends the thread. Blocks until then, at most for a look.
+    /// Ends the thread. Blocks until then, which takes one check at most.
     pub(crate) fn stop(&mut self) {
         drop(self.end.take());
         let Some(thread) = self.thread.take() else {
@@ -189,8 +190,8 @@ fn run(context: &ServerContext, looks: &Mutex<Looks>, ended: &Receiver<()>) {
         let look = || looks.lock().look(context);
         next = match context.doctor.safely(look) {
             Some(()) => {
-                // A look that came late is not made up for, and one that takes long leaves the
-                // machine to others for longer.
+                // A late check is not made up for, and a slow one leaves more time to other
+                // threads.
                 let now = Instant::now();
                 (next + INTERVAL).max(now + REST_FACTOR * (now - began))
             }
@@ -208,7 +209,7 @@ fn run(context: &ServerContext, looks: &Mutex<Looks>, ended: &Receiver<()>) {
     }
 }
 
-/// Takes the observation of now: connections and queues.
+/// Takes an observation of all connections and queues.
 fn observation(context: &ServerContext) -> Observation {
     let taken_us = context.now_us();
     let snapshot = context.registry.snapshot(taken_us, tcp_info);
@@ -221,12 +222,12 @@ fn observation(context: &ServerContext) -> Observation {
     }
 }
 
-/// Findings that are told in the log within a minute, one by one: else a client that changes its
+/// Maximum findings that are logged one by one within a minute: otherwise a client that changes its
 /// name all the time could fill the disk with lines.
 const LINES_MAX: u64 = 20;
 const LINES_WITHIN_US: u64 = 60_000_000;
 
-/// The findings' lines in the log.
+/// Writes findings to the log, at a limited rate.
 #[derive(Default)]
 struct FindingsLog {
     since_us: u64,
@@ -241,7 +242,7 @@ impl FindingsLog {
         }
     }
 
-    /// The lines to write about these.
+    /// The lines to write for these new findings.
     fn lines(&mut self, new: &[Finding], now_us: u64) -> Vec<String> {
         let mut lines = Vec::new();
         if now_us >= self.since_us.saturating_add(LINES_WITHIN_US) {
@@ -278,7 +279,7 @@ mod tests {
 
     use super::*;
 
-    /// Producers that wait for each answer, ten milliseconds away.
+    /// Producers ten milliseconds away that wait for each answer.
     struct Clients {
         registry: Registry,
         probes: Vec<Probe>,
@@ -309,12 +310,12 @@ mod tests {
             }
         }
 
-        /// A second of theirs, and what there is to be seen then.
+        /// Lets the producers run for a second, and takes the observation at its end.
         fn second(&mut self) -> Observation {
             let until_us = self.now_us + 1_000_000;
             while self.sent_us < until_us - 12_000 {
-                // A round trip, and what a program does beside, which no clock rules.
-                // Each time is drawn anew: what returns to a grid is a clock.
+                // A round trip plus the varying time of a program's own work. Each time is random:
+                // requests at regular times would look like a timer's.
                 self.dice = self
                     .dice
                     .wrapping_mul(0x5851_f42d_4c95_7f2d)

@@ -9,8 +9,8 @@ use cloverleaf_telemetry::{ConnectionSnapshot, Protocol};
 
 use crate::context::ServerContext;
 
-/// All subscriptions that have consumers, and Kafka's groups. Each is locked for as long as its
-/// consumers are copied.
+/// All subscriptions that have consumers, and Kafka's groups. A subscription is locked only while
+/// its consumers are copied.
 pub(crate) fn queues(context: &ServerContext, connections: &[ConnectionSnapshot]) -> Vec<Queue> {
     let protocols: HashMap<u64, Protocol> =
         connections.iter().map(|it| (it.id, it.protocol)).collect();
@@ -20,15 +20,15 @@ pub(crate) fn queues(context: &ServerContext, connections: &[ConnectionSnapshot]
             queues.extend(queue(topic.name(), subscription, &protocols));
         }
     }
-    // Queues that a connection has for itself, or whose name the broker made, are in topics whose
-    // names nobody knows.
+    // Exclusive queues, and queues whose name the broker made, are in hidden topics, whose names
+    // mean nothing to people.
     for front in &context.fronts {
         for (name, subscription) in front.hidden_queues() {
             queues.extend(queue(&name, &subscription, &protocols));
         }
     }
-    // A group and a channel of one topic may have the same name, and who looks at both by it
-    // would take them for one.
+    // A consumer group and an NSQ channel of one topic may have the same name. The doctor would
+    // take them for one queue, so the group is left out.
     let known: HashSet<(String, String)> = queues.iter().map(place).collect();
     for front in &context.fronts {
         let groups = front.groups(context, connections).into_iter();
@@ -51,7 +51,7 @@ fn queue(
     let mut ack_wait_max_ms = None;
     let mut seen = Vec::with_capacity(consumers.len());
     for look in consumers {
-        // One without a connection is the broker's own.
+        // A consumer without a connection belongs to the broker itself.
         let Some(known) = protocols.get(&look.connection) else {
             continue;
         };

@@ -1,5 +1,6 @@
-//! The protocols, a folder for each. All that the rest of the server knows of them is a
-//! [`Registration`] and a [`Front`]: their addresses (doors), and what serves and describes them.
+//! The protocols, a folder for each. The rest of the server knows each one only as a
+//! [`Registration`] and a [`Front`]: its addresses (doors), and the code that serves its
+//! connections and reports on them.
 
 pub(crate) mod amqp;
 pub(crate) mod kafka;
@@ -25,10 +26,10 @@ use crate::context::{CoreContext, ServerContext};
 use crate::server::StartError;
 use crate::transport::tls::TlsError;
 
-/// The protocols that a broker speaks, in the order in which they are opened and asked.
+/// The protocols that a broker speaks, in the order in which they are opened and queried.
 pub(crate) type Registrations = [&'static Registration];
 
-/// All protocols that there are: those that a broker is started with.
+/// All protocols of the product.
 pub(crate) const REGISTRATIONS: &Registrations = &[
     &nsq::REGISTRATION,
     &kafka::REGISTRATION,
@@ -37,16 +38,16 @@ pub(crate) const REGISTRATIONS: &Registrations = &[
 
 /// A protocol before anything is open: its addresses, its certificates, and how to open it.
 pub(crate) struct Registration {
-    /// Its tag.
+    /// The protocol's tag.
     pub(crate) protocol: Protocol,
-    /// Where it listens.
+    /// The addresses that it listens on.
     pub(crate) doors: fn(&Config) -> Vec<Door<'_>>,
-    /// Its certificates; `None` where it has none.
+    /// The TLS configuration of its listeners; `None` without a certificate.
     pub(crate) tls: fn(&Config) -> Result<Option<Arc<ServerConfig>>, TlsError>,
-    /// Opens it: what its connections share is there afterwards, and no thread that needs the
-    /// server's context.
+    /// Opens the protocol: makes the state that its connections share, and starts no thread that
+    /// needs the server's context.
     pub(crate) open: fn(FrontOpening<'_>) -> Result<Arc<dyn Front>, StartError>,
-    /// Takes secrets out of the configuration that are not needed once it is open.
+    /// Clears secrets in the configuration that are not needed once the protocol is open.
     pub(crate) forget_secrets: fn(&mut Config),
 }
 
@@ -57,10 +58,10 @@ pub(crate) struct UnopenedFront {
     pub(crate) tls: Option<Arc<ServerConfig>>,
 }
 
-/// Reads the certificates of protocols.
+/// Reads the certificates of all protocols.
 ///
 /// # Errors
-/// Those of one cannot be used.
+/// A protocol's certificates cannot be used.
 pub(crate) fn load(
     registrations: &Registrations,
     config: &Config,
@@ -72,22 +73,22 @@ pub(crate) fn load(
     loaded.collect()
 }
 
-/// An address that is listened on.
+/// A listening address.
 pub(crate) struct Door<'a> {
-    /// The option that says where.
+    /// The option with the address.
     pub(crate) option: &'static str,
-    /// Where.
+    /// The address itself.
     pub(crate) address: &'a ListenAddress,
     /// The protocol spoken there.
     pub(crate) kind: DoorKind,
-    /// Whether nobody comes in whom nobody knows.
+    /// Whether all clients have to authenticate there.
     pub(crate) is_guarded: bool,
-    /// The setting that would guard it; empty, or ends with ", or ".
+    /// How to make clients authenticate, for an error text; empty, or ends with ", or ".
     pub(crate) remedy: &'static str,
 }
 
 impl<'a> Door<'a> {
-    /// One that nothing guards, nor could.
+    /// A door without authentication, and without a way to have it.
     pub(crate) fn new(option: &'static str, address: &'a ListenAddress, kind: DoorKind) -> Self {
         Door {
             option,
@@ -98,7 +99,7 @@ impl<'a> Door<'a> {
         }
     }
 
-    /// One that is guarded if so, and else could be by this.
+    /// The same door, with or without authentication, and the remedy if it has none.
     pub(crate) fn guarded_if(self, is_guarded: bool, remedy: &'static str) -> Self {
         Door {
             is_guarded,
@@ -108,7 +109,7 @@ impl<'a> Door<'a> {
     }
 }
 
-/// The protocol spoken at a door, which is an address that is listened on.
+/// The protocol spoken at a door.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DoorKind {
     /// The protocol itself.
@@ -122,7 +123,7 @@ pub(crate) enum DoorKind {
 }
 
 impl DoorKind {
-    /// Whether it is open with a certificate only.
+    /// Whether the door is open only if there is a certificate.
     pub(crate) fn needs_tls(self) -> bool {
         matches!(self, DoorKind::Tls | DoorKind::Https)
     }
@@ -141,11 +142,11 @@ pub(crate) struct FrontOpening<'a> {
     pub(crate) tls: Option<Arc<ServerConfig>>,
 }
 
-/// A connection that came in.
+/// A new connection on its core.
 pub(crate) struct AcceptedConnection {
     pub(crate) stream: TcpStream,
     pub(crate) peer: SocketAddr,
-    /// Through a [`DoorKind::Tls`].
+    /// Whether it came through a [`DoorKind::Tls`] door.
     pub(crate) is_tls: bool,
     pub(crate) core: Rc<CoreContext>,
 }
@@ -153,15 +154,15 @@ pub(crate) struct AcceptedConnection {
 /// The future that serves a connection on its core.
 pub(crate) type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
 
-/// A future that runs on the thread of HTTP until the broker drains.
+/// A future that runs on the HTTP thread until the broker drains.
 pub(crate) type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The router that answers at a door where HTTP is spoken.
+/// The router that answers at an HTTP door.
 pub(crate) struct HttpDoor {
     pub(crate) option: &'static str,
     pub(crate) router: Router,
     pub(crate) tls: Option<Arc<ServerConfig>>,
-    /// Its connections publish, so the doctor wants to know of them.
+    /// Whether its connections publish, so that the doctor has to see them.
     pub(crate) is_watched: bool,
 }
 
@@ -169,14 +170,14 @@ pub(crate) struct HttpDoor {
 #[derive(Default)]
 pub(crate) struct AdminPart {
     pub(crate) router: Router,
-    /// The paths that the answer to a request for an unknown path lists.
+    /// The paths that the answer to an unknown path suggests.
     pub(crate) paths: &'static [&'static str],
 }
 
-/// A member of a group of consumers.
+/// A member of a consumer group.
 pub(crate) struct GroupMember {
     pub(crate) client_id: String,
-    /// The address, as text.
+    /// The IP address, as text.
     pub(crate) host: String,
 }
 
@@ -193,15 +194,15 @@ pub(crate) trait Front: Send + Sync {
         Ok(())
     }
 
-    /// Ends its threads. Called once, when no connection is left.
+    /// Ends its threads. Called once, after the last connection has ended.
     fn stop(&self) {}
 
-    /// The routers for its doors where HTTP is spoken.
+    /// The routers of its HTTP doors.
     fn http(self: Arc<Self>, _context: &Arc<ServerContext>) -> Vec<HttpDoor> {
         Vec::new()
     }
 
-    /// The futures that run on the thread of HTTP.
+    /// The futures to run on the HTTP thread.
     fn tasks(self: Arc<Self>, _context: &Arc<ServerContext>) -> Vec<Task> {
         Vec::new()
     }
@@ -211,32 +212,31 @@ pub(crate) trait Front: Send + Sync {
         AdminPart::default()
     }
 
-    /// Adds its part of the page `/metrics`.
+    /// Appends its part of the page `/metrics`.
     fn metrics(&self, _text: &mut MetricText, _context: &ServerContext) {}
 
-    /// Queues in topics that have no name of their own, with the names under which people know
-    /// them.
+    /// The queues whose topics are hidden, with the names that clients use for them.
     fn hidden_queues(&self) -> Vec<(String, Arc<Subscription>)> {
         Vec::new()
     }
 
-    /// The topics that groups of consumers that are no subscriptions read, for the doctor. Asked
-    /// once a look.
+    /// The topics that consumer groups read by offset, without a subscription, for the doctor.
+    /// Called once per check.
     fn groups(&self, _context: &ServerContext, _connections: &[ConnectionSnapshot]) -> Vec<Queue> {
         Vec::new()
     }
 
-    /// The members of such a group; `None`: there is none of this name.
+    /// The members of such a group; `None`: there is no group of this name.
     fn group(&self, _name: &str) -> Option<Vec<GroupMember>> {
         None
     }
 
-    /// How a subscription is made by somebody who says nothing of it.
+    /// The options of a new subscription for which the caller has given none.
     fn subscription_options(&self, _topic: &str, _name: &str) -> Option<SubscriptionOptions> {
         None
     }
 
-    /// The settings of topics, where they have this protocol's names.
+    /// Access to topics' settings under the protocol's names, if it has any.
     fn topic_settings(&self) -> Option<&dyn TopicSettings> {
         None
     }
@@ -245,15 +245,15 @@ pub(crate) trait Front: Send + Sync {
     fn on_log_level(&self, _change: Arc<dyn Fn(tracing::Level) + Send + Sync>) {}
 }
 
-/// Settings of topics under the names of a protocol.
+/// Settings of topics under a protocol's names.
 pub(crate) trait TopicSettings {
-    /// Of a topic of which nothing is said but how many partitions it has.
+    /// The options of a new topic of which only the number of partitions is given.
     fn defaults(&self, partitions: u32) -> TopicOptions;
 
-    /// Gives settings a value, or (`None`) their default.
+    /// Sets settings to a value, or (`None`) to their default.
     ///
     /// # Errors
-    /// In words: there is no such setting, or no such value.
+    /// A text for people: there is no such setting, or the value is not allowed.
     fn change(
         &self,
         options: &mut TopicOptions,

@@ -1,5 +1,5 @@
-//! The budget of memory for half received commands: which connection holds how much, which waits,
-//! and which has to go. No lock and no clock: both belong to the caller.
+//! The memory budget for half received commands: how much memory each connection holds, which ones
+//! wait for some, and which have to end. No lock and no clock: both belong to the caller.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
@@ -10,26 +10,28 @@ use cloverleaf_telemetry::Protocol;
 use crate::config::Config;
 use crate::config::value::ms;
 
-/// Each protocol that the broker speaks has this part of all for itself.
+/// Each protocol that the broker speaks has one part in this many of the budget to itself.
 const OWN_PART: u64 = 8;
 
-/// A peer that sends less than this has not moved: a byte now and then keeps no memory.
+/// A peer that sends fewer bytes than this counts as silent: a byte now and then keeps no memory.
 const MOVED_BYTES_MIN: u64 = 4 * 1024;
 
-/// A peer silent for less keeps its memory: a lost packet is sent again within this time.
+/// A peer that is silent for less time keeps its memory: a lost packet is sent again within this
+/// time.
 const SILENT_US_MIN: u64 = 1_000_000;
 
-/// While memory is short, each so many bytes of a command give its peer a second more.
+/// While memory is short, a peer has one second more for each this many bytes of its command.
 const BYTES_PER_SECOND_MIN: u64 = 1 << 20;
 
 /// The size of the budget, and how long a peer may hold a part of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// All connections together.
+    /// Maximum bytes of all connections together.
     pub(crate) bytes_max: u64,
-    /// Those of one address, where that has a bound: there may be many clients behind it.
+    /// Maximum bytes of the connections from one address, which may be many clients behind a NAT;
+    /// `None`: no such limit.
     pub(crate) address_bytes_max: Option<u64>,
-    /// How long a peer may be silent.
+    /// How long a peer may be silent, in microseconds.
     pub(crate) timeout_us: u64,
 }
 
@@ -45,11 +47,12 @@ impl Bounds {
     }
 }
 
-/// The protocol and size of commands whose memory is counted together.
+/// The protocol and size class of commands whose memory is counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
     pub(crate) protocol: Protocol,
-    /// Whether its commands are of usual size. Only those have memory that no other protocol takes.
+    /// Whether the commands are of usual size. Only those have memory that no other protocol can
+    /// take.
     pub(crate) is_usual: bool,
 }
 
@@ -65,12 +68,12 @@ const SHARES: usize = 2 * Protocol::ALL.len();
 /// The part of the budget that the connections of one share hold, and those that wait for it.
 #[derive(Default)]
 struct ShareUse {
-    /// Bytes that no other share takes.
+    /// Bytes reserved for this share alone.
     own_bytes: u64,
     bytes: u64,
-    /// Tickets, by the turns in which they came.
+    /// The tickets that wait, by turn, so in order of arrival.
     waiting: BTreeMap<u64, u64>,
-    /// The ticket that may go beyond the bounds.
+    /// The ticket that may go beyond the budget.
     ahead: Option<u64>,
 }
 
@@ -81,22 +84,23 @@ impl ShareUse {
     }
 }
 
-/// A connection that holds memory or waits for it.
+/// A connection that holds memory or waits for some.
 struct ChargedConnection {
     share: Share,
     address: IpAddr,
     bytes: u64,
     needed_bytes: u64,
-    /// When its command began to be held, without the time that its peer is not to blame for.
+    /// When the connection began to hold a part of its command, moved forward by all pauses.
     began_us: u64,
-    /// The same of when it has moved last, and how much had come by then.
+    /// When the peer last sent enough, moved forward by all pauses; and the bytes that had come by
+    /// then.
     moved_us: u64,
     moved_bytes: u64,
-    /// Since when it is not read from.
+    /// Since when the connection is paused: not read from.
     paused_us: Option<u64>,
-    /// Its turn, and how much it wants to have, while it waits.
+    /// While it waits: its turn, and the bytes that it wants to hold in all.
     waits: Option<(u64, u64)>,
-    /// Its connection ends, so that others get its memory.
+    /// The connection is being closed, so that others get its memory.
     is_given_up: bool,
     waker: Option<Waker>,
 }
@@ -112,20 +116,20 @@ impl ChargedConnection {
 pub(crate) struct HalfReceivedBudget {
     bounds: Bounds,
     lots: [ShareUse; SHARES],
-    /// By ticket.
+    /// Connections by ticket.
     places: BTreeMap<u64, ChargedConnection>,
     tickets: u64,
     turns: u64,
-    /// Bytes held by address, where that has a bound.
+    /// Bytes held by address; empty when addresses have no limit.
     addresses: HashMap<IpAddr, u64>,
-    /// The ticket that may go beyond the bound of its address, by that and the index of its share:
-    /// that holds up no other address.
+    /// The ticket that may go beyond the limit of its address, by address and index of its share.
+    /// This is apart from [`ShareUse::ahead`], so that it delays no other address.
     ahead_of_address: HashMap<(IpAddr, usize), u64>,
 }
 
 impl HalfReceivedBudget {
-    /// Each of these protocols has a part of its own; the connections of another would share what
-    /// is for all.
+    /// Each of `protocols` gets a part of its own; connections of any other protocol use the common
+    /// part.
     pub(crate) fn new(bounds: Bounds, protocols: &[Protocol]) -> HalfReceivedBudget {
         let mut lots: [ShareUse; SHARES] = Default::default();
         for &protocol in protocols {
@@ -154,13 +158,13 @@ impl HalfReceivedBudget {
         self.lots.iter().map(|lot| lot.waiting.len()).sum()
     }
 
-    /// Whether somebody waits, or the next one will.
+    /// Whether a connection waits, or the next one would.
     pub(crate) fn is_tight(&self) -> bool {
         self.common_bytes() >= self.common_bytes_max()
             || self.lots.iter().any(|lot| !lot.waiting.is_empty())
     }
 
-    /// Whether a connection waits that could get this place's memory, or the next one will wait.
+    /// Whether a connection waits that could use this one's memory, or the next one would wait.
     fn is_tight_for(&self, place: &ChargedConnection) -> bool {
         let may_help = |it: Waiting<'_>| it.place.address == place.address || !it.for_address;
         self.common_bytes() >= self.common_bytes_max()
@@ -180,7 +184,7 @@ impl HalfReceivedBudget {
         &mut self.lots[share.index()]
     }
 
-    /// A place for a connection that holds nothing yet.
+    /// Adds a connection that holds nothing yet; returns its ticket.
     pub(crate) fn open(&mut self, share: Share, address: IpAddr, now_us: u64) -> u64 {
         self.tickets += 1;
         let place = ChargedConnection {
@@ -200,7 +204,7 @@ impl HalfReceivedBudget {
         self.tickets
     }
 
-    /// Takes a place away, with all that it has.
+    /// Removes a connection and frees its memory.
     pub(crate) fn close(&mut self, ticket: u64) {
         self.resize(ticket, 0);
         self.leave_share(ticket);
@@ -209,7 +213,7 @@ impl HalfReceivedBudget {
         }
     }
 
-    /// It waits no longer among those of its share, nor goes ahead of them.
+    /// Removes the connection from its share's queue, and from the tickets that may go beyond.
     fn leave_share(&mut self, ticket: u64) {
         let Some(place) = self.places.get_mut(&ticket) else {
             return;
@@ -230,7 +234,7 @@ impl HalfReceivedBudget {
         ahead.copied()
     }
 
-    /// Says of which command it holds a part, and who is woken.
+    /// Sets the command that the connection holds a part of, and the waker to wake.
     pub(crate) fn describe(&mut self, ticket: u64, share: Share, needed_bytes: u64, waker: &Waker) {
         let Some(place) = self.places.get_mut(&ticket) else {
             return;
@@ -241,7 +245,7 @@ impl HalfReceivedBudget {
             none @ None => *none = Some(waker.clone()),
         }
         if place.share != share {
-            // It turned out to be larger than it seemed.
+            // The command turned out to be larger than it seemed.
             let (old, bytes) = (place.share, place.bytes);
             self.leave_share(ticket);
             self.lot(old).bytes -= bytes;
@@ -253,7 +257,7 @@ impl HalfReceivedBudget {
         }
     }
 
-    /// It holds so many bytes, whether or not they are within the budget.
+    /// Sets the bytes that the connection holds, whether or not they are within the budget.
     pub(crate) fn resize(&mut self, ticket: u64, bytes: u64) {
         let Some(place) = self.places.get_mut(&ticket) else {
             return;
@@ -269,15 +273,15 @@ impl HalfReceivedBudget {
                 self.addresses.remove(&address);
             }
         }
-        // A connection that waits for others of its address holds up nobody else: so one that grows
-        // may help.
+        // If addresses have a limit, a connection that grows can free the way too: a waiting one
+        // may now wait for its address, and no longer delays the connections after it.
         if bytes < held || bytes > held && self.bounds.address_bytes_max.is_some() {
             self.wake_next();
         }
     }
 
-    /// Gives it memory up to `bytes`, if it overtakes no other connection, and as much is free or
-    /// it may go beyond the bounds.
+    /// Lets the connection hold `bytes` bytes, if it overtakes no other, and enough is free or it
+    /// may go beyond the bounds.
     pub(crate) fn take(&mut self, ticket: u64, bytes: u64, may_go_ahead: bool) -> bool {
         let Some(place) = self.places.get(&ticket) else {
             return false;
@@ -288,7 +292,8 @@ impl HalfReceivedBudget {
         let (of_address, of_all) = (self.ahead_of_address(share, address), self.ahead(share));
         let is_ahead = |of: Option<u64>| of == Some(ticket);
         let may_go = |of: Option<u64>| is_ahead(of) || may_go_ahead && is_next && of.is_none();
-        // One that goes ahead of all always goes on, or the others might wait for it in vain.
+        // The connection that goes beyond the budget always makes progress, or the others could
+        // wait for it in vain.
         let fits_address = lack.of_address == 0 || is_ahead(of_all) || may_go(of_address);
         let fits = fits_address && (lack.of_all == 0 || may_go(of_all));
         if !fits || !(is_next || is_ahead(of_address) || is_ahead(of_all)) {
@@ -309,14 +314,15 @@ impl HalfReceivedBudget {
         self.lots[share.index()].ahead
     }
 
-    /// It waits until it may have `bytes`, for which its peer is not to blame.
+    /// Queues the connection until it may hold `bytes` bytes. The wait does not count as silence of
+    /// its peer.
     pub(crate) fn wait(&mut self, ticket: u64, bytes: u64, now_us: u64) {
         let Some(place) = self.places.get_mut(&ticket) else {
             return;
         };
         let share = place.share;
         match &mut place.waits {
-            // It may wait for others of its address now, and hold up nobody else.
+            // It may now wait for its address, and no longer delay the connections after it.
             Some((_, wanted)) if *wanted != bytes => {
                 *wanted = bytes;
                 self.wake_next();
@@ -337,8 +343,8 @@ impl HalfReceivedBudget {
         place.is_some_and(|place| place.waits.is_some())
     }
 
-    /// Whether it overtakes no other. A connection that waits for others of its address holds up
-    /// nobody else, nor the one that it waits for.
+    /// Whether it overtakes no other connection. A connection that waits for its address delays no
+    /// other address, nor the ticket of its address that may go beyond.
     fn is_next(&self, ticket: u64, place: &ChargedConnection) -> bool {
         let is_ahead = self.ahead_of_address(place.share, place.address) == Some(ticket);
         self.waiting_places(&self.lots[place.share.index()])
@@ -346,7 +352,7 @@ impl HalfReceivedBudget {
             .all(|it| (is_ahead || it.place.address != place.address) && it.for_address)
     }
 
-    /// The waiting places of a share, in order.
+    /// The waiting connections of a share, in order.
     fn waiting_places<'a>(&'a self, lot: &'a ShareUse) -> impl Iterator<Item = Waiting<'a>> {
         let mut held_up = HashSet::new();
         lot.waiting.values().filter_map(move |&ticket| {
@@ -365,7 +371,7 @@ impl HalfReceivedBudget {
         })
     }
 
-    /// Whether one that waits does so for others of its address, which has all that it may have.
+    /// Whether the connection waits because its address is at its limit.
     fn waits_for_address(&self, ticket: u64, place: &ChargedConnection) -> bool {
         let Some((_, bytes)) = place.waits else {
             return false;
@@ -377,7 +383,7 @@ impl HalfReceivedBudget {
             && self.lack(place, bytes).of_address > 0
     }
 
-    /// How much is missing for a place to have `bytes`.
+    /// How many bytes are missing for a connection to hold `bytes` bytes.
     fn lack(&self, place: &ChargedConnection, bytes: u64) -> Lack {
         let more = bytes.saturating_sub(place.bytes);
         let sum = self.addresses.get(&place.address).copied().unwrap_or(0);
@@ -393,8 +399,9 @@ impl HalfReceivedBudget {
         }
     }
 
-    /// Gives up the places that have been silent longest, until there will be memory for one that
-    /// waits and is next. Returns when to look again if it has not been woken.
+    /// Closes the connections that have been silent longest, until there will be memory for the
+    /// waiting connection `ticket`, if that is next. Returns when to check again if it has not been
+    /// woken.
     pub(crate) fn make_room(&mut self, ticket: u64, bytes: u64, now_us: u64) -> Option<u64> {
         let place = self.places.get(&ticket)?;
         if !self.is_next(ticket, place) {
@@ -465,14 +472,14 @@ impl HalfReceivedBudget {
         }
     }
 
-    /// It is not read from, for which its peer is not to blame.
+    /// The connection is not read from, which must not count as silence of its peer.
     pub(crate) fn pause(&mut self, ticket: u64, now_us: u64) {
         if let Some(place) = self.places.get_mut(&ticket) {
             place.paused_us.get_or_insert(now_us);
         }
     }
 
-    /// It is read from again.
+    /// The connection is read from again.
     pub(crate) fn resume(&mut self, ticket: u64, now_us: u64) {
         if let Some(place) = self.places.get_mut(&ticket)
             && let Some(since_us) = place.paused_us.take()
@@ -483,18 +490,18 @@ impl HalfReceivedBudget {
         }
     }
 
-    /// So much of its command has come in all.
+    /// `bytes` bytes of its command have come in total.
     pub(crate) fn came(&mut self, ticket: u64, bytes: u64, now_us: u64) {
         if let Some(place) = self.places.get_mut(&ticket)
             && bytes >= place.moved_bytes + MOVED_BYTES_MIN
         {
             (place.moved_us, place.moved_bytes) = (now_us, bytes);
-            // It had come already, but its core was busy.
+            // The bytes had come in time, but the connection's core was busy.
             place.is_given_up = false;
         }
     }
 
-    /// When the connection has to end; `None` while it is not the peer that is waited for.
+    /// When the connection has to end; `None` while it does not wait for its peer.
     pub(crate) fn end_us(&self, ticket: u64) -> Option<u64> {
         let place = self.places.get(&ticket)?;
         if place.is_given_up {
@@ -514,18 +521,18 @@ impl HalfReceivedBudget {
     }
 }
 
-/// A connection that waits.
+/// A waiting connection.
 struct Waiting<'a> {
     ticket: u64,
     place: &'a ChargedConnection,
-    /// It does so for others of its address, or stands behind one that does.
+    /// It waits for its address, or is queued after a connection of its address that does.
     for_address: bool,
 }
 
 /// How many bytes are missing.
 #[derive(Clone, Copy)]
 struct Lack {
-    /// Bytes above the bound of its address.
+    /// Bytes above the limit of its address.
     of_address: u64,
     /// Bytes above the common part of the budget.
     of_all: u64,

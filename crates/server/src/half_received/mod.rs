@@ -1,12 +1,12 @@
-//! Memory for commands and requests of which only a part has come: one bound for all connections.
+//! Memory for commands and requests that have come in part: one bound for all connections.
 //!
-//! Up to [`FREE_BYTES`] of a command are not charged to a connection. For more, it reserves memory
-//! from the budget before it reads, and releases at once what the read did not fill: so the bytes
-//! charged are the bytes held. Each protocol has a budget of its own for
-//! commands of usual size ([`USUAL_BYTES_MAX`]); the rest is for all (`budget.rs`).
+//! The first [`FREE_BYTES`] of a command are not charged to a connection. For more, the connection
+//! reserves memory from the budget before it reads, and releases at once the memory that the read
+//! did not fill, so that the bytes charged are the bytes held. Each protocol has a budget of its
+//! own for commands of usual size ([`USUAL_BYTES_MAX`]); the rest is common to all (`budget.rs`).
 //! `docs/decisions/008` says why.
 //!
-//! A connection that finds no memory free is not read from, and waits in order. A peer that does
+//! A connection that finds no free memory is not read from, and waits in order. A peer that does
 //! not send the rest in time is disconnected; while others wait for memory, the connections that
 //! have been silent longest are closed early, to free theirs.
 
@@ -23,23 +23,23 @@ use parking_lot::Mutex;
 
 use crate::half_received::budget::{Bounds, HalfReceivedBudget, Share};
 
-/// Bytes that a connection holds without asking.
+/// Bytes that a connection may hold without a charge.
 pub(crate) const FREE_BYTES: usize = 32 * 1024;
 
-/// Up to this size a command is a usual one: Kafka's producers send requests of 1 MiB at most, and
-/// a little beside, unless they are told otherwise.
+/// Maximum size of a usual command: by default, Kafka's producers send requests of at most 1 MiB
+/// plus some overhead.
 const USUAL_BYTES_MAX: usize = 1 << 20 | 64 << 10;
 
 /// The memory of all connections.
 pub(crate) struct HalfReceived {
-    /// A connection waits for memory, or the next one will.
+    /// Whether a connection waits for memory, or the next one would.
     is_tight: AtomicBool,
     closed: AtomicU64,
     budget: Mutex<HalfReceivedBudget>,
 }
 
 impl HalfReceived {
-    /// For connections of these protocols.
+    /// A budget for connections of these protocols.
     pub(crate) fn new(bounds: Bounds, protocols: &[Protocol]) -> Arc<HalfReceived> {
         Arc::new(HalfReceived {
             is_tight: AtomicBool::new(false),
@@ -58,7 +58,7 @@ impl HalfReceived {
         self.budget.lock().waiting()
     }
 
-    /// Connections closed because the rest did not come.
+    /// Connections closed because the rest of their command did not come.
     pub(crate) fn closed(&self) -> u64 {
         self.closed.load(Relaxed)
     }
@@ -80,11 +80,12 @@ pub(crate) struct HeldMemory {
     of: Arc<HalfReceived>,
     protocol: Protocol,
     address: IpAddr,
-    /// Its place; `None` while nothing is charged and it does not wait.
+    /// Its ticket in the budget; `None` while nothing is charged and it does not wait.
     ticket: Option<u64>,
     /// Bytes that are charged to it.
     bytes: u64,
-    /// While it waits: when to call [`HeldMemory::poll_grow`] again, if it has not been woken.
+    /// While it waits: when to call [`HeldMemory::poll_grow`] again, if it has not been woken by
+    /// then.
     again_us: Option<u64>,
 }
 
@@ -108,14 +109,14 @@ impl HeldMemory {
         }
     }
 
-    /// Whether memory is short: then no more than [`FREE_BYTES`] are read of a command whose size
-    /// is not known yet.
+    /// Whether memory is short: then at most [`FREE_BYTES`] are read of a command whose size is not
+    /// known yet.
     #[inline]
     pub(crate) fn is_tight(&self) -> bool {
         self.of.is_tight.load(Relaxed)
     }
 
-    /// Takes memory for `bytes` bytes of a command of `needed_bytes`, if as much is free and no
+    /// Reserves memory for `bytes` bytes of a command of `needed_bytes`, if enough is free and no
     /// other connection waits for it.
     pub(crate) fn try_grow(
         &mut self,
@@ -140,9 +141,9 @@ impl HeldMemory {
         })
     }
 
-    /// As [`HeldMemory::try_grow`], for bytes that wait in the socket already: if no memory is
-    /// free, the connection is queued, and the waker woken when some is. Then call this again, or
-    /// leave the queue by [`HeldMemory::pause`] or [`HeldMemory::expect`].
+    /// Like [`HeldMemory::try_grow`], for bytes that are already in the socket's buffer: if no
+    /// memory is free, the connection is queued, and its waker is woken when some is. Then call
+    /// this again, or leave the queue with [`HeldMemory::pause`] or [`HeldMemory::expect`].
     pub(crate) fn poll_grow(
         &mut self,
         needed_bytes: usize,
@@ -169,13 +170,13 @@ impl HeldMemory {
         })
     }
 
-    /// Whether it waits for memory.
+    /// Whether the connection waits for memory.
     pub(crate) fn is_waiting(&self) -> bool {
         self.ticket
             .is_some_and(|ticket| self.of.budget.lock().is_waiting(ticket))
     }
 
-    /// It is not read from for a while, and the peer is not to blame.
+    /// The session wants no input now, which must not count as silence of the peer.
     #[inline]
     pub(crate) fn pause(&mut self, now_us: u64) {
         if let Some(ticket) = self.ticket {
@@ -187,8 +188,8 @@ impl HeldMemory {
         }
     }
 
-    /// The socket has nothing to read: it is the peer that is waited for, not memory, so the peer's
-    /// time limit runs.
+    /// The socket is empty: the connection waits for its peer, not for memory, so the peer's time
+    /// limit runs.
     pub(crate) fn expect(&mut self, now_us: u64) {
         if let Some(ticket) = self.ticket {
             self.again_us = None;
@@ -199,9 +200,9 @@ impl HeldMemory {
         }
     }
 
-    /// Charges the connection for a buffer of `bytes`, which holds `came_bytes` of a command of
-    /// `needed_bytes`. Never refuses, because they were read already; the waker is woken if others
-    /// need the memory. `is_next`: the command is another one than at the last call.
+    /// Charges the connection for a buffer of `bytes` that has `came_bytes` of a command of
+    /// `needed_bytes`. Never refuses, because the bytes were read already; the waker is woken if
+    /// others need the memory. `is_next`: this command is not the one of the last call.
     #[inline]
     pub(crate) fn settle(
         &mut self,
@@ -251,7 +252,7 @@ impl HeldMemory {
         })
     }
 
-    /// It holds nothing any more.
+    /// Releases all memory: the connection holds no part of a command any more.
     pub(crate) fn release(&mut self) {
         if let Some(ticket) = self.ticket.take() {
             (self.bytes, self.again_us) = (0, None);

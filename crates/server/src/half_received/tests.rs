@@ -25,7 +25,7 @@ impl Woken {
     }
 }
 
-/// A connection that holds what it can of a command.
+/// A connection with a command that comes in part.
 struct Peer {
     hold: HeldMemory,
     woken: Arc<Woken>,
@@ -35,7 +35,7 @@ fn room(bounds: Bounds) -> Arc<HalfReceived> {
     HalfReceived::new(bounds, &[Protocol::Nsq, Protocol::Kafka, Protocol::Amqp])
 }
 
-/// A memory of so many bytes.
+/// A budget of `bytes_max` bytes, without a limit for addresses.
 fn memory(bytes_max: u64) -> Arc<HalfReceived> {
     room(Bounds {
         bytes_max,
@@ -56,24 +56,24 @@ impl Peer {
         }
     }
 
-    /// So much of a command of `needed` bytes came and is held.
+    /// `bytes` bytes of a command of `needed` bytes have come, in a buffer of that size.
     fn came(&mut self, needed: usize, bytes: usize, now_us: u64) {
         self.came_into(needed, bytes, bytes, now_us);
     }
 
-    /// The same where it is held in a buffer of so many bytes.
+    /// `bytes` bytes have come, in a buffer of `size` bytes.
     fn came_into(&mut self, needed: usize, bytes: usize, size: usize, now_us: u64) {
         let waker = Waker::from(Arc::clone(&self.woken));
         let cx = Context::from_waker(&waker);
         self.hold.settle(needed, bytes, size, false, &cx, now_us);
     }
 
-    /// Its command is there, or given up.
+    /// Its command is complete, or dropped.
     fn done(&mut self) {
         self.hold.release();
     }
 
-    /// Whether so many bytes of a command get their memory.
+    /// Whether it may hold `bytes` bytes of a command of `needed` bytes.
     fn grows(&mut self, needed: usize, bytes: usize, now_us: u64) -> bool {
         let waker = Waker::from(Arc::clone(&self.woken));
         let cx = Context::from_waker(&waker);
@@ -98,7 +98,7 @@ fn one_goes_beyond_the_bound_and_the_others_follow_in_order() {
     let memory = memory(8 << 20);
     let mut peers: Vec<Peer> = (0..4).map(|_| Peer::new(&memory)).collect();
     let whole = 10 * MIB;
-    // Five of the eight MiB are for such requests.
+    // Five of the eight MiB are common: each of the three protocols has one to itself.
     assert!(peers[0].grows(whole, 3 * MIB, 0));
     for peer in &mut peers[1..3] {
         assert!(peer.grows(whole, MIB, 0));
@@ -133,7 +133,7 @@ fn who_goes_or_pauses_leaves_its_place() {
     for peer in &mut peers[1..] {
         assert!(!peer.grows(10 * MIB, MIB, 0));
     }
-    // The first in the queue is not asked any more, the second one goes.
+    // The first connection in the queue has paused, so the second one gets the memory.
     peers[1].hold.pause(0);
     drop(peers.remove(2));
     assert_eq!(memory.waiting(), 1);
@@ -179,18 +179,19 @@ fn a_peer_has_all_its_time_only_while_nobody_waits() {
     assert_eq!(peer.hold.due_us(), None);
     assert!(peer.grows(10 * MIB, 5 * MIB, 5 * SECOND_US));
     assert_eq!(peer.hold.due_us(), Some((5 + 30) * SECOND_US));
-    // As long as it sends and nobody waits, it has all the time that it wants.
+    // As long as the peer sends and no connection waits, there is no limit to its total time.
     peer.came(10 * MIB, 4 * MIB, 90 * SECOND_US);
     assert_eq!(peer.hold.due_us(), Some(120 * SECOND_US));
-    // A few bytes are not sending.
+    // A few bytes do not count as progress.
     peer.came(10 * MIB, 4 * MIB + 1000, 95 * SECOND_US);
     assert_eq!(peer.hold.due_us(), Some(120 * SECOND_US));
-    // Not counted: it was not read from.
+    // A pause does not count as silence.
     peer.hold.pause(90 * SECOND_US);
     assert_eq!(peer.hold.due_us(), None);
     assert!(peer.grows(10 * MIB, 4 * MIB, 190 * SECOND_US));
     assert_eq!(peer.hold.due_us(), Some(220 * SECOND_US));
-    // Others wait: it had half a minute, and ten seconds for its size.
+    // Another connection waits: now the peer has 30 s in all, and 10 s more for the size of its
+    // command.
     let mut others = [Peer::new(&memory), Peer::new(&memory)];
     assert!(others[0].grows(10 * MIB, 2 * MIB, 190 * SECOND_US));
     assert!(!others[1].grows(10 * MIB, 2 * MIB, 190 * SECOND_US));
@@ -210,7 +211,8 @@ fn who_was_silent_longest_makes_room() {
         peer.came(MIB, MIB, at * SECOND_US / 10);
         assert!(peer.grows(MIB, MIB, at * SECOND_US / 10));
     }
-    // They have the six MiB that NSQ may have. One goes beyond, the next one waits.
+    // These six hold all of the common five MiB and NSQ's own one. One more goes beyond, the next
+    // one waits.
     let mut usual = [Peer::new(&memory), Peer::new(&memory)];
     assert!(usual[0].grows(MIB, MIB, SECOND_US));
     assert!(!usual[1].grows(MIB, 1000, SECOND_US));
@@ -219,12 +221,13 @@ fn who_was_silent_longest_makes_room() {
         (0..peers.len()).filter(over).collect()
     };
     assert_eq!(over(&peers, SECOND_US), [0; 0]);
-    // It is asked again when the first of them was silent for a second.
+    // It is due again when the peer silent longest has been silent for a second.
     assert_eq!(usual[1].hold.due_us(), Some(SECOND_US * 11 / 10));
     assert!(!usual[1].grows(MIB, 1000, SECOND_US * 11 / 10));
     assert_eq!(over(&peers, SECOND_US), [1]);
     assert!(peers[1].woken.take());
-    // The one is not enough for both, and goes in its own time. No more than must go at once.
+    // One such connection is not enough for both, and is closed at its own time. Never more are
+    // closed at once than necessary.
     assert!(!usual[1].grows(MIB, 1000, SECOND_US * 19 / 10));
     assert_eq!(over(&peers, SECOND_US), [1, 3]);
     peers[1].done();
@@ -248,7 +251,8 @@ fn who_turns_out_not_to_have_been_silent_stays() {
     assert!(!usual[1].grows(MIB, MIB, SECOND_US));
     let given_up: Vec<bool> = peers.iter().map(|it| it.hold.is_over(SECOND_US)).collect();
     assert_eq!(given_up, [true, true, false, false, false, false]);
-    // Its core had been busy: what had come lies in the socket, and is read before it is closed.
+    // Its core had been busy: the bytes that had come are in the socket, and are read before the
+    // connection would be closed.
     peers[0].came_into(MIB, MIB - 1, MIB, SECOND_US);
     assert!(!peers[0].hold.is_over(SECOND_US));
     assert!(peers[1].hold.is_over(SECOND_US));
@@ -266,7 +270,7 @@ fn who_waits_is_excused_and_whose_peer_is_silent_is_not() {
     for peer in &mut peers {
         assert!(!peer.grows(MIB, MIB + 1000, 0));
     }
-    // All but these two have sent more.
+    // The sockets of all but these two have more bytes.
     for silent in [2, 4] {
         peers[silent].hold.expect(0);
     }
@@ -295,7 +299,7 @@ fn an_address_with_a_bound_holds_up_its_own_connections_only() {
     assert!(!peers[3].grows(MIB, MIB, 0));
     let mut other = of(far);
     assert!(other.grows(MIB, MIB, 0), "it overtakes");
-    // The connections of its own address give up their memory.
+    // The memory that it waits for is that of its own address, so those connections are closed.
     assert!(!peers[3].grows(MIB, MIB, SECOND_US));
     assert!(!other.hold.is_over(SECOND_US));
     assert!(peers[..2].iter().all(|peer| peer.hold.is_over(SECOND_US)));
@@ -305,7 +309,7 @@ fn an_address_with_a_bound_holds_up_its_own_connections_only() {
     assert!(peers[3].grows(MIB, MIB, SECOND_US));
 }
 
-/// An address that may have two of six MiB that Kafka may have, and has all of it.
+/// An address with a limit of two MiB, which it has used up, of the six MiB that Kafka may have.
 fn full_address(near: [u8; 4]) -> (Arc<HalfReceived>, Vec<Peer>) {
     let memory = room(Bounds {
         bytes_max: 8 << 20,
@@ -336,7 +340,7 @@ fn one_goes_beyond_the_bound_of_all_beside_one_beyond_that_of_its_address() {
 #[test]
 fn who_needs_more_than_its_address_has_left_holds_up_no_other() {
     let (memory, mut near) = full_address([10, 0, 0, 1]);
-    // There is a byte now, and the fourth one wants more.
+    // One byte is free now, and the fourth connection wants more.
     near[0].done();
     near[2].came(MIB, MIB - 1, 0);
     assert!(!near[3].grows(MIB, MIB, 0));
@@ -353,7 +357,8 @@ fn who_stands_behind_one_that_waits_for_its_address_holds_up_no_other() {
     let (memory, mut near) = full_address([10, 0, 0, 1]);
     near[0].done();
     near[2].came(MIB, MIB / 2, 0);
-    // Half a MiB is free, and the fourth one wants more; one that wants less does not overtake it.
+    // Half a MiB is free, and the fourth connection wants more; another one of its address that
+    // wants less does not overtake it.
     assert!(!near[3].grows(MIB, MIB, 0));
     let mut small = Peer::from(&memory, Protocol::Kafka, [10, 0, 0, 1]);
     assert!(!small.grows(MIB, MIB / 8, 0));
@@ -374,7 +379,7 @@ fn an_address_that_is_full_makes_others_hurry_no_more() {
     assert!(far.grows(MIB, MIB, 0));
     far.came(MIB, MIB / 2, 60 * SECOND_US);
     assert!(!far.hold.is_over(90 * SECOND_US - 1));
-    // Those of the address itself have half a minute, and a second for their size.
+    // Connections of the full address itself have 30 s, and a second for the size of their command.
     near[1].came_into(MIB, MIB / 2, MIB, 20 * SECOND_US);
     assert!(!near[1].hold.is_over(31 * SECOND_US - 1));
     assert!(near[1].hold.is_over(31 * SECOND_US));
@@ -403,7 +408,7 @@ fn what_was_read_already_is_charged_without_asking() {
     peer.came(MIB, MIB, 0);
     assert_eq!(memory.bytes(), 1 << 20);
     assert!(peer.hold.is_tight());
-    // The next command's beginning is less.
+    // The beginning of the next command is smaller than the whole one before.
     peer.done();
     peer.came(MIB, 100 << 10, 0);
     assert_eq!(memory.bytes(), 100 << 10);
@@ -427,7 +432,7 @@ fn threads_that_compete_for_their_addresses_room_all_come_to_their_end() {
     }));
 }
 
-/// Of eight connections of three addresses.
+/// Eight connections of three addresses compete until each has finished its commands.
 fn all_come_to_their_end(memory: &Arc<HalfReceived>) {
     let bound = (1 << 20) + (2 << 20);
     std::thread::scope(|scope| {

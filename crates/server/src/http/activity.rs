@@ -1,5 +1,5 @@
-//! The activity of an HTTP connection, and its time limits: idle connections must not keep others
-//! out.
+//! The activity of an HTTP connection, and its time limits: idle connections must not use up the
+//! allowed number of connections.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,27 +8,28 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// How long the head of a request may take, and before the first request the TLS handshake too.
+/// How long the head of a request may take. For the first request, the TLS handshake is included.
 const HEAD_MAX: Duration = Duration::from_secs(10);
 
-/// How long a connection may wait for its next request, or for the client to take an answer:
-/// more than the usual interval of a monitoring system, so that it can keep its connection.
+/// How long a connection may wait for its next request, or for the client to take bytes of an
+/// answer: longer than the usual interval of a monitoring system, so that it can keep its
+/// connection.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// How often a connection looks at its limits; they are kept no more exactly than this.
+/// How often a connection checks its limits, which is also their precision.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RequestPhase {
     /// The client connects, or is sending the head of a request.
     Head,
-    /// A request is being answered, which has limits of its own.
+    /// A request is being answered. The handler has time limits of its own.
     Request,
-    /// An answer is on its way, or nothing happens.
+    /// An answer is being sent, or the connection waits for a request.
     Idle,
 }
 
-/// One connection.
+/// The state of one HTTP connection.
 #[derive(Debug)]
 pub(crate) struct Activity {
     doing: Mutex<(RequestPhase, Instant)>,
@@ -64,12 +65,12 @@ impl Activity {
         *self.doing.lock() = (RequestPhase::Request, Instant::now());
     }
 
-    /// The answer is there and has only to be sent.
+    /// The answer is complete and only has to be sent.
     pub(crate) fn request_ends(&self) {
         *self.doing.lock() = (RequestPhase::Idle, Instant::now());
     }
 
-    /// Since when nothing but time passes; `None` while a request is answered.
+    /// Since when the connection waits for its client; `None` while a request is answered.
     fn waiting_since(&self) -> Option<Instant> {
         let (doing, since) = *self.doing.lock();
         (doing != RequestPhase::Request).then_some(since)
@@ -85,7 +86,7 @@ impl Activity {
         now.duration_since(since) >= limit
     }
 
-    /// Ready when the connection is to be closed: it took too long, or another one takes its place.
+    /// Ready when the connection has to be closed: it took too long, or was replaced by a new one.
     pub(crate) async fn over(&self) {
         let too_long = async {
             while !self.is_over(Instant::now()) {
@@ -99,7 +100,7 @@ impl Activity {
     }
 }
 
-/// The open connections of one HTTP address, of which there is a highest number.
+/// The open connections of one HTTP address, whose number is limited.
 #[derive(Debug)]
 pub(crate) struct Connections {
     connections_max: usize,
@@ -111,7 +112,7 @@ pub(crate) struct Connections {
 pub(crate) enum Admission {
     /// There are fewer connections than allowed.
     Free(Admitted),
-    /// It takes the place of the connection that waited longest, which was closed.
+    /// It replaces the connection that waited longest, which is closed.
     InsteadOfOther(Admitted),
     /// All connections are busy.
     Refused,
@@ -125,7 +126,7 @@ impl Connections {
         })
     }
 
-    /// Takes a new connection in; `id` must be new.
+    /// Admits a new connection, if possible; `id` must be new.
     pub(crate) fn admit(self: &Arc<Self>, id: u64) -> Admission {
         let activity = Arc::new(Activity::new());
         let mut open = self.open.lock();
@@ -155,7 +156,7 @@ impl Connections {
     }
 }
 
-/// A connection's place, given back when it is dropped.
+/// A connection that counts as open until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Admitted {
     connections: Arc<Connections>,

@@ -1,4 +1,4 @@
-//! The body of an HTTP request, which must be there in time.
+//! The body of an HTTP request, with a time limit.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -10,13 +10,14 @@ use bytes::Bytes;
 use hyper::body::{Frame, Incoming, SizeHint};
 use tokio::time::Sleep;
 
-/// How long a whole body may take: the longest by default, 5 MiB, needs no more than 45 KB/s.
+/// How long a whole body may take: at the default maximum of 5 MiB, the client needs no more than
+/// 45 KB/s.
 const BODY_MAX: Duration = Duration::from_secs(120);
 
-/// Fails when the client takes too long, however steadily it sends.
+/// Fails when the client takes too long in total, even if it sends all the time.
 pub(crate) struct TimedBody {
     body: Incoming,
-    /// Runs from the first time that the body is waited for.
+    /// Starts when the body is first waited for.
     limit: Option<Pin<Box<Sleep>>>,
 }
 

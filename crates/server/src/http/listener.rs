@@ -1,5 +1,5 @@
-//! The connections of one HTTP interface: their number, their limits in time, and TLS if asked
-//! for. Above it are axum and hyper.
+//! The connections of one HTTP interface: their number, their time limits, and TLS if configured.
+//! The layers above are axum and hyper.
 
 use std::io;
 use std::net::SocketAddr;
@@ -34,12 +34,13 @@ pub(crate) struct HttpListener {
     pub(crate) listener: TcpListener,
     pub(crate) router: Router,
     pub(crate) tls: Option<Arc<rustls::ServerConfig>>,
-    /// Its connections publish, so the doctor wants to know of them.
+    /// Whether its connections publish, so that the doctor has to see them.
     pub(crate) is_watched: bool,
 }
 
 impl HttpListener {
-    /// Serves connections until the broker drains, and then until the last request is answered.
+    /// Accepts connections until the broker drains, then serves the open ones until each has
+    /// answered its last request.
     pub(crate) async fn serve(self, context: Arc<ServerContext>) {
         let connections = Connections::new(context.config.general.http_connections_max as usize);
         let tls = self.tls.map(TlsAcceptor::from);
@@ -87,7 +88,7 @@ impl HttpListener {
     }
 }
 
-/// The next connection. Meanwhile those that have ended are forgotten.
+/// Accepts the next connection. In the meantime, removes connections that have ended.
 async fn accept(
     listener: &TcpListener,
     served: &mut JoinSet<()>,
@@ -166,7 +167,7 @@ async fn serve_requests(stream: HttpStream, router: Router, context: &ServerCont
     }
 }
 
-/// The bytes of one HTTP connection, whose movement is noted.
+/// The bytes of one HTTP connection; each read and write is reported to its activity and probe.
 struct HttpStream {
     transport: Transport,
     activity: Arc<Activity>,
@@ -190,7 +191,7 @@ impl HttpStream {
 
 impl Drop for HttpStream {
     fn drop(&mut self) {
-        // Before the socket is closed, whose number may then be another one's.
+        // Before the socket is closed: afterwards its descriptor may belong to another connection.
         self.probe.iter().for_each(|it| it.close());
     }
 }

@@ -1,4 +1,4 @@
-//! The HTTP interfaces: a thread for all of them, and their connections.
+//! The HTTP interfaces: one thread for all of them, and their connections.
 
 mod activity;
 mod body;

@@ -1,7 +1,7 @@
 //! The facts about a publishing HTTP connection, for the doctor and the timeline.
 //!
-//! hyper reads and writes the socket, axum answers: the probe hears of bytes from below and of
-//! requests from above. A connection has one request at a time.
+//! hyper reads and writes the socket, axum answers: the stream below reports bytes, the service
+//! above reports requests. A connection has one request at a time.
 
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
@@ -26,17 +26,17 @@ pub(crate) struct HttpProbe {
 struct ProbedRequest {
     /// `None` once the socket is about to be closed.
     probe: Option<Probe>,
-    /// The client has said who it is.
+    /// Whether the client was identified, by the `User-Agent` of its first request.
     is_known: bool,
-    /// When the first bytes of the request came that is not answered yet; 0: none have.
+    /// When the first bytes of the current request came; 0: none have.
     first_us: u64,
     last_us: u64,
-    /// An answer is on its way.
+    /// Whether an answer is complete and not sent yet.
     answers: bool,
 }
 
 impl HttpProbe {
-    /// Of a connection that has just been accepted.
+    /// The probe of a connection that has just been accepted.
     pub(crate) fn open(context: &Arc<ServerContext>, peer: SocketAddr) -> HttpProbe {
         let now_us = context.now_us();
         let probe = context.registry.open(Protocol::Http, peer, now_us);
@@ -52,8 +52,9 @@ impl HttpProbe {
         }
     }
 
-    /// From now on the kernel may be asked about this socket, until [`HttpProbe::close`]. It is
-    /// asked once now: a client that connects for each message is gone before the doctor looks.
+    /// Lets the doctor ask the kernel about this socket, until [`HttpProbe::close`]. The kernel is
+    /// asked for the round trip once now: a client that connects for each message would be gone
+    /// before the doctor's next check.
     pub(crate) fn attach(&self, stream: &TcpStream) {
         let state = self.state.lock();
         let descriptor = stream.as_raw_fd();
@@ -85,7 +86,7 @@ impl HttpProbe {
         let mut state = self.state.lock();
         let answers = std::mem::take(&mut state.answers);
         if !answers {
-            // 100 Continue: the client has waited for it with its body, which is still to come.
+            // This was 100 Continue: the client has waited for it with its body, which comes now.
             state.first_us = 0;
         }
         if let Some(probe) = &state.probe {
@@ -106,7 +107,7 @@ impl HttpProbe {
         }
     }
 
-    /// A request is complete, and its answer there.
+    /// A request is complete and its answer is ready.
     pub(crate) fn ends(&self, status: StatusCode, published: Option<&Published>) {
         let mut state = self.state.lock();
         let (first_us, last_us) = (std::mem::take(&mut state.first_us), state.last_us);

@@ -1,5 +1,5 @@
 //! The thread of all HTTP interfaces, apart from the cores that move messages: a large answer to a
-//! monitoring system must not hold up a delivery. Kafka's groups are told the time here.
+//! monitoring system must not delay a delivery. The timers of Kafka's groups also run here.
 
 use std::sync::Arc;
 use std::{io, thread};

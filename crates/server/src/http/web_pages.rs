@@ -1,8 +1,9 @@
-//! Requests that a web page makes: whoever opens a page of a stranger does not want it to publish
-//! or delete anything in a broker that the browser can reach.
+//! Requests from web pages: a page of another site must not publish or delete anything in a broker
+//! that the visitor's browser can reach.
 //!
-//! Browsers add `Origin` to whatever a page sends with effect, and the name of the page's site to
-//! `Host` when its address is made to point here (DNS rebinding). Programs send neither.
+//! Browsers add `Origin` to every request by which a page could change something. If a page's site
+//! name is resolved to the broker's address (DNS rebinding), `Host` has the site's name. Programs
+//! send neither.
 
 use std::net::IpAddr;
 
@@ -16,7 +17,7 @@ pub(crate) fn is_change_by_page(request: &Request) -> bool {
     !reads && request.headers().contains_key(header::ORIGIN)
 }
 
-/// Whether `Host` is neither an address nor `localhost`.
+/// Whether `Host` is neither an IP address nor `localhost`.
 pub(crate) fn is_host_foreign(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(header::HOST) else {
         return false;

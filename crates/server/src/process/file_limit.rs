@@ -2,8 +2,8 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the soft limit to the hard one, as every server of many connections must: the usual
-/// soft limit of 1024 is there for programs that use `select`. Returns what is allowed now.
+/// Raises the soft limit to the hard one, as servers with many connections do: the usual soft limit
+/// of 1024 is meant for programs that use `select`. Returns the limit that is in force now.
 pub(crate) fn raise_open_files_max() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -14,17 +14,17 @@ pub(crate) fn raise_open_files_max() -> u64 {
         Ok(()) => raised.current,
         Err(_) => limit.current,
     };
-    // No limit at all is shown as the largest number.
+    // No limit counts as the largest number.
     allowed.unwrap_or(u64::MAX)
 }
 
-/// Files that the broker needs besides connections, at least: logs, journal, listeners.
+/// Minimum files that the broker needs besides connections: logs, journal, listeners.
 const RESERVE_MIN: u64 = 256;
 
-/// HTTP addresses, each with its own limit.
+/// Number of HTTP addresses, each of which has the limit for itself.
 const HTTP_ADDRESSES: u64 = 4;
 
-/// How many connections fit into what the system allows.
+/// Maximum connections, as configured or as the system allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ConnectionLimits {
     pub(crate) connections_max: u32,
@@ -32,14 +32,14 @@ pub(crate) struct ConnectionLimits {
 }
 
 impl ConnectionLimits {
-    /// The limits wanted, lowered so that files stay free for the log, even with all connections
-    /// open: a broker without a file for its next segment cannot store anything.
+    /// These limits, lowered so that files are left for the log even when all connections are open:
+    /// a broker that cannot open its next segment cannot store anything.
     pub(crate) fn fitted(self, files: u64) -> Self {
         // All HTTP addresses together may have a quarter.
         let http_fits = (files / 4 / HTTP_ADDRESSES).max(1);
         let http = u64::from(self.http_connections_max).min(http_fits);
         let reserve = (files / 4).max(RESERVE_MIN + HTTP_ADDRESSES * http);
-        // Below some 700 files there is too little for everybody, and connections get a quarter.
+        // Below some 700 files there are too few for all uses, and connections get a quarter.
         let reserve = reserve.min(files - files / 4);
         let fits = files.saturating_sub(reserve).max(1);
         Self {

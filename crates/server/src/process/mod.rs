@@ -1,4 +1,4 @@
-//! What the broker has of its process: files, signals, and the end after a panic.
+//! The broker's process: its open files, its signals, and its end after a panic.
 
 pub(crate) mod file_limit;
 pub(crate) mod panics;

@@ -1,17 +1,18 @@
-//! The effect of a panic in the broker on the process.
+//! The effect that a panic in the broker has on the process.
 //!
-//! A fault within one connection ends that connection only: its runtime catches it. A thread that
-//! all depend on is not replaced when it is lost: the broker would look alive, and time out no
-//! message or write down none. When the engine's memory contradicts itself, on whatever thread, the
-//! disk is the truth: the next start reads it. A supervisor of the process can start it again.
+//! A panic within one connection ends only that connection: its runtime catches it. A vital thread
+//! is not replaced after a panic; without it, the broker would look alive, but would for example
+//! never expire a lease or store progress. If the engine's state in memory contradicts itself, on
+//! any thread, the process ends too: the next start reads the true state from the disk. A
+//! supervisor of the process can restart it.
 
 use std::panic::{self, Location, PanicHookInfo};
 use std::{fmt, io, process, thread};
 
 use cloverleaf_log::{engine_has_failed, panic_is_contained};
 
-/// Ends the process when the engine fails, or a thread panics that all depend on, after the usual
-/// message: with a report, and as `abort` does.
+/// After the usual message of a panic, ends the process with a report, by `abort`, if the engine
+/// has failed or a vital thread has panicked.
 pub fn end_with_engine() {
     let usual = panic::take_hook();
     panic::set_hook(Box::new(move |fault| {
@@ -30,13 +31,13 @@ pub fn end_with_engine() {
             thread: thread.name(),
             fault,
         };
-        // There is nowhere else to say it.
+        // It fails if standard error is closed, and there is no other place for the report.
         let _ = io::Write::write_all(&mut io::stderr(), report.to_string().as_bytes());
         process::abort();
     }));
 }
 
-/// Threads that run no connection, so that a panic there is the end of the thread.
+/// Threads that serve no connections, so that a panic there ends the thread.
 fn is_vital(thread: Option<&str>) -> bool {
     let name = thread.unwrap_or_default();
     matches!(name, "housekeeping" | "acceptor" | "amqp-router") || name.starts_with("log-")
@@ -46,11 +47,11 @@ fn is_vital(thread: Option<&str>) -> bool {
 enum Cause {
     /// The state in memory contradicts itself.
     Engine,
-    /// A thread without which nothing works has ended.
+    /// A thread that the broker needs has ended.
     VitalThread,
 }
 
-/// The last words of the process.
+/// The text that the process writes before it ends.
 struct Report<'a> {
     cause: Cause,
     thread: Option<&'a str>,

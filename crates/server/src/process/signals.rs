@@ -1,4 +1,4 @@
-//! The signals by which the system tells the broker to end.
+//! The signals that end the broker.
 
 use std::sync::mpsc;
 use std::{io, thread};
@@ -6,18 +6,18 @@ use std::{io, thread};
 use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Listens to SIGTERM, SIGINT and, unless it was ignored from the beginning (`nohup`), SIGHUP.
-/// Made before the broker starts, so that none is missed while it recovers.
+/// Listens to SIGTERM, SIGINT and, unless it was ignored at the start (`nohup`), SIGHUP. Made
+/// before the broker starts, so that no signal is missed during recovery.
 pub struct Signals {
     told: mpsc::Receiver<()>,
 }
 
 impl Signals {
-    /// Listens from now on. When SIGTERM or SIGINT comes after another signal was there already,
-    /// somebody does not want to wait any more: `impatient` is called, on a thread of its own.
+    /// Listens from now on. A SIGTERM or SIGINT after the first signal means that the operator does
+    /// not want to wait: then `impatient` is called, on the listening thread.
     ///
     /// # Errors
-    /// Signals cannot be listened to.
+    /// The system refuses to register for signals.
     pub fn listen(impatient: impl FnOnce() + Send + 'static) -> io::Result<Signals> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (mut terminate, mut interrupt, mut hangup) = {
@@ -40,7 +40,7 @@ impl Signals {
                 _ = interrupt.recv() => {}
                 () = received(hangup.as_mut()) => {}
             }
-            // The receiver is gone when the broker ends by itself.
+            // It fails if the broker has ended for another reason.
             let _ = sender.send(());
             tokio::select! {
                 _ = terminate.recv() => {}
@@ -54,9 +54,9 @@ impl Signals {
         Ok(Signals { told })
     }
 
-    /// Blocks until the process is told to end; at once if it was told before.
+    /// Blocks until the first signal; returns at once if it has come already.
     pub fn wait(&self) {
-        // The thread ends only after it has told.
+        // The thread ends only after it has sent this.
         let _ = self.told.recv();
     }
 }
@@ -72,8 +72,8 @@ async fn received(signal: Option<&mut Signal>) {
 
 fn hangup_is_ignored() -> bool {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: with no new action the call only writes the present one to where it is told; all
-    // zeros are a valid value should it fail.
+    // SAFETY: without a new action the call only writes the current one to the pointer; if it
+    // fails, all zeros are a valid value.
     let action = unsafe {
         libc::sigaction(libc::SIGHUP, std::ptr::null(), action.as_mut_ptr());
         action.assume_init()

@@ -1,5 +1,5 @@
-//! The timeline: puts together what telemetry knows of connections and the broker of consumers. A
-//! lane is the record of one consumer or connection.
+//! The timeline: combines the records that telemetry keeps of connections and the broker keeps of
+//! consumers. A lane is the record of one consumer or connection.
 
 pub mod types;
 
@@ -29,23 +29,23 @@ use crate::timeline::types::{
 const LAST_MAX: Duration = Duration::from_secs(15 * 60);
 /// The time shown by default.
 const LAST: Duration = Duration::from_secs(30);
-/// How often the lanes of idle consumers and connections give their memory back.
+/// How often idle lanes free their memory.
 const FORGET_INTERVAL: Duration = Duration::from_secs(60);
-/// Most lanes of a kind, per topic or subscription, in one answer: those with the most to show.
+/// Maximum lanes of a kind, per topic or subscription, in one answer: those with the most events.
 const LANES_MAX: usize = 200;
-/// Most topics in one answer.
+/// Maximum topics in one answer.
 const TOPICS_MAX: usize = 32;
-/// Offsets whose earlier deliveries are looked up, at most.
+/// Maximum offsets whose earlier deliveries are looked up.
 const EARLIER_MAX: usize = 100_000;
 
-/// The topics, the subscriptions and the time that are asked for.
+/// The topics, the subscriptions and the time span to show.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TimelineQuery {
     /// Names of topics.
     pub topics: Vec<String>,
     /// Only these subscriptions, or consumer groups; empty: all.
     pub subscriptions: Vec<String>,
-    /// How much time, until now; `None`: 30 seconds.
+    /// The time span, which ends now; `None`: 30 seconds.
     pub last: Option<Duration>,
 }
 
@@ -72,7 +72,8 @@ pub(crate) async fn timeline(
             }
         }
     }
-    // It takes its time where there are many lanes: others get their answers meanwhile.
+    // This takes long with many lanes, so it runs on another thread and other requests are answered
+    // meanwhile.
     let answer = spawn_blocking(move || {
         let timeline = gather(&context, &query)?;
         serde_json::to_vec(&timeline).map_err(failed)
@@ -85,7 +86,7 @@ fn failed(why: impl ToString) -> Refused {
     Refused(StatusCode::INTERNAL_SERVER_ERROR, why.to_string())
 }
 
-/// Gives the memory of idle consumers' and connections' lanes back. Runs until the broker drains.
+/// Frees the memory of idle consumers' and connections' lanes. Runs until the broker drains.
 pub(crate) async fn run(context: std::sync::Arc<ServerContext>) {
     let mut ticks = interval(FORGET_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -102,7 +103,7 @@ pub(crate) async fn run(context: std::sync::Arc<ServerContext>) {
     }
 }
 
-/// Answers a question.
+/// Gathers the answer to a query.
 pub(crate) fn gather(context: &ServerContext, query: &TimelineQuery) -> Result<Timeline, Refused> {
     if query.topics.is_empty() || query.topics.len() > TOPICS_MAX {
         let why = format!("name 1 to {TOPICS_MAX} topics: topic=NAME");
@@ -117,7 +118,7 @@ pub(crate) fn gather(context: &ServerContext, query: &TimelineQuery) -> Result<T
     let until_us = context.broker.now_us();
     let window = Window {
         from_us: until_us.saturating_sub(micros(last)),
-        // Probes have a clock of their own.
+        // Telemetry has a clock of its own.
         offset_us: until_us.saturating_sub(context.now_us()),
     };
     let mut notes = Vec::new();
@@ -166,7 +167,7 @@ fn check_subscriptions(
     Ok(())
 }
 
-/// The members of a group of consumers that is no subscription.
+/// The members of a consumer group that reads by offset, without a subscription.
 fn group(context: &ServerContext, name: &str) -> Option<Vec<GroupMember>> {
     context.fronts.iter().find_map(|front| front.group(name))
 }
@@ -174,7 +175,7 @@ fn group(context: &ServerContext, name: &str) -> Option<Vec<GroupMember>> {
 #[derive(Clone, Copy)]
 struct Window {
     from_us: u64,
-    /// Microseconds to add to a probe's time.
+    /// Microseconds to add to a time of telemetry to get the broker's.
     offset_us: u64,
 }
 
@@ -256,8 +257,8 @@ impl Gathering<'_> {
         }
     }
 
-    /// Whether a reader belongs to one of the groups that are asked for. A fetch names no group:
-    /// then the member with the same name and address says it.
+    /// Whether a reader belongs to one of the wanted groups. A Fetch names no group; then the
+    /// member with the same client ID and address decides.
     fn is_of_group(&self, lane: &ExchangeLane) -> bool {
         let owner = &lane.owner;
         let ip = owner.peer.rsplit_once(':').map_or("", |(ip, _)| ip);
@@ -329,7 +330,7 @@ impl Gathering<'_> {
     }
 }
 
-/// When deliveries ended after which a message waits again, by place.
+/// By partition and offset: when earlier deliveries ended after which the message waits again.
 type EarlierEnds = HashMap<(u32, u64), Vec<u64>>;
 
 fn earlier_ends(all: &[ConsumerHolds]) -> EarlierEnds {
@@ -393,7 +394,7 @@ fn owner(connection: &KnownConnection) -> LaneOwner {
     }
 }
 
-/// A connection that was closed long ago.
+/// The owner of a lane whose connection was closed long ago.
 fn gone(connection: u64) -> LaneOwner {
     LaneOwner {
         connection,

@@ -5,18 +5,18 @@
 pub use cloverleaf_telemetry::{ExchangeKind, Protocol};
 use serde::{Deserialize, Serialize};
 
-/// The messages in flight by consumer, and the publishes by producer, in a span of time.
+/// The messages in flight by consumer, and the publishes by producer, in a time span.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Timeline {
-    /// Where it begins.
+    /// The start of the span.
     pub from_us: u64,
-    /// Where it ends: when it was asked for.
+    /// The end of the span: the time of the request.
     pub until_us: u64,
-    /// The topics, as they were asked for.
+    /// The topics, in the order of the request.
     pub topics: Vec<TopicTimeline>,
-    /// Pieces of a lane recorded per second, at most; those above are only counted.
+    /// Maximum pieces of a lane recorded per second; further ones are only counted.
     pub pieces_per_second_max: f64,
-    /// Notes on the events that the picture does not show.
+    /// Notes about events that are not shown.
     pub notes: Vec<String>,
 }
 
@@ -29,7 +29,7 @@ pub struct TopicTimeline {
     pub producers: Vec<ExchangeLane>,
     /// Its subscriptions.
     pub subscriptions: Vec<SubscriptionTimeline>,
-    /// Connections that read it by offset, or committed offsets.
+    /// Connections that read the topic by offset, or committed offsets.
     pub readers: Vec<ExchangeLane>,
 }
 
@@ -38,7 +38,7 @@ pub struct TopicTimeline {
 pub struct SubscriptionTimeline {
     /// Its name.
     pub name: String,
-    /// Messages that wait now.
+    /// Messages that wait for a consumer now.
     pub depth: u64,
     /// Its consumers, in the order in which they connected.
     pub consumers: Vec<HoldLane>,
@@ -49,19 +49,19 @@ pub struct SubscriptionTimeline {
 pub struct LaneOwner {
     /// Number of the connection.
     pub connection: u64,
-    /// The protocol that it speaks; `None`: it is closed and no longer known.
+    /// The protocol of the connection; `None`: it was closed long ago.
     pub protocol: Option<Protocol>,
-    /// The client's library and version, as it says itself.
+    /// The client's library and version, as the client reports them.
     pub library: String,
-    /// The client's name for itself.
+    /// The client ID.
     pub client_id: String,
     /// The address of the other end.
     pub peer: String,
-    /// Whether it is still there.
+    /// Whether the connection is open.
     pub is_open: bool,
-    /// Messages of the shown time that no piece tells of, because there were too many.
+    /// Messages of the shown span that are in no piece, because there were too many.
     pub left_out: u64,
-    /// Before this, pieces were forgotten for newer ones.
+    /// Pieces before this time were dropped to make space for newer ones; `None`: none were.
     pub complete_since_us: Option<u64>,
 }
 
@@ -73,9 +73,9 @@ pub struct HoldLane {
     pub owner: LaneOwner,
     /// Its label in the subscription's statistics: the consumer tag of AMQP.
     pub label: String,
-    /// Whether it asks for each message (`basic.get`), instead of being given them.
+    /// Whether it asks for each message (`basic.get`) instead of subscribing.
     pub pulls: bool,
-    /// Messages that may be in flight to it: its credit.
+    /// Maximum messages that may be in flight to it.
     pub window: u32,
     /// Its deliveries, ended and in flight.
     pub holds: Vec<HoldPiece>,
@@ -85,39 +85,39 @@ pub struct HoldLane {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HoldOutcome {
-    /// It has not: the messages are in flight.
+    /// It has not ended: the messages are in flight.
     Held,
-    /// Acknowledged, or wanted without acknowledgement.
+    /// Acknowledged, or delivered in a mode without acknowledgements.
     Acked,
-    /// Given back by the consumer.
+    /// Requeued by the consumer.
     Nacked,
-    /// Given up by the consumer.
+    /// Rejected by the consumer without a requeue.
     Rejected,
-    /// The consumer did not answer in time.
+    /// The lease expired.
     TimedOut,
-    /// The consumer left.
+    /// The consumer disconnected.
     Left,
 }
 
-/// Consecutive messages that one consumer held.
+/// Consecutive messages that were delivered to one consumer together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HoldPiece {
     /// Their partition.
     pub partition: u32,
     /// The offset of the first one.
     pub first: u64,
-    /// How many.
+    /// Number of messages.
     pub count: u32,
-    /// Since when the first one waited: since its publish, or since an earlier delivery ended;
-    /// `None`: since a delivery that is not known any more.
+    /// Since when the first one waited: since its publish, or since the end of its last delivery;
+    /// `None`: that delivery is no longer known.
     pub waiting_since_us: Option<u64>,
     /// When they were delivered.
     pub delivered_us: u64,
-    /// When that ended; for those in flight: [`Timeline::until_us`].
+    /// When the delivery ended; if it has not: [`Timeline::until_us`].
     pub ended_us: u64,
-    /// How often they had been delivered, this time included.
+    /// Number of deliveries so far, this one included.
     pub attempts: u16,
-    /// How it ended.
+    /// How the delivery ended.
     pub outcome: HoldOutcome,
 }
 
@@ -138,25 +138,25 @@ pub struct ExchangeLane {
 pub struct ExchangePiece {
     /// The kind of request.
     pub kind: ExchangeKind,
-    /// How many requests.
+    /// Number of requests.
     pub requests: u32,
-    /// Messages published or read; of all topics, if there are several.
+    /// Messages published or read, in all of the request's topics.
     pub messages: u64,
-    /// Their bytes.
+    /// Bytes of these messages.
     pub bytes: u64,
-    /// Topics that the messages went to.
+    /// Number of topics of the request.
     pub topics: u32,
-    /// The partition that was read, or committed.
+    /// The partition that was read or committed.
     pub partition: u32,
-    /// The first offset that was read; the one that was committed.
+    /// The first offset that was read, or the offset that was committed.
     pub offset: u64,
-    /// When the first byte of the first request came; for messages that were read, since when the
-    /// client has asked for some.
+    /// When the first byte of the first request came; for reads, when the client began to ask for
+    /// these messages.
     pub requested_us: u64,
-    /// When the last byte had come.
+    /// When the last byte came.
     pub received_us: u64,
-    /// When the answer was sent; `None`: it is owed, or none is wanted.
+    /// When the answer was sent; `None`: it is not sent yet, or none is expected.
     pub answered_us: Option<u64>,
-    /// Whether the client wants an answer.
+    /// Whether the client expects an answer.
     pub wants_answer: bool,
 }

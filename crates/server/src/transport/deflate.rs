@@ -4,7 +4,7 @@ use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, 
 
 use crate::transport::{Inbox, LayerError};
 
-/// Inflates.
+/// Inflates a stream.
 pub(crate) struct Inflater {
     stream: Decompress,
     ended: bool,
@@ -18,7 +18,7 @@ impl Inflater {
         }
     }
 
-    /// Plain bytes; 0 when more of the stream is needed, or it has ended.
+    /// Returns the count of plain bytes; 0 when more of the stream is needed, or it has ended.
     pub(crate) fn read(&mut self, inbox: &mut Inbox, out: &mut [u8]) -> Result<usize, LayerError> {
         if self.ended {
             inbox.take(inbox.rest().len());
@@ -41,7 +41,7 @@ impl Inflater {
     }
 }
 
-/// Deflates.
+/// Deflates a stream.
 pub(crate) struct Deflater {
     stream: Compress,
 }
@@ -58,14 +58,15 @@ impl Deflater {
     pub(crate) fn write(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), LayerError> {
         let mut rest = plain;
         loop {
-            // A sync flush needs a few bytes beyond the data; room is tested below.
+            // A sync flush needs a few bytes beyond the data; the capacity is checked after the
+            // call.
             out.reserve(rest.len() / 2 + 256);
             let read = self.stream.total_in();
             self.stream
                 .compress_vec(rest, out, FlushCompress::Sync)
                 .map_err(|_| LayerError::Compressed("Deflate: cannot compress"))?;
             rest = &rest[(self.stream.total_in() - read) as usize..];
-            // Spare room means that the flush is complete too.
+            // Spare capacity means that the flush is complete too.
             if rest.is_empty() && out.capacity() > out.len() {
                 return Ok(());
             }

@@ -4,9 +4,9 @@
 //! socket ──raw──▶ [ TLS ] ──▶ [ Snappy | Deflate ] ──plain──▶ session
 //! ```
 //!
-//! No I/O here: raw bytes are fed, plain bytes are read, and the other way round. A connection
-//! without layers has no `Layers` and pays nothing for them. Memory is bounded: raw bytes are
-//! taken one socket read at a time, and inflated only as far as the reader has room.
+//! No I/O: the caller feeds raw bytes and reads plain bytes, and the other way round. A connection
+//! without layers has no `Layers` and pays nothing for them. Memory is bounded: raw bytes come one
+//! socket read at a time, and are inflated only as far as the reader's buffer has space.
 
 mod deflate;
 mod snappy;
@@ -25,16 +25,16 @@ use crate::half_received::FREE_BYTES;
 use crate::transport::deflate::{Deflater, Inflater};
 use crate::transport::snappy::{SnappyReader, SnappyWriter};
 
-/// Most bytes that are taken out of TLS at once for a decompressor.
+/// Maximum bytes that are taken out of TLS at once for a decompressor.
 const STEP_BYTES: usize = 16 * 1024;
 
-/// Bytes that a layer could not decode.
+/// Bytes that a layer could not decode or encode.
 #[derive(Debug, Error)]
 pub(crate) enum LayerError {
     /// TLS failed: the handshake, or a record.
     #[error("TLS: {0}")]
     Tls(#[from] rustls::Error),
-    /// The TLS library's own buffers.
+    /// The TLS library's buffers failed.
     #[error("TLS: {0}")]
     TlsBuffer(#[from] io::Error),
     /// The compressed stream is malformed.
@@ -42,7 +42,7 @@ pub(crate) enum LayerError {
     Compressed(&'static str),
 }
 
-/// Bytes that wait to be taken from the front.
+/// A buffer that is filled at the end and emptied from the front.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     bytes: BytesMut,
@@ -54,18 +54,19 @@ impl Inbox {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Bytes of memory that it has.
+    /// The memory that it uses, in bytes.
     #[inline]
     pub(crate) fn size(&self) -> usize {
         self.taken + self.bytes.capacity()
     }
 
-    /// How many bytes fit behind the others.
+    /// How many bytes can be appended without an allocation.
     pub(crate) fn spare(&self) -> usize {
         self.bytes.capacity() - self.bytes.len()
     }
 
-    /// The end of the bytes, with room for `count` more, where `whole` are expected in the end.
+    /// The buffer, with space for at least `count` more bytes; `whole` is the size that it will
+    /// reach in the end.
     pub(crate) fn room(&mut self, count: usize, whole: usize) -> &mut BytesMut {
         if self.spare() < count {
             let mut larger = BytesMut::with_capacity(self.size_with(count, whole));
@@ -75,14 +76,14 @@ impl Inbox {
         &mut self.bytes
     }
 
-    /// Bytes of memory that it would have with `count` more. It grows with what has come: with
-    /// huge pages room that nobody has written to is memory, too. A step is a quarter, so that
-    /// what comes in small pieces is not copied for each; and once a quarter is there the last one
-    /// is for the whole.
+    /// Bytes of memory that it would use with `count` more. It grows with the bytes that came: with
+    /// huge pages, even space that was never written to takes memory. It grows by a quarter, so
+    /// that a command in small pieces is not copied for each; once a quarter of the command has
+    /// come, it grows to the whole.
     pub(crate) fn size_with(&self, count: usize, whole: usize) -> usize {
         let came = self.bytes.len() + count;
         if came <= FREE_BYTES {
-            // A part of what a connection may have for nothing stays that.
+            // Small buffers stay exact, within the bytes that a connection has free of charge.
             return came;
         }
         let is_quarter = came.saturating_mul(4) >= whole;
@@ -93,7 +94,7 @@ impl Inbox {
         }
     }
 
-    /// The bytes themselves, for whoever may take them as a whole.
+    /// The bytes themselves, for a caller that may take all of them.
     pub(crate) fn buffer(&mut self) -> &mut BytesMut {
         &mut self.bytes
     }
@@ -106,7 +107,7 @@ impl Inbox {
         self.bytes.advance(count.min(self.bytes.len()));
         self.taken += count;
         if self.bytes.is_empty() {
-            // Released: an idle connection keeps no buffer.
+            // The memory is freed: an idle connection keeps no buffer.
             *self = Inbox::default();
         } else if self.taken >= self.bytes.len() {
             *self = Inbox {
@@ -131,7 +132,7 @@ pub(crate) struct Layers {
     tls_records: Records,
     compressor: Option<Compressor>,
     compressed_inbox: Inbox,
-    /// Bytes came since [`Layers::wants_rest`] was asked last.
+    /// Whether bytes came since [`Layers::wants_rest`] was asked last.
     is_fresh: bool,
     ended: bool,
 }
@@ -140,13 +141,13 @@ impl Layers {
     /// Puts TLS on top of the raw stream.
     pub(crate) fn add_tls(&mut self, config: Arc<ServerConfig>) -> Result<(), LayerError> {
         let mut connection = ServerConnection::new(config)?;
-        // We hand over at most one output round at a time and take all of it at once.
+        // Each call writes one bounded step of output and takes all of it out again at once.
         connection.set_buffer_limit(None);
         self.tls = Some(Box::new(connection));
         Ok(())
     }
 
-    /// Puts compression on top of what is there.
+    /// Puts compression on top of the layers that are there.
     pub(crate) fn add_compression(&mut self, compression: Compression) {
         self.compressor = Some(match compression {
             Compression::Snappy => Compressor::Snappy(Box::default()),
@@ -156,7 +157,7 @@ impl Layers {
         });
     }
 
-    /// Bytes that were read before the topmost layer was added, and belong to it.
+    /// Takes bytes that were read before the topmost layer was added, and belong to it.
     pub(crate) fn feed_top(&mut self, bytes: &[u8]) {
         match self.compressor {
             Some(_) => self.compressed_inbox.push(bytes),
@@ -164,7 +165,7 @@ impl Layers {
         }
     }
 
-    /// Bytes from the socket.
+    /// Takes bytes from the socket.
     pub(crate) fn feed(&mut self, raw: &[u8]) {
         self.is_fresh = true;
         match self.tls {
@@ -178,19 +179,19 @@ impl Layers {
         self.tls_inbox.push(raw);
     }
 
-    /// Whether what was fed last ended inside a record or chunk, the rest of which is on its way.
-    /// To be asked when nothing is left to be read; says so once for each feeding.
+    /// Whether the bytes fed last ended inside a record or chunk, the rest of which is on its way.
+    /// To be asked when there is nothing left to read; true only once per [`Layers::feed`].
     pub(crate) fn wants_rest(&mut self) -> bool {
         let holds_part = self.tls_records.is_inside() || !self.compressed_inbox.rest().is_empty();
         std::mem::take(&mut self.is_fresh) && holds_part
     }
 
-    /// Whether nothing was fed since it turned out that more is needed.
+    /// Whether a read has found that more raw bytes are needed, and none were fed since.
     pub(crate) fn is_drained(&self) -> bool {
         !self.is_fresh
     }
 
-    /// Plain bytes, as far as they are known; 0 when more raw bytes are needed.
+    /// Returns the count of plain bytes; 0 when more raw bytes are needed.
     pub(crate) fn read(&mut self, plain: &mut [u8]) -> Result<usize, LayerError> {
         let Some(compressor) = &mut self.compressor else {
             return match &mut self.tls {
@@ -218,13 +219,13 @@ impl Layers {
         }
     }
 
-    /// Whether the peer said that it sends no more.
+    /// Whether the peer has closed its side of the TLS stream.
     pub(crate) fn is_ended(&self) -> bool {
         self.ended
     }
 
-    /// Turns plain bytes, which come in parts, into raw ones, flushed: the peer can read all of
-    /// them. Without any it yields what the layers have to say themselves.
+    /// Encodes the plain bytes of `parts` as raw bytes, flushed, so that the peer can read all of
+    /// them. Without parts it yields the layers' own messages, such as those of a handshake.
     pub(crate) fn write<'a>(
         &mut self,
         parts: impl Iterator<Item = &'a [u8]>,
@@ -255,21 +256,21 @@ impl Layers {
         }
     }
 
-    /// Says goodbye, where a layer has a word for it.
+    /// Appends TLS's closing message (`close_notify`), if there is TLS.
     pub(crate) fn close(&mut self, raw: &mut Vec<u8>) {
         if let Some(tls) = &mut self.tls {
             tls.send_close_notify();
-            // The connection ends anyway, with or without the last word.
+            // The connection ends anyway, with or without this message.
             let _ = self.write(std::iter::empty(), raw);
         }
     }
 
-    /// Whether the TLS handshake is still going on.
+    /// Whether the TLS handshake is still in progress.
     pub(crate) fn is_handshaking(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.is_handshaking())
     }
 
-    /// The TLS parameters that were negotiated, in nsqd's words.
+    /// The TLS parameters that were negotiated, in the words that nsqd uses.
     pub(crate) fn tls_facts(&self) -> Option<ClientTls> {
         let tls = self.tls.as_ref()?;
         let suite = tls.negotiated_cipher_suite();
@@ -300,7 +301,7 @@ impl Layers {
     }
 }
 
-/// Finds out whether the raw stream ends inside a TLS record, which the TLS library does not tell.
+/// Tracks whether the raw stream ends inside a TLS record, which the TLS library does not report.
 ///
 /// ```text
 /// | type u8 | version u16 | length u16 | length bytes |
@@ -309,7 +310,7 @@ impl Layers {
 struct Records {
     /// How many bytes of a header have come.
     header_bytes: u8,
-    /// The length of the record: of its body what has not come.
+    /// In the header: the bytes of the length so far. In the body: the bytes that have not come.
     left: u16,
 }
 
@@ -321,7 +322,7 @@ impl Records {
             if self.header_bytes == Self::HEADER_BYTES {
                 let count = raw.len().min(usize::from(self.left));
                 raw = &raw[count..];
-                // It is at most `left`.
+                // Fits in u16: `count` is at most `left`.
                 self.left -= count as u16;
                 if self.left > 0 {
                     return;
@@ -344,7 +345,7 @@ impl Records {
     }
 }
 
-/// Encrypts the parts, as few records as they need.
+/// Encrypts the parts in as few records as possible.
 fn write_tls<'a>(
     tls: &mut ServerConnection,
     parts: impl Iterator<Item = &'a [u8]>,
@@ -353,7 +354,7 @@ fn write_tls<'a>(
     let parts: Vec<IoSlice<'_>> = parts.map(IoSlice::new).collect();
     if !parts.is_empty() {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
-        // Without a buffer limit it takes all.
+        // Without a buffer limit the library takes all of them.
         let taken = tls.writer().write_vectored(&parts)?;
         if taken != bytes {
             return Err(io::Error::from(io::ErrorKind::WriteZero).into());
@@ -365,7 +366,7 @@ fn write_tls<'a>(
     Ok(())
 }
 
-/// Plain bytes out of TLS; 0 when it needs more raw ones.
+/// Returns the count of plain bytes; 0 when TLS needs more raw ones.
 fn read_tls(
     tls: &mut ServerConnection,
     inbox: &mut Inbox,

@@ -10,8 +10,8 @@
 //!      0x80 - 0xfe   padding and reserved, skipped
 //! ```
 //!
-//! Source: google/snappy, framing_format.txt. The crate `snap` has this for readers that block;
-//! ours return when the next piece has not come yet.
+//! Source: google/snappy, framing_format.txt. The crate `snap` has this format only for blocking
+//! readers; these return when the next piece has not come yet.
 
 use snap::raw::{Decoder, Encoder, max_compress_len};
 
@@ -24,22 +24,22 @@ const COMPRESSED: u8 = 0x00;
 const UNCOMPRESSED: u8 = 0x01;
 const IDENTIFIER: &[u8] = b"sNaPpY";
 
-/// Most plain bytes of one chunk.
+/// Maximum plain bytes of one chunk.
 const CHUNK_BYTES_MAX: usize = 65_536;
 
-/// Takes chunks apart.
+/// Decodes chunks.
 #[derive(Default)]
 pub(crate) struct SnappyReader {
     decoder: Decoder,
     identified: bool,
     /// Inflated and not yet read.
     plain: Inbox,
-    /// Bytes of a skipped chunk that are still to come.
+    /// Bytes of a skipped chunk that have not come yet.
     skip: usize,
 }
 
 impl SnappyReader {
-    /// Plain bytes; 0 when more of the stream is needed.
+    /// Returns the count of plain bytes; 0 when more of the stream is needed.
     pub(crate) fn read(&mut self, inbox: &mut Inbox, out: &mut [u8]) -> Result<usize, LayerError> {
         loop {
             let ready = self.plain.rest();
@@ -137,11 +137,11 @@ fn inflate(decoder: &mut Decoder, kind: u8, data: &[u8]) -> Result<Vec<u8>, Laye
     Ok(plain)
 }
 
-/// Puts chunks together.
+/// Encodes chunks.
 pub(crate) struct SnappyWriter {
     encoder: Encoder,
     identified: bool,
-    /// Room for one compressed chunk.
+    /// Scratch space for one compressed chunk.
     block: Vec<u8>,
 }
 
@@ -156,7 +156,7 @@ impl Default for SnappyWriter {
 }
 
 impl SnappyWriter {
-    /// Appends `plain` in chunks of its own.
+    /// Appends `plain` in chunks that contain nothing else.
     pub(crate) fn write(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), LayerError> {
         if !self.identified {
             self.identified = true;
@@ -167,7 +167,8 @@ impl SnappyWriter {
             self.block.resize(max_compress_len(chunk.len()), 0);
             let compressed = self.encoder.compress(chunk, &mut self.block);
             let length = compressed.map_err(|_| LayerError::Compressed("Snappy: no room"))?;
-            // A chunk that hardly shrinks is sent as it is: the peer saves the work.
+            // A chunk that shrinks by less than an eighth is sent as it is: the peer saves the
+            // work.
             let (kind, data) = if length < chunk.len() - chunk.len() / 8 {
                 (COMPRESSED, &self.block[..length])
             } else {
@@ -186,7 +187,7 @@ fn push_header(out: &mut Vec<u8>, kind: u8, length: usize) {
     out.extend_from_slice(&[kind, a, b, c]);
 }
 
-/// The checksum of plain bytes, masked as the format wants it.
+/// The checksum of plain bytes, masked as the format demands.
 fn masked_crc(plain: &[u8]) -> u32 {
     crc32c::crc32c(plain)
         .rotate_right(15)

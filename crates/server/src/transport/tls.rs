@@ -1,5 +1,4 @@
-//! TLS for clients: certificates from files, and policies for clients' certificates, which are
-//! nsqd's.
+//! TLS for clients: certificates from files, and nsqd's policies for client certificates.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -38,7 +37,7 @@ pub enum TlsError {
         /// The protocol's section of the options.
         section: &'static str,
     },
-    /// A certificate for clients, and nowhere for them to come to.
+    /// There is a certificate, but no address where clients use TLS.
     #[error(
         "{section}.tls_cert, {section}.tls_key and {section}.tls_root_ca_file are for \
          {section}.tls_address, which is not set: set it, or leave them out"
@@ -47,7 +46,7 @@ pub enum TlsError {
         /// The protocol's section of the options.
         section: &'static str,
     },
-    /// Clients' certificates are to be verified but there is nobody to trust.
+    /// Client certificates are to be verified, but no authorities are configured.
     #[error(
         "{section}.tls_client_auth_policy = \"require-verify\" needs {section}.tls_root_ca_file, \
          the authorities that sign clients' certificates"
@@ -56,7 +55,7 @@ pub enum TlsError {
         /// The protocol's section of the options.
         section: &'static str,
     },
-    /// A file cannot be read or holds nothing of the kind.
+    /// A file cannot be read, or has no item of the kind.
     #[error("cannot use {} ({section}.{key}): {error}", path.display())]
     File {
         /// The protocol's section of the options.
@@ -73,7 +72,7 @@ pub enum TlsError {
     Unusable(String),
 }
 
-/// The TLS options of one protocol, which all protocols call the same.
+/// The TLS options of one protocol; they have the same names in each protocol's section.
 pub(crate) struct Settings<'a> {
     pub(crate) section: &'static str,
     pub(crate) cert: &'a Option<PathBuf>,
@@ -83,7 +82,7 @@ pub(crate) struct Settings<'a> {
     pub(crate) min_version: TlsVersion,
 }
 
-/// Those of a section of the configuration, as `tls_settings!(config.kafka)`.
+/// The [`Settings`] of a section of the configuration: `tls_settings!(config.kafka)`.
 macro_rules! tls_settings {
     ($config:ident.$section:ident) => {
         $crate::transport::tls::Settings {
@@ -99,10 +98,10 @@ macro_rules! tls_settings {
 pub(crate) use tls_settings;
 
 impl Settings<'_> {
-    /// For a listener that speaks nothing but TLS; `None` when there is none.
+    /// The configuration of a listener that speaks only TLS; `None` if its address is off.
     ///
     /// # Errors
-    /// Says which option to change.
+    /// The text names the option to change.
     pub(crate) fn for_listener(
         &self,
         address: &ListenAddress,
@@ -125,7 +124,7 @@ impl Settings<'_> {
     /// `None` when no certificate is configured.
     ///
     /// # Errors
-    /// Says which option to change.
+    /// The text names the option to change.
     pub(crate) fn server_config(&self) -> Result<Option<Arc<ServerConfig>>, TlsError> {
         let section = self.section;
         let (cert, key) = match (self.cert, self.key) {
@@ -203,7 +202,8 @@ impl Settings<'_> {
     }
 }
 
-/// The policy `require`: the client must own the key of some certificate, whoever signed it.
+/// The policy `require`: the client must own the key of some certificate, whichever authority
+/// signed it.
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
 

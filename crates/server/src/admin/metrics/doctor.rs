@@ -29,7 +29,7 @@ const METRICS: [Metric; 2] = [
     ),
 ];
 
-/// Adds it. All rules are there from the beginning, so that an alarm can be set on each.
+/// Appends it. Every rule has a value from the start, so that an alert can be set on each.
 pub(crate) fn add(text: &mut MetricText, context: &ServerContext) {
     let counts = context.doctor.counts();
     for (name, kind, help, value) in METRICS {

@@ -10,8 +10,8 @@ use cloverleaf_telemetry::{MetricKind, MetricText, render};
 use crate::context::ServerContext;
 use crate::tcp_info::tcp_info;
 
-/// The whole page. Bounded: single connections, topics and subscriptions are shown up to
-/// `metrics_series_max`, those with most to tell first.
+/// The whole page. Its length is bounded: single connections, topics and subscriptions are listed
+/// up to `metrics_series_max`, those with the most traffic or the largest backlog first.
 pub(crate) fn page(context: &ServerContext) -> String {
     let series_max = context.config.general.metrics_series_max as usize;
     let mut text = MetricText::new();

@@ -9,8 +9,8 @@ use cloverleaf_amqp::{ContentMemory, SessionOptions, guest};
 use crate::config::Config;
 use crate::config::value::Setting as _;
 
-/// The limits and defaults of the protocol under this configuration. Numbers have been checked with
-/// the configuration.
+/// The limits and defaults of the protocol under this configuration. All numbers are already
+/// checked.
 pub(crate) fn session_options(config: &Config) -> SessionOptions {
     let amqp = &config.amqp;
     let mut options = SessionOptions {
@@ -32,19 +32,19 @@ fn users(config: &Config) -> Users {
         return users.collect();
     }
     if config.general.allow_anonymous_remote {
-        // All who can reach it are trusted: in a container no client comes from the same machine.
+        // All clients that can reach the broker are trusted: in a container, no client is local.
         return Users::from_iter([guest()]);
     }
     Users::from_iter([guest().local()])
 }
 
-/// Forgets the passwords, which are known by their verifiers from now on.
+/// Clears the passwords; from now on only their verifiers are in memory.
 pub(crate) fn forget_passwords(config: &mut Config) {
     let users = config.amqp.user.0.iter_mut();
     users.for_each(|login| login.password = String::new());
 }
 
-/// The bounds of the virtual host.
+/// The limits of the virtual host.
 pub(crate) fn host_options(config: &Config) -> HostOptions {
     HostOptions {
         definition_bytes_max: config.amqp.definition_bytes_max.setting(),
@@ -75,7 +75,8 @@ mod tests {
             session_options(&Config::default()),
             SessionOptions::default(),
         );
-        // One is made for each; the rest is compared as it is shown.
+        // Each has a `ContentMemory` of its own, so that is replaced; the rest is compared by its
+        // debug text.
         let shown = |options: &SessionOptions| {
             let contents = ContentMemory::new(0);
             let options = SessionOptions {

@@ -18,8 +18,8 @@ use crate::fronts::AcceptedConnection;
 use crate::log_throttle::{LogThrottle, tell_closed};
 use crate::verifications::verify;
 
-/// How long a peer that does not ask for heartbeats may take none of its output: as long as
-/// RabbitMQ lets a write take.
+/// How long a peer without heartbeats may take none of its output: the time that RabbitMQ lets a
+/// write take.
 const WRITE_TIMEOUT_US: u64 = 30_000_000;
 
 /// Serves a connection from its first byte to its end.
@@ -63,7 +63,7 @@ struct AmqpLink {
 impl Link for AmqpLink {
     type Session = Session;
 
-    /// As RabbitMQ (`ssl_handshake_timeout`).
+    /// The default of RabbitMQ (`ssl_handshake_timeout`).
     const HANDSHAKE_TIMEOUT_US: u64 = 5_000_000;
 
     fn write_timeout_us(&self, session: &Session) -> Option<u64> {
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
     use crate::test_context::{PATIENCE, bytes_in, connect_to, context, core, until};
 
-    /// The protocol with these options.
+    /// An AMQP front with these options.
     fn front(context: &ServerContext, options: SessionOptions) -> Arc<AmqpFront> {
         Arc::new(AmqpFront {
             options: Arc::new(options),
@@ -127,7 +127,7 @@ mod tests {
         })
     }
 
-    /// A client's bytes up to its login.
+    /// The bytes that a client sends up to its login.
     fn login(user: &str) -> Vec<u8> {
         let response = format!("\0{user}\0secret");
         let start = method::ConnectionStartOk {
@@ -149,7 +149,7 @@ mod tests {
         parts.concat()
     }
 
-    /// Class and method of the next frame.
+    /// Reads the next frame; returns its class and method.
     async fn next_method(client: &mut TcpStream) -> [u8; 4] {
         let mut header = [0; 7];
         let reading = async {
@@ -162,7 +162,7 @@ mod tests {
         timeout(PATIENCE, reading).await.unwrap()
     }
 
-    /// Takes all places in which passwords are verified.
+    /// Takes all permits to verify passwords.
     fn all_places(context: &ServerContext) -> OwnedSemaphorePermit {
         let places = Arc::clone(&context.verifications);
         let count = places.available_permits() as u32;
@@ -201,7 +201,8 @@ mod tests {
             slow.write_all(&bytes).await.unwrap();
             assert_eq!(next_method(&mut slow).await, START);
             until(|| bytes_in(&context) == bytes.len() as u64).await;
-            // On the same thread, and the slow one has no place to be verified in.
+            // The quick client is on the same thread, while the slow one has no permit to be
+            // verified.
             let mut quick = connect_to(serve, &core).await;
             quick.write_all(&login("quick")).await.unwrap();
             assert_eq!(next_method(&mut quick).await, START);
@@ -210,7 +211,7 @@ mod tests {
             assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock);
             drop(held);
             assert_eq!(next_method(&mut slow).await, TUNE);
-            // From now on it is known.
+            // From now on its password is known, so that it needs no permit.
             let _held = all_places(&context);
             let mut again = connect_to(serve, &core).await;
             again.write_all(&login("slow")).await.unwrap();

@@ -1,11 +1,11 @@
-//! AMQP's part of the page `/metrics`. The messages of its queues are among the subscriptions.
+//! AMQP's part of the page `/metrics`. Its queues' messages are counted among the subscriptions.
 
 use cloverleaf_amqp::SessionOptions;
 use cloverleaf_amqp::host::VirtualHost;
 use cloverleaf_telemetry::MetricKind::Gauge;
 use cloverleaf_telemetry::MetricText;
 
-/// Adds it.
+/// Appends the part.
 pub(super) fn add(text: &mut MetricText, host: &VirtualHost, options: &SessionOptions) {
     let lines: [(&str, &str, u64); 4] = [
         ("queues", "Queues.", host.queues().len() as u64),

@@ -1,4 +1,4 @@
-//! AMQP: its connections, and the thread of its router.
+//! AMQP: its connections, and the router's thread.
 
 mod admin;
 mod config;
@@ -51,9 +51,9 @@ pub(crate) struct AmqpFront {
     host: Arc<VirtualHost>,
     tls: Option<Arc<ServerConfig>>,
     router: Mutex<Option<AmqpRouter>>,
-    /// Throttles the log's lines about connections that ended in an error.
+    /// Throttles the log's lines about plain connections that ended in an error.
     noise: Mutex<LogThrottle>,
-    /// Connections over TLS that ended in an error.
+    /// Throttles the log's lines about TLS connections that ended in an error.
     tls_noise: Mutex<LogThrottle>,
 }
 

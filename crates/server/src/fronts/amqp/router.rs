@@ -1,5 +1,6 @@
-//! The thread of AMQP's router: it takes dead messages out of their queues and delayed ones out of
-//! their hidden topic, routes them by what is bound by then, and deletes queues that have expired.
+//! The thread of AMQP's router: it takes dead-lettered messages out of their queues and delayed
+//! ones out of their hidden topic, routes them by the bindings of that moment, and deletes queues
+//! that have expired.
 
 use std::io;
 use std::sync::Arc;
@@ -13,14 +14,14 @@ use crate::health::Vital;
 /// The name of the thread.
 const NAME: &str = "amqp-router";
 
-/// The thread. Dropping it ends it.
+/// The router's thread. Dropping this ends it.
 pub(crate) struct AmqpRouter {
     host: Arc<VirtualHost>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl AmqpRouter {
-    /// Starts it.
+    /// Starts the thread.
     ///
     /// # Errors
     /// The system refuses a thread.
@@ -42,7 +43,8 @@ impl AmqpRouter {
         })
     }
 
-    /// Ends the thread. Blocks until then; what it has not routed waits for the next start.
+    /// Ends the thread and waits for that. Messages that are not routed yet are routed after the
+    /// next start.
     pub(crate) fn stop(&mut self) {
         let Some(thread) = self.thread.take() else {
             return;

@@ -28,7 +28,7 @@ struct EchoLink(Arc<EchoFront>);
 impl Link for EchoLink {
     type Session = Session;
 
-    /// There is no TLS.
+    /// Never used: there is no TLS.
     const HANDSHAKE_TIMEOUT_US: u64 = 0;
 
     fn write_timeout_us(&self, _session: &Session) -> Option<u64> {

@@ -1,5 +1,6 @@
-//! Echo: a protocol of tests, to show that one more costs what the page says ("How to add a
-//! protocol" in `ARCHITECTURE.md`), and that all that is asked of protocols is asked of it.
+//! Echo: a protocol for tests. It shows that one more protocol costs no more than "How to add a
+//! protocol" in `ARCHITECTURE.md` says, and that everything that asks all protocols asks this one
+//! too.
 
 mod connection;
 mod tests;
@@ -17,14 +18,14 @@ use crate::config::value::ListenAddress;
 use crate::context::ServerContext;
 use crate::log_throttle::LogThrottle;
 
-/// The name under which its address is found.
+/// The name under which its address is looked up.
 const ADDRESS: &str = "echo.address";
 
-/// A section of the options would be seen in the product.
+/// A fixed address: an option of its own would appear in the product.
 static LOOPBACK: LazyLock<ListenAddress> = LazyLock::new(|| ListenAddress("127.0.0.1:0".into()));
 
 static REGISTRATION: Registration = Registration {
-    // The list of tags is the product's: this one is in it, and no front has it yet.
+    // The list of tags is the product's. This tag is in the list, and has no front yet.
     protocol: Protocol::Nats,
     doors,
     tls: |_| Ok(None),
@@ -39,7 +40,7 @@ fn doors(_config: &Config) -> Vec<Door<'_>> {
 /// State that all echo connections share.
 #[derive(Default)]
 struct EchoFront {
-    /// Connections that ended in an error.
+    /// Throttles the log's lines about connections that ended in an error.
     noise: Mutex<LogThrottle>,
 }
 

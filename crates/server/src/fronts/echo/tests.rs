@@ -47,7 +47,7 @@ impl Broker {
         config.kafka.address = any_port();
         config.amqp.address = any_port();
         change(&mut config);
-        // One that will have its tag gives way to it.
+        // If the product gets a front for this tag, echo replaces it here.
         let others = REGISTRATIONS.iter().copied();
         let others = others.filter(|it| it.protocol != REGISTRATION.protocol);
         let all: Vec<&'static Registration> = others.chain([&REGISTRATION]).collect();
@@ -67,7 +67,7 @@ impl Broker {
         TcpStream::connect(self.address(ADDRESS)).await.unwrap()
     }
 
-    /// A page of the admin interface.
+    /// Gets a page of the admin interface.
     async fn page(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(self.address("admin_address"))
             .await
@@ -84,7 +84,7 @@ impl Broker {
     }
 }
 
-/// A frame with a body of so many bytes.
+/// A frame with a body of `bytes` bytes.
 fn frame(bytes: usize) -> Vec<u8> {
     let body = (0..bytes).map(|at| at as u8);
     u32::to_be_bytes(bytes as u32)
@@ -93,7 +93,7 @@ fn frame(bytes: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Waits for these bytes.
+/// Reads as many bytes as expected, and compares them.
 async fn expect(client: &mut TcpStream, expected: &[u8]) {
     let mut bytes = vec![0; expected.len()];
     let reading = client.read_exact(&mut bytes);
@@ -113,7 +113,7 @@ fn run(test: impl Future<Output = ()>) {
     runtime.block_on(test);
 }
 
-/// The metrics of a page that are told of a protocol as a whole.
+/// The names of a page's metrics that have a value for this protocol.
 fn metrics_of(page: &str, protocol: &str) -> BTreeSet<String> {
     let label = format!("{{protocol=\"{protocol}\"");
     let lines = page.lines();
@@ -132,7 +132,7 @@ fn an_echo_is_seen_as_every_other_protocol_is() {
         for round in 0..3 {
             goes_round(&mut echo, round * 100_000).await;
         }
-        // ApiVersions, so that this connection is there too.
+        // An ApiVersions request, so that the Kafka connection is counted too.
         let request = b"\0\0\0\x0a\0\x12\0\0\0\0\0\x01\xff\xff";
         kafka.write_all(request).await.unwrap();
         kafka.read_exact(&mut [0; 4]).await.unwrap();
@@ -144,7 +144,7 @@ fn an_echo_is_seen_as_every_other_protocol_is() {
         assert_eq!(seen["peer"], echo.local_addr().unwrap().to_string());
         assert_eq!(seen["counters"]["requests"], 3);
         assert_eq!(seen["counters"]["bytes_in"], 3 * 4 + 300_000);
-        // The last one may not have been counted yet, though it is here.
+        // The last response has come, but may not have been counted yet.
         assert!(seen["counters"]["responses"].as_u64() >= Some(2));
         let metrics = broker.page("/metrics").await;
         assert!(metrics.contains("cloverleaf_connections{protocol=\"nats\"} 1\n"));
@@ -186,7 +186,7 @@ fn half_a_frame_is_charged_to_the_protocols_own_room() {
     let hold = || HeldMemory::new(Arc::clone(memory), nsq, [127, 0, 0, 1].into());
     let (mut other, mut next) = (hold(), hold());
     let cx = Context::from_waker(Waker::noop());
-    // More than the room for all, and one that waits for it.
+    // One connection holds more than the common memory, and one waits for some.
     other.settle(MIB, 8 * MIB, 8 * MIB, false, &cx, 0);
     assert!(next.poll_grow(MIB, MIB, &cx, 0).is_ready(), "it goes ahead");
     let mut last = hold();
@@ -200,7 +200,7 @@ fn half_a_frame_is_charged_to_the_protocols_own_room() {
             until(|| memory.bytes() >= held + count * half as u64).await;
         }
         assert_eq!(memory.waiting(), 1, "none of the two");
-        // The one behind need not wait for the one before.
+        // The second connection does not have to wait for the first.
         for client in clients.iter_mut().rev() {
             client.write_all(&whole[half..]).await.unwrap();
             expect(client, &whole).await;

@@ -1,4 +1,5 @@
-//! Kafka's consumer groups, and what its clients tell of themselves, in the admin interface.
+//! Kafka's consumer groups, and the client metrics that clients push (KIP-714), in the admin
+//! interface.
 
 use std::sync::Arc;
 
@@ -16,14 +17,14 @@ use crate::admin::types::{
 use crate::context::ServerContext;
 use crate::fronts::AdminPart;
 
-/// State that handlers get.
+/// The state of the handlers.
 #[derive(Clone)]
 struct KafkaAdminState {
     front: Arc<KafkaFront>,
     context: Arc<ServerContext>,
 }
 
-/// All paths.
+/// The router and the paths of this part.
 pub(super) fn part(front: Arc<KafkaFront>, context: Arc<ServerContext>) -> AdminPart {
     let router = Router::new()
         .route("/api/groups", get(groups))
@@ -70,7 +71,7 @@ async fn clients(State(asked): State<KafkaAdminState>) -> Json<Vec<ClientDetails
     )
 }
 
-/// A group with what it has committed.
+/// A group with its committed offsets.
 pub(crate) fn details(context: &ServerContext, group: GroupView) -> GroupDetails {
     let mut partition_details: Vec<GroupPartition> = context
         .broker

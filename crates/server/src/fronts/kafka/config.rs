@@ -14,10 +14,10 @@ pub(crate) fn kafka_options(config: &Config) -> KafkaOptions {
     options
 }
 
-/// Kafka's tools and those who watch disks want a path that means the same everywhere.
+/// An absolute path, which Kafka's tools and disk monitors expect.
 fn log_dir(config: &Config) -> String {
     let folder = &config.general.data_dir;
-    // It fails when the working directory is gone.
+    // It fails if the working directory is gone.
     let absolute = std::path::absolute(folder);
     absolute.as_ref().unwrap_or(folder).display().to_string()
 }

@@ -65,7 +65,7 @@ struct KafkaLink {
 impl Link for KafkaLink {
     type Session = Session;
 
-    /// As long as Kafka's clients wait for it (`socket.connection.setup.timeout.max.ms`).
+    /// The time that Kafka's clients wait for it (`socket.connection.setup.timeout.max.ms`).
     const HANDSHAKE_TIMEOUT_US: u64 = 30_000_000;
 
     fn write_timeout_us(&self, _session: &Session) -> Option<u64> {

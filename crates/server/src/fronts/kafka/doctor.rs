@@ -1,11 +1,10 @@
 //! Kafka's consumer groups for the doctor: lag and readers of each partition.
 //!
-//! A member joins on one connection and fetches on another. Which one that is follows from what a
-//! connection reads, its address and the name that its client gives itself. Where several fit, as
-//! with programs on one machine that are all called the same, one of them is taken: to the doctor
-//! they are one client.
+//! A member joins on one connection and fetches on another one. The connection is found by the
+//! partitions that it reads, its address and the client ID. If several fit, as with programs on one
+//! machine that share a client ID, one of them is taken: to the doctor they are one client.
 //!
-//! Work and memory of a look are bounded: where groups read more partitions than the bound, the
+//! Work and memory of each check are bounded: if groups read more partitions than the bound, the
 //! smaller groups are left out, each topic of a group as a whole.
 
 use std::cmp::Reverse;
@@ -22,20 +21,20 @@ use uuid::Uuid;
 
 use crate::context::ServerContext;
 
-/// Topics of a group that are looked at, in order of their names.
+/// Maximum topics of a group that are checked, in order of their names.
 const TOPICS_MAX: usize = 256;
 
-/// Partitions that all connections together read, as far as they are known.
+/// Maximum partitions read by all connections together that are looked up.
 const READINGS_MAX: usize = 2 * ALL_PARTITIONS_MAX;
 
-/// Partitions of a member by which its connection is looked for.
+/// Maximum partitions of a member by which its connection is searched.
 const GIVEN_MAX: usize = 64;
 
-/// A message waits that has not been asked for so many looks after it came. A later one may be on
-/// its way: a reader is known by what it asked for up to a second ago.
+/// A message counts as waiting if it was not fetched during this many checks of the doctor after it
+/// came. A younger one may be on its way: a reader's position is up to a second old.
 const LOOKS: usize = 3;
 
-/// Where partitions ended at the last looks.
+/// The ends of partitions at the doctor's last checks.
 #[derive(Debug, Default)]
 pub(crate) struct PartitionEnds {
     look: u64,
@@ -49,14 +48,15 @@ struct RecentEnds {
 }
 
 impl PartitionEnds {
-    /// A new look begins. What the last one has not seen is forgotten.
+    /// Begins a new check. Partitions that the last one did not see are dropped.
     fn begin(&mut self) {
         let last = self.look;
         self.places.retain(|_, known| known.look == last);
         self.look += 1;
     }
 
-    /// Where it ended some looks ago; `end`, where it ends now, as long as that is not known.
+    /// The end of a partition [`LOOKS`] checks ago; `end`, the current one, while that is not
+    /// known.
     fn before(&mut self, place: (Uuid, u32), end: u64) -> u64 {
         let known = self.places.entry(place).or_default();
         if known.look != self.look {
@@ -73,7 +73,8 @@ impl PartitionEnds {
     }
 }
 
-/// All groups of consumers at rest, by topic.
+/// A queue for the doctor for each group and topic. `ends` has the partitions' ends of earlier
+/// checks.
 pub(super) fn queues(
     kafka: &KafkaContext,
     context: &ServerContext,
@@ -99,11 +100,11 @@ pub(super) fn queues(
     queues.collect()
 }
 
-/// Topics of a group that are looked at.
+/// The topics of a group that are checked, by name.
 type Topics<'a, T> = BTreeMap<&'a str, T>;
 
-/// The groups and topics whose partitions are within the bound; groups with most members first.
-/// `find` knows a topic and how many partitions it has.
+/// The groups and topics whose partitions fit into the bound; groups with most members first.
+/// `find` looks up a topic and its number of partitions.
 fn choose<T>(
     groups: &[GroupLook],
     find: impl Fn(&str) -> Option<(T, usize)>,
@@ -140,21 +141,21 @@ fn choose<T>(
     chosen
 }
 
-/// Address and name: what a member and its connections have in common.
+/// Address and client ID: a member and its connections have them in common.
 type ClientKey = (IpAddr, String);
 
 /// The connections of Kafka's clients.
 struct Clients {
-    /// Connections that read a partition, of those that no member was found for yet.
+    /// Connections that read a partition, without those already matched with a member.
     readers: HashMap<(Uuid, u32, ClientKey), Vec<u64>>,
-    /// All connections of a client, of those that no member was found for yet.
+    /// All connections of a client, without those already matched with a member.
     all: HashMap<ClientKey, Vec<u64>>,
     offsets: HashMap<(u64, Uuid, u32), u64>,
     taken: HashSet<u64>,
 }
 
 impl Clients {
-    /// Only these topics count among those that are read.
+    /// Counts only partitions of these topics.
     fn new(
         connections: &[ConnectionSnapshot],
         mut readers: Vec<(u64, Arc<[Reading]>)>,
@@ -162,7 +163,8 @@ impl Clients {
     ) -> Clients {
         let mut all: HashMap<ClientKey, Vec<u64>> = HashMap::new();
         let mut names: HashMap<u64, ClientKey> = HashMap::new();
-        // The oldest come last, and are taken first: so the choice is the same with each look.
+        // The oldest connections come last and are taken first, so that each check chooses the same
+        // ones.
         for connection in connections.iter().rev() {
             if connection.protocol == Protocol::Kafka {
                 let address = connection.peer.ip().to_canonical();
@@ -173,7 +175,8 @@ impl Clients {
         }
         let mut by_partition: HashMap<(Uuid, u32, ClientKey), Vec<u64>> = HashMap::new();
         let mut offsets = HashMap::new();
-        // Where the bound is less than all need, the oldest connections come first, with each look.
+        // Oldest connections first, so that each check covers the same ones if the bound is too
+        // small for all.
         readers.sort_unstable_by_key(|(connection, _)| *connection);
         for (connection, readings) in readers {
             let Some(who) = names.get(&connection) else {
@@ -201,7 +204,7 @@ impl Clients {
         }
     }
 
-    /// The connection on which a member fetches; else another one of its client's.
+    /// The connection on which a member fetches; if unknown, another connection of its client.
     fn of_member(&mut self, who: &ClientKey, given: &[(Uuid, u32)]) -> Option<u64> {
         let mut found = None;
         for (topic, partition) in given {
@@ -223,7 +226,7 @@ impl Clients {
     }
 }
 
-/// Takes the last one that is in nobody's hands.
+/// Takes the last connection that is not matched with a member yet.
 fn last_free(connections: &mut Vec<u64>, taken: &HashSet<u64>) -> Option<u64> {
     std::iter::from_fn(|| connections.pop()).find(|connection| !taken.contains(connection))
 }
@@ -264,7 +267,7 @@ fn group_queues(
         }
         for (name, partitions) in &member.partitions {
             let of_topic = readers.entry(name).or_default();
-            // It was pushed just before, if it is there.
+            // The loop above may have pushed it without partitions.
             of_topic.pop_if(|(last, _)| *last == connection);
             of_topic.push((connection, partitions));
         }
@@ -278,7 +281,7 @@ fn group_queues(
     queues.collect()
 }
 
-/// Address and name of a member, as telemetry has them.
+/// Address and client ID of a member, shortened as in telemetry.
 fn who(member: &MemberLook) -> Option<ClientKey> {
     let address: IpAddr = member.host.strip_prefix('/')?.parse().ok()?;
     let name = Identity {
@@ -306,8 +309,7 @@ fn queue(
         let committed = committed.get(&(id, partition)).copied();
         let connection = owners.get(&partition).copied();
         let read = connection.and_then(|it| clients.offset(it, id, partition));
-        // Messages that a client has fetched do not wait here, whether or not they are committed
-        // yet.
+        // Messages that a client has fetched do not wait here, even if they are not committed yet.
         if let Some(from) = committed.max(read) {
             let before = ends.before((id, partition), end);
             let waits = before.saturating_sub(from).min(log.held_from(from));
@@ -316,8 +318,9 @@ fn queue(
         partitions.push(Partition {
             partition,
             published: end,
-            // A group that has committed nothing yet may want all that there is: taken for it, the
-            // lag can only fall by the first commit, and a lag that falls is no finding.
+            // A group that has committed nothing may want all messages or only new ones. All are
+            // assumed: then the first commit can only lower the lag, and a falling lag is no
+            // finding.
             lag: log.held_from(committed.unwrap_or(0)),
             connection,
         });
@@ -393,7 +396,7 @@ mod tests {
         );
         assert_eq!(clients.of_member(&a, &[(TOPIC, 0)]), Some(probes[1].id()));
         assert_eq!(clients.offset(probes[1].id(), TOPIC, 1), Some(3));
-        // It reads nothing: the connection that is left.
+        // This member reads nothing: it gets the connection that is left.
         assert_eq!(clients.of_member(&a, &[]), Some(probes[0].id()));
         assert_eq!(
             clients.of_member(&a, &[(TOPIC, 2)]),
@@ -409,14 +412,14 @@ mod tests {
         let place = (TOPIC, 0);
         let mut look = |end| {
             ends.begin();
-            // Two groups read it.
+            // Two groups read the partition: both get the same end.
             let first = ends.before(place, end);
             assert_eq!(ends.before(place, end), first);
             first
         };
         let seen: Vec<u64> = [10, 20, 30, 40, 50].map(&mut look).to_vec();
         assert_eq!(seen, [10, 20, 30, 10, 20]);
-        // No group reads it for a moment: it begins anew.
+        // No group reads it for one check: its history starts again.
         ends.begin();
         ends.begin();
         assert_eq!(ends.before(place, 90), 90);
@@ -429,7 +432,7 @@ mod tests {
         let here = [10, 0, 0, 1];
         let probes: Vec<Probe> = (0..10_000).map(|_| open(&registry, here, "a")).collect();
         let connections = registry.snapshot(2, |_| None).connections;
-        // Half of them read the same partition, as the members of many groups do.
+        // Half of them read the same partition, as members of many groups do.
         let readers = probes.iter().step_by(2).map(|probe| reads(probe, &[0]));
         let mut clients = Clients::new(&connections, readers.collect(), &HashSet::from([TOPIC]));
         let a = someone(here, "a");
@@ -494,7 +497,7 @@ mod tests {
         assert_eq!(clients.offset(probes[0].id(), TOPIC, 999), Some(3));
         let read: usize = clients.readers.values().map(Vec::len).sum();
         assert_eq!(read, READINGS_MAX);
-        // Of other topics nothing is known.
+        // Readings of other topics are not kept.
         let readers = vec![reads(&probes[0], &all)];
         let clients = Clients::new(&connections, readers, &HashSet::new());
         assert!(clients.offsets.is_empty());

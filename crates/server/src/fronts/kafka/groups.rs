@@ -1,5 +1,5 @@
-//! Tells Kafka's consumer groups the time: when a member has been silent for too long, when a
-//! rebalance has to end without those who did not come.
+//! Runs the timers of Kafka's consumer groups: a member that has been silent for too long, a
+//! rebalance that has to end without the members that did not join.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use tokio::time::sleep;
 use super::KafkaFront;
 use crate::context::ServerContext;
 
-/// Runs until the broker drains; then nobody waits in a group any more. Sleeps until something is
-/// due, and is woken when something becomes due earlier.
+/// Runs until the broker drains, then ends all waits of group members. Sleeps until something is
+/// due, and is woken if something becomes due earlier.
 pub(super) async fn run(front: Arc<KafkaFront>, context: Arc<ServerContext>) {
     let earlier = Arc::new(Notify::new());
     let hook = Arc::clone(&earlier);
@@ -22,7 +22,8 @@ pub(super) async fn run(front: Arc<KafkaFront>, context: Arc<ServerContext>) {
     loop {
         let due_ms = groups.tick(context.now_us() / 1000);
         let due_us = due_ms.saturating_mul(1000);
-        // The groups see whole milliseconds, so one too early would be for nothing.
+        // The groups' clock counts whole milliseconds, so a wake-up before the next one would do
+        // nothing.
         let wait = Duration::from_micros(due_us.saturating_sub(context.now_us()).saturating_add(1));
         tokio::select! {
             () = sleep(wait) => {}

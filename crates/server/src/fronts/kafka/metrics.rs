@@ -1,4 +1,5 @@
-//! Kafka's part of the page `/metrics`: the lag of groups, and what clients tell of themselves.
+//! Kafka's part of the page `/metrics`: the lag of groups, and the client metrics that clients
+//! push.
 
 use std::cmp::Reverse;
 
@@ -10,8 +11,8 @@ use super::admin::details;
 use crate::admin::types::GroupDetails;
 use crate::context::ServerContext;
 
-/// Adds them, each kind up to `metrics_series_max` series: the groups with most lag, the clients
-/// that were heard of last.
+/// Appends them, each kind up to `metrics_series_max` series: the groups with most lag, the clients
+/// that pushed last.
 pub(super) fn add(text: &mut MetricText, kafka: &KafkaContext, context: &ServerContext) {
     let series_max = context.config.general.metrics_series_max as usize;
     let groups = kafka.groups.views();

@@ -1,4 +1,4 @@
-//! Kafka: its connections, its groups, and the threads for what may block.
+//! Kafka: its connections, its groups, and the threads for calls that may block.
 
 mod admin;
 mod config;
@@ -56,17 +56,17 @@ fn doors(config: &Config) -> Vec<Door<'_>> {
     ]
 }
 
-/// State that all Kafka connections share, and its threads.
+/// State that all Kafka connections share, and the front's threads.
 pub(crate) struct KafkaFront {
     kafka: Arc<KafkaContext>,
     tls: Option<Arc<ServerConfig>>,
     control: Mutex<KafkaWorker>,
     lookups: Mutex<KafkaWorker>,
-    /// Connections that ended in an error.
+    /// Throttles the log's lines about plain connections that ended in an error.
     noise: Mutex<LogThrottle>,
-    /// Connections over TLS that ended in an error.
+    /// Throttles the log's lines about TLS connections that ended in an error.
     tls_noise: Mutex<LogThrottle>,
-    /// Where partitions ended at the doctor's last looks.
+    /// The ends of partitions at the doctor's last checks.
     ends: Mutex<PartitionEnds>,
 }
 

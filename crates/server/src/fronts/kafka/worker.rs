@@ -1,6 +1,7 @@
-//! Threads for what Kafka clients ask that may block on the disk. The cores that serve connections
-//! go on meanwhile. "kafka-control" makes, changes and deletes topics and groups and keeps commits;
-//! "kafka-lookups" looks messages up by their time, which may take seconds and holds up no commit.
+//! Threads for Kafka requests that may block on the disk, so that the cores can serve other
+//! connections in the meantime. "kafka-control" makes, changes and deletes topics and groups and
+//! stores commits; "kafka-lookups" looks messages up by their time, which may take seconds and must
+//! delay no commit.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,25 +13,26 @@ use cloverleaf_kafka::Worker;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// `None` ends the thread. Bounded by what connections may be owed (`kafka.answers_max`).
+/// `None` ends the thread. Its length is bounded by the answers that a connection may await
+/// (`kafka.answers_max`).
 struct Queue(Sender<Option<Job>>);
 
 impl Worker for Queue {
     fn run(&self, job: Job) {
-        // The thread ends with the broker, when nobody waits for the job any more: dropping it
-        // tells those who do.
+        // It fails if the thread has ended with the broker. Then the job is dropped, which tells
+        // its waiters.
         let _ = self.0.send(Some(job));
     }
 }
 
-/// One of the threads. Dropping it ends it, after the jobs that it has.
+/// One of the threads. Dropping it ends the thread after the jobs already queued.
 pub(crate) struct KafkaWorker {
     queue: Arc<Queue>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl KafkaWorker {
-    /// Starts it under this name.
+    /// Starts the thread under this name.
     ///
     /// # Errors
     /// The system refuses a thread.
@@ -43,17 +45,17 @@ impl KafkaWorker {
         })
     }
 
-    /// Where jobs go.
+    /// The queue that jobs are sent to.
     pub(crate) fn worker(&self) -> Arc<dyn Worker> {
         self.queue.clone()
     }
 
-    /// Ends the thread, after the jobs that it has. Blocks until then.
+    /// Ends the thread after the jobs already queued. Blocks until then.
     pub(crate) fn stop(&mut self) {
         let Some(thread) = self.thread.take() else {
             return;
         };
-        // It fails when the thread has ended already.
+        // It fails if the thread has ended already.
         let _ = self.queue.0.send(None);
         if thread.join().is_err() {
             tracing::error!("a thread of the broker ended by a fault");
@@ -69,8 +71,8 @@ impl Drop for KafkaWorker {
 
 fn run(receiver: &Receiver<Option<Job>>) {
     while let Ok(Some(job)) = receiver.recv() {
-        // A fault while one request is served ends that request, as on a core it ends that
-        // connection. What the job was working on is behind locks that others find released.
+        // A panic ends only its own request, as a panic on a core ends only its connection. The
+        // state that the job worked on is behind locks, which others find released.
         if catch_unwind(AssertUnwindSafe(job)).is_err() {
             tracing::error!("a Kafka request ended by a fault of the broker; others go on");
         }
@@ -127,7 +129,7 @@ mod tests {
         broker.close();
         log.close();
         drop((broker, log));
-        // The next life has the message on the disk alone.
+        // The broker opens again, with the message on the disk alone.
         let disk = FaultyDisk::new(sim.mount());
         let (log, broker, topic) = open(disk.clone());
         let partition = topic.partition(0).unwrap();
@@ -148,7 +150,7 @@ mod tests {
             sender.send(true).unwrap();
         });
         for _ in 0..2 {
-            // Only a fault needs so long.
+            // It takes this long only if the test fails.
             assert!(receiver.recv_timeout(Duration::from_secs(120)).unwrap());
         }
         broker.close();

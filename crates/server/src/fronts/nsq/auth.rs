@@ -1,12 +1,12 @@
-//! Asks the configured auth services what an NSQ client may do, as nsqd does.
+//! Asks the configured auth services for the rights of an NSQ client, like nsqd.
 //!
 //! ```text
 //! GET  http://<address>/auth?common_name=..&remote_ip=..&secret=..&tls=true|false
 //! POST http://<address>/auth   {"common_name":[..],"remote_ip":[..],"secret":[..],"tls":[..]}
 //! ```
 //!
-//! An address with a scheme is taken as the whole endpoint. The services are tried in turn from a
-//! random one on; the first that answers decides.
+//! An address with a scheme is the whole endpoint. The services are tried in turn, from a random
+//! one; the first that answers decides.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -24,14 +24,14 @@ use super::auth_http::{self, Endpoint, HttpError, Method};
 use crate::config::value::AuthMethod;
 use crate::context::ServerContext;
 
-/// Most redirections to the same service's https port: nsqd's services answer 403 with it.
+/// Maximum changes to https, to a port that a service's 403 answer names, as nsqd's services do.
 const HTTPS_TURNS_MAX: usize = 1;
 
-/// The facts about a client that the auth service is asked about.
+/// The facts about a client that the auth service decides on.
 pub(crate) struct Question {
     pub(crate) remote_ip: IpAddr,
     pub(crate) tls: bool,
-    /// Of the client's certificate, empty without one.
+    /// The common name of the client's certificate; empty without one.
     pub(crate) common_name: String,
     pub(crate) secret: String,
 }
@@ -54,7 +54,7 @@ struct Forbidden {
     https_port: u16,
 }
 
-/// Asks; `None` if no service gave a usable answer, which is logged.
+/// Asks the services; `None` if none gave a usable answer, which is logged.
 pub(crate) async fn ask(
     front: Arc<NsqFront>,
     context: Arc<ServerContext>,
@@ -143,7 +143,7 @@ impl Question {
         ]
     }
 
-    /// A space is a plus there.
+    /// The query of a GET; a space is encoded as a plus.
     fn query(&self) -> String {
         let value = |text: &str| escape(text).replace("%20", "+");
         let pairs = self

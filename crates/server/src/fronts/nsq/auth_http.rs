@@ -1,4 +1,4 @@
-//! The requests to auth services, and TLS towards them.
+//! The requests to auth services, and TLS with them.
 
 use std::io;
 use std::path::Path;
@@ -19,7 +19,7 @@ use tokio_rustls::TlsConnector;
 use super::http_client::{ExchangeError, exchange, request};
 use crate::config::options::NsqConfig;
 
-/// Where systems keep the certificates of the authorities that they trust.
+/// The files in which Linux distributions keep the authorities that they trust.
 const SYSTEM_AUTHORITIES: [&str; 3] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -43,7 +43,7 @@ pub(crate) enum HttpError {
     Exchange(#[from] ExchangeError),
 }
 
-/// An address taken apart.
+/// The parts of an auth service's URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoint {
     https: bool,
@@ -79,7 +79,7 @@ impl Endpoint {
             }
             _ => (authority, if https { 443 } else { 80 }),
         };
-        // Bytes that would end the request line early must not get into it.
+        // Control characters and spaces would end the request line early.
         if host.is_empty() || url.bytes().any(|byte| byte <= b' ' || byte == 0x7f) {
             return Err(malformed());
         }
@@ -149,14 +149,15 @@ pub(crate) async fn ask(
     Ok(exchange(stream, request).await?)
 }
 
-/// TLS towards the auth services: made for the first question that needs it, then kept.
+/// TLS with the auth services: made for the first request that needs it, then kept.
 #[derive(Default)]
 pub(crate) struct ClientTls {
     made: OnceLock<Arc<ClientConfig>>,
 }
 
 impl ClientTls {
-    /// Reads the authorities' certificates on another thread, because a core's serves many.
+    /// Reads the authorities' certificates on another thread, so that the core can serve its other
+    /// connections.
     async fn config(&self, nsq: &NsqConfig) -> Result<Arc<ClientConfig>, HttpError> {
         if let Some(config) = self.made.get() {
             return Ok(Arc::clone(config));
@@ -178,7 +179,7 @@ fn client_config(root_ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, HttpE
         let Ok(certificates) = CertificateDer::pem_file_iter(file) else {
             continue;
         };
-        // A single odd certificate in a bundle must not spoil the others.
+        // An unusable certificate in a bundle must not spoil the others.
         roots.add_parsable_certificates(certificates.flatten());
         break;
     }

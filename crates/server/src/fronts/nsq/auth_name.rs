@@ -1,4 +1,4 @@
-//! The common name of a certificate's subject, which the auth service is told.
+//! The common name of a certificate's subject, which is sent to the auth service.
 //!
 //! ```text
 //! Certificate ::= SEQUENCE { tbsCertificate SEQUENCE { [0] version OPTIONAL, serial, signature,
@@ -6,8 +6,8 @@
 //! subject     ::= SEQUENCE OF SET OF SEQUENCE { OBJECT IDENTIFIER, string }
 //! ```
 //!
-//! Source: RFC 5280, section 4.1; the encoding is DER (X.690). TLS has checked the certificate
-//! already, so that this only has to find its way, and never to panic.
+//! Source: RFC 5280, section 4.1; the encoding is DER (X.690). TLS has verified the certificate
+//! already, so this only has to find the name, and must never panic.
 
 const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
@@ -42,7 +42,7 @@ fn find_common_name(certificate: &[u8]) -> Option<String> {
             set = behind;
             let (kind, name, value) = element(attribute)?;
             if kind == OBJECT_IDENTIFIER && name == COMMON_NAME {
-                // The last one counts, as in Go.
+                // The last one counts, as in Go's library.
                 let (_, text, _) = element(value)?;
                 found = Some(String::from_utf8_lossy(text).into_owned());
             }
@@ -51,7 +51,7 @@ fn find_common_name(certificate: &[u8]) -> Option<String> {
     found
 }
 
-/// Tag, contents, and what follows of the element at the start.
+/// The tag and contents of the element at the start, and the bytes after it.
 fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = bytes.split_first()?;
     let (&first, rest) = rest.split_first()?;

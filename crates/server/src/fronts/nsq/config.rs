@@ -23,7 +23,7 @@ pub(crate) fn session_options(config: &Config) -> SessionOptions {
     options
 }
 
-/// How new channels are made: with the dead letters and limits of the configuration.
+/// The options of new channels: the configured dead letters and limits.
 pub(crate) fn channel_policy(config: &Config) -> Arc<ChannelPolicy> {
     let config = config.clone();
     Arc::new(move |topic, channel| {
@@ -43,7 +43,7 @@ pub(crate) fn channel_policy(config: &Config) -> Arc<ChannelPolicy> {
     })
 }
 
-/// NSQ's name for the level.
+/// NSQ's name of the level.
 pub(crate) fn log_level(level: LogLevel) -> cloverleaf_nsq::http::config::LogLevel {
     match level {
         LogLevel::Error => cloverleaf_nsq::http::config::LogLevel::Error,

@@ -1,5 +1,5 @@
-//! An NSQ connection: the session that the driver runs, and what NSQ needs beyond: upgrades to TLS,
-//! Snappy and Deflate in the middle of a connection, and questions to the auth service.
+//! An NSQ connection: the session that the driver runs, and NSQ's additions: upgrades to TLS,
+//! Snappy and Deflate in the middle of a connection, and requests to the auth service.
 
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
@@ -61,7 +61,7 @@ struct NsqLink {
 impl Link for NsqLink {
     type Session = Session;
 
-    /// As in nsqd.
+    /// The default of nsqd.
     const HANDSHAKE_TIMEOUT_US: u64 = 5_000_000;
 
     fn write_timeout_us(&self, session: &Session) -> Option<u64> {
@@ -103,7 +103,7 @@ impl Link for NsqLink {
 }
 
 impl NsqLink {
-    /// Does what the session cannot do itself.
+    /// Does the work that the session asks of its driver.
     fn grant(
         &mut self,
         request: Request,

@@ -13,7 +13,7 @@ use super::super::auth_http::ClientTls as AuthTls;
 use super::*;
 use crate::test_context::{PATIENCE, bytes_in, connect_to, context, core, until};
 
-/// The protocol without a configuration.
+/// An NSQ front with the default options.
 fn front() -> Arc<NsqFront> {
     Arc::new(NsqFront {
         options: Arc::new(SessionOptions::default()),
@@ -73,7 +73,8 @@ fn a_publisher_that_waits_for_room_is_woken_by_the_write() {
             assert_eq!(topic.message_count(), 2 * round + 1, "the second waits");
             context.log.step();
             expect_oks(&mut first, 1).await;
-            // Nothing but the write tells the second, which has neither heartbeats nor answers.
+            // Only the write can wake the second publisher: it has no heartbeats, and awaits no
+            // other answer.
             until(|| topic.message_count() == 2 * round + 2).await;
             context.log.step();
             expect_oks(&mut second, 1).await;

@@ -1,8 +1,8 @@
-//! NSQ's HTTP interface on axum: carries requests to
-//! [`NsqdHttp`](cloverleaf_nsq::http::nsqd::NsqdHttp) and its answers back.
+//! NSQ's HTTP interface on axum: passes requests to
+//! [`NsqdHttp`](cloverleaf_nsq::http::nsqd::NsqdHttp) and returns its answers.
 //!
-//! A body is read no further than the request may need, whatever `Content-Length` says, and a
-//! client that stops sending is given up.
+//! A body is read only as far as the request may need, whatever `Content-Length` is, and a client
+//! that stops sending gets an error.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -31,8 +31,8 @@ use crate::http::web_pages::{is_change_by_page, is_host_foreign};
 /// How long a client may pause within a body: nsqd's client timeout.
 const BODY_PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// Bytes of an unwanted body that are read and thrown away, so that the client gets to see the
-/// answer instead of a reset connection. Go's server, and so nsqd, has the same limit.
+/// Bytes of an unwanted body that are read and dropped, so that the client receives the answer
+/// instead of a reset connection. Go's server, and so nsqd, has the same limit.
 const DISCARD_BYTES_MAX: usize = 256 * 1024;
 
 /// All of NSQ's HTTP interfaces.
@@ -43,7 +43,7 @@ pub(super) fn doors(front: &NsqFront, context: &Arc<ServerContext>) -> Vec<HttpD
         TlsRequired::No | TlsRequired::TcpOnly => nsq.clone(),
     };
     let lookup = lookup_http::router(front, Arc::clone(context));
-    // The doctor watches connections that publish, not those that ask where topics are.
+    // The doctor watches connections that publish, not those that look topics up.
     let all = [
         (HTTP, plain, None, true),
         (HTTPS, nsq, front.tls.clone(), true),
@@ -58,7 +58,7 @@ pub(super) fn doors(front: &NsqFront, context: &Arc<ServerContext>) -> Vec<HttpD
     doors.into()
 }
 
-/// The answer to plain HTTP when TLS is required, as nsqd gives it.
+/// nsqd's answer to plain HTTP when TLS is required.
 fn tls_required_router(context: &ServerContext) -> Router {
     let https = context.addresses.of(HTTPS);
     let port = https.map_or(0, |address| address.port());
@@ -79,13 +79,13 @@ fn tls_required_router(context: &ServerContext) -> Router {
     })
 }
 
-/// Refuses pages. An interface that other machines reach has any name: clients reach it by the
-/// names of machines and containers. One that only this machine reaches has none but `localhost`,
-/// so whatever else `Host` says is a page's.
+/// Refuses requests from web pages of other sites. Clients reach an address that other machines can
+/// reach by any name of a machine or container, so `Host` cannot be checked there. A loopback
+/// address has no name but `localhost`: any other `Host` comes from a web page (DNS rebinding).
 fn refuse_web_pages(router: Router, address: Option<SocketAddr>) -> Router {
     let is_local = address.is_some_and(|address| address.ip().to_canonical().is_loopback());
     router.layer(from_fn(move |request: Request, next: Next| async move {
-        // It tells no secrets, and monitoring systems ask for it by any name.
+        // `/ping` reveals nothing, and monitoring systems may call it by any name.
         let is_public = request.uri().path() == "/ping";
         let is_foreign = is_local && !is_public && is_host_foreign(request.headers());
         if is_foreign || is_change_by_page(&request) {
@@ -130,7 +130,7 @@ async fn serve(api: &NsqdHttp, request: Request) -> axum::response::Response {
     into_axum(response)
 }
 
-/// The head of a request as the NSQ crate takes it.
+/// The head of a request in the form that the NSQ crate takes.
 pub(crate) fn head(parts: &request::Parts) -> RequestHead<'_> {
     let length = parts
         .headers
@@ -150,7 +150,7 @@ async fn next_piece(body: &mut Body) -> Result<Option<Bytes>, BodyError> {
         let frame = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx));
         match timeout(BODY_PAUSE_MAX, frame).await {
             Ok(Some(Ok(frame))) => {
-                // Trailers are of no interest.
+                // Trailers are ignored.
                 if let Ok(data) = frame.into_data() {
                     return Ok(Some(data));
                 }
@@ -182,7 +182,7 @@ pub(crate) async fn read_body(mut body: Body, bytes_max: usize) -> Result<Bytes,
     Ok(whole.map_or(first, BytesMut::freeze))
 }
 
-/// Reads what is left of a body that nobody wants, up to a limit.
+/// Reads and drops the rest of an unwanted body, up to a limit.
 pub(crate) async fn discard(mut body: Body) {
     let announced = body.size_hint().lower();
     if announced > DISCARD_BYTES_MAX as u64 {
@@ -197,7 +197,7 @@ pub(crate) async fn discard(mut body: Body) {
     }
 }
 
-/// An answer of the NSQ crate as axum takes it.
+/// An answer of the NSQ crate, for axum.
 pub(crate) fn into_axum(response: Response) -> axum::response::Response {
     let content_type = response.content_type();
     let mut out = axum::response::Response::new(Body::from(response.body));

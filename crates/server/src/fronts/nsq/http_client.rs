@@ -1,5 +1,5 @@
-//! One request over a connection of its own, and its bounded answer: how we ask auth services and
-//! nsqlookupd.
+//! One HTTP request over a connection of its own, and its bounded answer: the client for auth
+//! services and nsqlookupd.
 
 use std::error::Error;
 use std::io;
@@ -15,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Most bytes of an answer's body: room for ten thousand channel names.
+/// Maximum bytes of an answer's body: enough for ten thousand channel names.
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;
 
 /// Why there is no answer.
@@ -30,7 +30,7 @@ pub(crate) enum ExchangeError {
 }
 
 impl ExchangeError {
-    /// Finds what the connection said, if it said something.
+    /// Finds the socket's error in the chain of causes, if there is one.
     fn of(error: &(dyn Error + 'static)) -> ExchangeError {
         let mut cause = Some(error);
         while let Some(error) = cause {
@@ -46,7 +46,7 @@ impl ExchangeError {
     }
 }
 
-/// A request to this host, as NSQ's programs make it.
+/// A request to this host with the headers that NSQ's programs send.
 pub(crate) fn request(host: &str, port: u16) -> Builder {
     Request::builder()
         .header(HOST, format!("{host}:{port}"))
@@ -55,13 +55,14 @@ pub(crate) fn request(host: &str, port: u16) -> Builder {
         .header(CONNECTION, "close")
 }
 
-/// Sends a request and returns status and body of the answer. Dropped, it closes the connection.
+/// Sends a request and returns status and body of the answer. Dropping the future closes the
+/// connection.
 pub(crate) async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     request: Request<String>,
 ) -> Result<(u16, Bytes), ExchangeError> {
     let mut http = http1::Builder::new();
-    // As Go writes them: a service may look for just that.
+    // As Go writes them: a service may compare the exact names.
     http.title_case_headers(true);
     let shaken = http.handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = shaken.map_err(|error| ExchangeError::of(&error))?;
@@ -77,8 +78,8 @@ pub(crate) async fn exchange(
     let mut answer = pin!(answer);
     tokio::select! {
         answer = &mut answer => answer,
-        // It may be at its end with a part of the answer still to be taken, and its error is that
-        // of the answer, too.
+        // The connection may end before its answer is read. Then the answer's future returns the
+        // rest, or the connection's error.
         _ = connection => answer.await,
     }
 }
@@ -90,13 +91,13 @@ mod tests {
 
     use super::*;
 
-    /// The result for an answer, after which the peer closes the connection or waits for ever.
+    /// The result for an answer, after which the peer closes the connection or keeps it open.
     async fn asked(answer: &[u8], closes: bool) -> Result<(u16, Bytes), ExchangeError> {
         let (ours, mut theirs) = tokio::io::duplex(64);
         let request = request("h", 1).uri("/x").body(String::new()).unwrap();
         let peer = async {
             theirs.read_u8().await.unwrap();
-            // We may have had enough of it.
+            // It fails when the client has closed the connection because it has read enough.
             let _ = theirs.write_all(answer).await;
             if closes {
                 let _ = theirs.shutdown().await;

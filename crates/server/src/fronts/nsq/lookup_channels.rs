@@ -1,13 +1,14 @@
-//! New topics get the channels that the nsqlookupd processes know.
+//! Gives new topics the channels that the nsqlookupd processes know.
 //!
-//! In a cluster the same topic lives on several brokers. When it appears on this one, its channels
-//! exist elsewhere already, and each of them is to get the messages from the first one on, although
-//! its consumers will only find this broker when they next ask an nsqlookupd. nsqd therefore asks
-//! before it accepts the first message. We do not make the publisher wait: the channels are made as
-//! soon as the answers are there, and start at the topic's first message, which the log still has.
-//! Only the first channel of a topic would get the backlog without this.
+//! In a cluster the same topic exists on several brokers. When this broker gets it, its channels
+//! may exist elsewhere already, and each of them must get the messages from the first one on,
+//! although its consumers find this broker only when they next ask an nsqlookupd. nsqd therefore
+//! asks before it accepts the first message. We do not make the publisher wait: the channels are
+//! made once the answers are here, and start at the topic's first message, which the log still has.
+//! Without this, only the first channel of a topic would get the backlog.
 //!
-//! A topic that exists when the broker starts, or while no nsqlookupd is configured, is not new.
+//! A topic is not new if it exists when the broker starts, or is made while no nsqlookupd is
+//! configured.
 
 use std::collections::HashSet;
 use std::io;
@@ -32,7 +33,7 @@ use super::http_client::{ExchangeError, exchange, request};
 use super::lookup_peer::Lookupds;
 use crate::context::ServerContext;
 
-/// Topics about which questions are on their way at the same time.
+/// Maximum topics that are looked up at the same time.
 const QUESTIONS_MAX: usize = 16;
 
 /// Why there is no list of channels.
@@ -60,7 +61,7 @@ struct Channels {
     channels: Vec<String>,
 }
 
-/// Watches for new topics.
+/// Finds topics that are new since the last call.
 pub(crate) struct NewTopics {
     front: Arc<NsqFront>,
     context: Arc<ServerContext>,
@@ -71,7 +72,7 @@ pub(crate) struct NewTopics {
 }
 
 impl NewTopics {
-    /// Knows no topic yet: [`NewTopics::skip`] is to be called before the first question.
+    /// Knows no topic yet: call [`NewTopics::skip`] before the first [`NewTopics::ask`].
     pub(crate) fn new(
         front: Arc<NsqFront>,
         context: Arc<ServerContext>,
@@ -87,7 +88,7 @@ impl NewTopics {
         }
     }
 
-    /// Takes all topics that are there for old ones.
+    /// Takes all existing topics as known.
     pub(crate) fn skip(&mut self) {
         self.known = self
             .context
@@ -98,7 +99,7 @@ impl NewTopics {
             .collect();
     }
 
-    /// Asks about every topic that was not there the last time.
+    /// Asks about every topic that did not exist at the last call.
     pub(crate) fn ask(&mut self) {
         while self.questions.try_join_next().is_some() {}
         let topics = self.context.broker.topics();
@@ -111,7 +112,7 @@ impl NewTopics {
             let (front, context) = (Arc::clone(&self.front), Arc::clone(&self.context));
             let topic = Arc::clone(topic);
             self.questions.spawn(async move {
-                // The semaphore is never closed.
+                // It cannot fail: the semaphore is never closed.
                 let _permit = permits.acquire_owned().await;
                 create_known_channels(&front, &context, &topic, &lookupds).await;
             });
@@ -143,7 +144,7 @@ async fn create_known_channels(
             }
         };
         for channel in channels {
-            // An ephemeral channel without a consumer would be gone at once.
+            // An ephemeral channel without a consumer would be deleted at once.
             if valid_name(channel.as_bytes()).is_none() || is_ephemeral(&channel) {
                 continue;
             }

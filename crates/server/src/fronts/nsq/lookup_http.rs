@@ -12,7 +12,7 @@ use super::http::{discard, head, into_axum};
 use super::{NsqFront, node};
 use crate::context::ServerContext;
 
-/// The lookup interface, which makes an nsqlookupd unnecessary.
+/// The lookup interface, with which no nsqlookupd is necessary.
 pub(super) fn router(front: &NsqFront, context: Arc<ServerContext>) -> Router {
     let api = Arc::new(LookupHttp::new(
         Realm::whole(context.broker.clone()),

@@ -1,8 +1,8 @@
-//! Registration with nsqlookupd processes: one connection to each, for as long as the broker runs.
+//! Registration with nsqlookupd processes: one connection to each, as long as the broker runs.
 //!
-//! The words are those of [`LookupPeer`]; here are the sockets and the clock. The addresses can
-//! change at any time through `PUT /config/nsqlookupd_tcp_addresses`. New topics get the channels
-//! that the nsqlookupd processes know, see [`nsq_lookup_channels`](crate::nsq_lookup_channels).
+//! The protocol is in [`LookupPeer`]; here are the sockets and the clock. The addresses can change
+//! at any time through `PUT /config/nsqlookupd_tcp_addresses`. New topics get the channels that the
+//! nsqlookupd processes know: see [`lookup_channels`](super::lookup_channels).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -26,30 +26,30 @@ use super::lookup_channels::NewTopics;
 use super::{NsqFront, node};
 use crate::context::ServerContext;
 
-/// How often we say that we are alive, as nsqd does.
+/// The interval of pings, as in nsqd.
 const PING_INTERVAL: Duration = Duration::from_secs(15);
 
-/// How long a connection may take to be made, as nsqd.
+/// How long a connection may take to be made, as in nsqd.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long nsqlookupd may leave everything unanswered. nsqd waits for 1 s; a busy machine can
-/// take longer, and nothing waits for us meanwhile.
+/// How long nsqlookupd may leave a command without any answer. nsqd waits for 1 s; a busy machine
+/// can take longer, and nothing waits for this meanwhile.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Pause after the first failed attempt; each further one doubles it.
 const BACK_OFF_MIN: Duration = Duration::from_secs(1);
 
-/// Longest pause: nsqd tries again with each ping.
+/// Maximum pause: nsqd tries again with each ping.
 const BACK_OFF_MAX: Duration = PING_INTERVAL;
 
-/// After a change is told, the next ones are told together after this time: the cost of finding
-/// out what has changed grows with the number of topics.
+/// Changes within this time after a change are sent together: finding out what has changed costs
+/// more with more topics.
 const GATHER: Duration = Duration::from_millis(5);
 
-/// The registrations, as they are to be.
+/// The registrations that all nsqlookupd processes should have.
 type DesiredRegistrations = Arc<BTreeSet<Registration>>;
 
-/// The facts that the connected nsqlookupd processes told of themselves, by address.
+/// The facts that the connected nsqlookupd processes reported about themselves, by address.
 pub(crate) type Lookupds = Arc<Mutex<BTreeMap<String, LookupdInfo>>>;
 
 /// Why a connection to an nsqlookupd ended.
@@ -97,7 +97,7 @@ pub(super) async fn run(front: Arc<NsqFront>, context: Arc<ServerContext>) {
     }
 }
 
-/// One task per address. Dropping this ends them and so closes the connections.
+/// One task per address. Dropping this ends the tasks, and so closes the connections.
 struct Peers {
     context: Arc<ServerContext>,
     identity: LookupIdentity,
@@ -143,7 +143,7 @@ impl Peers {
             }
             stays
         });
-        // Finished tasks are those that were aborted: they never end by themselves.
+        // Only aborted tasks are finished: the others run until the broker ends.
         while self.tasks.try_join_next().is_some() {}
         for address in addresses {
             if self.running.contains_key(address) {
@@ -201,7 +201,7 @@ async fn keep_connected(
     }
 }
 
-/// One connection from its beginning to its end, which is always an error.
+/// One connection from its start to its end, which is always an error while the broker runs.
 async fn converse(
     address: &str,
     identity: &LookupIdentity,

@@ -1,4 +1,4 @@
-//! NSQ: its connections, its HTTP interfaces, and what it asks of other programs.
+//! NSQ: its connections, its HTTP interfaces, and its requests to other programs.
 
 mod auth;
 mod auth_http;
@@ -43,13 +43,13 @@ pub(super) const REGISTRATION: Registration = Registration {
     forget_secrets: |_| {},
 };
 
-/// The address of the protocol.
+/// The option with the address of the TCP protocol.
 const TCP: &str = "nsq.tcp_address";
-/// The address of nsqd's HTTP interface.
+/// The option with the address of nsqd's HTTP interface.
 const HTTP: &str = "nsq.http_address";
-/// The same over TLS.
+/// The option with the address of nsqd's HTTP interface over TLS.
 const HTTPS: &str = "nsq.https_address";
-/// The address of nsqlookupd's HTTP interface.
+/// The option with the address of nsqlookupd's HTTP interface.
 const LOOKUP_HTTP: &str = "nsq.lookup_http_address";
 
 fn tls(config: &Config) -> Result<Option<Arc<ServerConfig>>, TlsError> {
@@ -87,18 +87,18 @@ fn doors(config: &Config) -> Vec<Door<'_>> {
 pub(crate) struct NsqFront {
     /// Limits and defaults of sessions.
     options: Arc<SessionOptions>,
-    /// How channels are made: dead letters and limits of the configuration.
+    /// The options of new channels: the configured dead letters and limits.
     channel_policy: Arc<ChannelPolicy>,
     /// Connected clients, for NSQ's own statistics.
     clients: Arc<Clients>,
     /// Options that `/config` can change at run time.
     runtime: Arc<RuntimeOptions>,
     tls: Option<Arc<ServerConfig>>,
-    /// TLS towards auth services.
+    /// TLS with auth services.
     auth_tls: ClientTls,
-    /// Connections that ended in an error.
+    /// Throttles the log's lines about connections that ended in an error.
     noise: Mutex<LogThrottle>,
-    /// Questions that an auth service did not answer.
+    /// Throttles the log's lines about auth services that did not answer.
     auth_noise: Mutex<LogThrottle>,
 }
 

@@ -1,4 +1,4 @@
-//! The facts about this process for NSQ's HTTP interfaces and nsqlookupd.
+//! The facts about this process that NSQ's HTTP interfaces and nsqlookupd show.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use super::{HTTP, TCP};
 use crate::config::value::{TlsRequired, TlsVersion};
 use crate::context::ServerContext;
 
-/// This broker's names, ports and start. A port that is not configured is the one that is listened
-/// on.
+/// This broker's names, ports and start time. A broadcast port that is not configured is the port
+/// of the listening socket.
 pub(crate) fn node(context: &ServerContext) -> Node {
     let nsq = &context.config.nsq;
     let port = |configured: u16, bound: Option<std::net::SocketAddr>| match configured {
@@ -36,7 +36,8 @@ pub(crate) fn node(context: &ServerContext) -> Node {
     }
 }
 
-/// Where an nsqlookupd would see our connection come from: our own TCP address, if it names one.
+/// The address from which nsqlookupd would see this broker connect: its TCP address, unless that is
+/// a wildcard.
 pub(crate) fn remote_address(context: &ServerContext) -> String {
     let node = node(context);
     match context.addresses.of(TCP) {
@@ -45,7 +46,7 @@ pub(crate) fn remote_address(context: &ServerContext) -> String {
     }
 }
 
-/// Name of this machine.
+/// The host name of this machine.
 fn hostname() -> String {
     let from_kernel = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let known = from_kernel.or_else(|| std::env::var("HOSTNAME").ok());
@@ -55,8 +56,8 @@ fn hostname() -> String {
     known.unwrap_or_else(|| "localhost".to_owned())
 }
 
-/// The options that `GET /config/` shows, under nsqd's names and in its units: durations are
-/// nanoseconds, sizes bytes.
+/// The options that `GET /config/` shows, under nsqd's names and in its units: durations in
+/// nanoseconds, sizes in bytes.
 pub(crate) fn fixed_options(context: &ServerContext) -> Vec<(&'static str, Value)> {
     let nsq = &context.config.nsq;
     let node = node(context);
@@ -87,7 +88,7 @@ pub(crate) fn fixed_options(context: &ServerContext) -> Vec<(&'static str, Value
         ("topology_region", json!(nsq.topology_region)),
         ("topology_zone", json!(nsq.topology_zone)),
         ("data_path", json!(text(&context.config.general.data_dir))),
-        // Not one of nsqd's: by it a client can know what an OK promises.
+        // nsqd has no such option. It tells a client what an OK promises.
         (
             "durability",
             json!(context.config.general.durability.to_string()),
@@ -144,7 +145,7 @@ fn ns(duration: Duration) -> Value {
     json!(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// nsqd's numbers: no, except HTTP, yes.
+/// The numbers that nsqd shows: no, except for HTTP, yes.
 fn tls_required_number(required: TlsRequired) -> u8 {
     match required {
         TlsRequired::No => 0,
@@ -153,7 +154,7 @@ fn tls_required_number(required: TlsRequired) -> u8 {
     }
 }
 
-/// The numbers of the protocol versions on the wire, which Go shows.
+/// The version numbers of the wire format, which Go shows.
 fn tls_version_number(version: TlsVersion) -> u16 {
     match version {
         TlsVersion::Tls12 => 0x0303,
@@ -161,7 +162,7 @@ fn tls_version_number(version: TlsVersion) -> u16 {
     }
 }
 
-/// The answers of this process to the HTTP interfaces.
+/// The facts about this process that the HTTP interfaces ask for.
 pub(crate) fn surroundings(context: Arc<ServerContext>) -> Arc<dyn Surroundings> {
     Arc::new(Process { context })
 }
@@ -202,7 +203,7 @@ impl Surroundings for Process {
     }
 }
 
-/// Resident memory that no file backs, from the text of `/proc/self/status`.
+/// Bytes of resident memory that no file backs, from the text of `/proc/self/status`.
 fn anonymous_bytes(status: &str) -> Option<u64> {
     let line = status
         .lines()
