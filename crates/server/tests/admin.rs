@@ -198,13 +198,14 @@ fn messages_are_read_by_offset_and_followed() {
         404
     );
     std::thread::scope(|scope| {
-        // The follower asks again when it has waited as long as the broker lets anybody wait.
+        // A long poll may end without a message: then the follower asks again.
         let follow = |query: &'static str| {
             let mut pages = std::iter::repeat_with(move || read(query).messages);
             scope.spawn(move || pages.find(|it| !it.is_empty()).unwrap())
         };
         let follower = follow("from=latest&wait_ms=30000");
-        // Until the follower has asked, "latest" would be after the message; so ask by offset too.
+        // The follower may ask for "latest" only after the message was published, so also ask by
+        // offset.
         let by_offset = follow("from=3&wait_ms=30000");
         eventually("the follower has a message", || {
             publish(&server, "t", &[b"later"]);
@@ -414,7 +415,7 @@ fn connections_beyond_the_limit_are_closed() {
     eventually("room again after the first has gone", || {
         let mut third = TcpStream::connect(address).unwrap();
         third.set_read_timeout(Some(PATIENCE)).unwrap();
-        // A connection that is served gets an answer; one that is refused ends.
+        // A connection that is served gets an answer; a refused one is closed.
         let hello = b"  V2PUB t\n\0\0\0\x01x";
         third.write_all(hello).is_ok() && third.read_exact(&mut [0; 10]).is_ok()
     });

@@ -1,4 +1,4 @@
-//! AMQP over real sockets: login, users, TLS, what is no AMQP, the admin interface.
+//! AMQP over real sockets: logins, users, TLS, bytes that are not AMQP, the admin interface.
 
 use std::io::{ErrorKind, Read, Write};
 
@@ -43,12 +43,13 @@ fn a_client_that_says_0_9_means_0_9_1() {
     socket.write_all(b"AMQP\x01\x01\x00\x09").unwrap();
     let mut start = [0; 13];
     socket.read_exact(&mut start).unwrap();
-    // A method of channel 0: connection.start, version 0-9.
+    // The frame of a method on channel 0: connection.start, version 0-9.
     assert_eq!(start[..3], [1, 0, 0]);
     assert_eq!(start[7..], [0, 10, 0, 10, 0, 9]);
 }
 
-/// amqp091-go reads until the end that it makes itself, and tells of an earlier one as of a fault.
+/// After a close in order, amqp091-go closes the socket itself, and reports an earlier end as an
+/// error.
 #[test]
 fn who_has_closed_in_order_ends_the_socket_itself() {
     let broker = start(|_| {});
@@ -61,7 +62,7 @@ fn who_has_closed_in_order_ends_the_socket_itself() {
     let (mut socket, mut client) = open();
     client.close();
     socket.set_nonblocking(true).unwrap();
-    // Others come and go meanwhile: the end would be here by then.
+    // Other connections come and go meanwhile: a wrong end would be here by then.
     for _ in 0..20 {
         let (other, _) = open();
         drop(other);
@@ -131,7 +132,7 @@ fn the_admin_interface_shows_queues_and_changes_their_dispatch() {
     client.open();
     client.declare("orders");
     client.publish("orders", b"body");
-    // Nothing is answered to a publish; what comes behind it is answered behind it.
+    // A publish has no answer, so a later command with one shows that the publish was processed.
     client.declare("orders");
     let queues = ask_admin(&broker, "GET", "/api/amqp/queues");
     for part in [

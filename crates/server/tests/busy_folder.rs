@@ -1,12 +1,13 @@
-//! State of AMQP and Kafka clients when an older broker was killed: today's broker has it.
+//! The state of AMQP and Kafka clients at the kill of an older broker: today's broker restores it.
 //!
-//! The folder `busy-2-hosts.pack` was written by the release build of commit 457260f, the last one
-//! before topics had a namespace, within three seconds. A program with pika 1.4 declared exchanges,
-//! queues and bindings and published persistent messages with confirms; its consumer held seven of
-//! `work` when the broker was killed (it had acknowledged two and given up two). A program with
-//! confluent-kafka 2.16 had groups with a member, with a static member, with none any more, and
-//! one whose offsets an admin tool had set. Both published to `busy.amqp` and `busy.kafka` until
-//! the kill, and the second one committed how far it knew the latter to be stored.
+//! The release build of commit 457260f, the last one before topics had a namespace, wrote the
+//! folder `busy-2-hosts.pack` within three seconds. A program with pika 1.4 declared exchanges,
+//! queues and bindings and published persistent messages with confirms; its consumer had seven
+//! messages of `work` unacknowledged when the broker was killed (two were acknowledged, two
+//! rejected). A program with confluent-kafka 2.16 had four kinds of groups: with a member, with a
+//! static member, without members any more, and with offsets that an admin tool had set. Both
+//! published to `busy.amqp` and `busy.kafka` until the kill, and the second program committed the
+//! offset up to which it knew `busy.kafka` to be stored.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -63,7 +64,7 @@ impl Broker {
         serde_json::from_str(&answer.body).unwrap()
     }
 
-    /// A line for each thing that the admin interface lists, with these of its fields.
+    /// A line for each item that the admin interface lists, with these fields of it.
     fn lines(&self, target: &str, fields: &[&str]) -> Vec<String> {
         let line = |thing: &Value| {
             let field = |name: &&str| match &thing[*name] {
@@ -76,7 +77,7 @@ impl Broker {
     }
 }
 
-/// A group's commits for a topic's partitions from 0 on: offsets and metadata.
+/// A group's committed offsets and metadata for a topic's partitions from 0 on.
 fn committed<S: Read + Write>(
     client: &mut Client<S>,
     group: &str,
@@ -140,7 +141,7 @@ const BINDINGS: [&str; 8] = [
     "spare queue strays strays {}",
 ];
 
-/// Name, state, members and topics.
+/// The groups: name, state, number of members, topics.
 const GROUPS: [&str; 5] = [
     r#"busy Empty 0 ["busy.kafka"]"#,
     r#"fixed Stable 1 ["events"]"#,
@@ -183,11 +184,11 @@ fn check_offsets(client: &mut Client<TcpStream>) {
     assert_eq!(offsets("tool", "events", 3), [NONE, 5, NONE]);
     assert_eq!(offsets("busy", "busy.kafka", 1), [785]);
     let noted = &committed(client, "readers", "events", 2)[1];
-    // The client counts the end of its text in.
+    // librdkafka's text includes its terminating zero byte.
     assert_eq!(noted.1.trim_end_matches('\0'), "half way");
 }
 
-/// All that a queue gives, in order.
+/// All messages of a queue, in order.
 fn drain(client: &mut amqp::Client<TcpStream>, queue: &str) -> Vec<String> {
     let bodies = std::iter::from_fn(|| client.get(queue));
     bodies
@@ -200,13 +201,14 @@ fn a_broker_of_today_has_what_clients_had_when_one_of_before_was_killed() {
     check(|folder| RealDisk::open(folder).unwrap().boot_id());
 }
 
-/// Then the next start takes it that the disk may have lost something.
+/// The boot id of the lock file is another one, so the start has to assume that the disk has lost
+/// data.
 #[test]
 fn it_has_that_too_where_the_machine_was_started_anew() {
     check(|_| "another".to_owned());
 }
 
-/// `boot` says since when the machine was on that the folder was written on.
+/// `boot` returns the boot id to write into the lock file.
 fn check(boot: fn(&Path) -> String) {
     let folder = tempfile::tempdir().unwrap();
     let config = config(&folder);
@@ -216,7 +218,7 @@ fn check(boot: fn(&Path) -> String) {
     let (holder, _) = lock.split_once("boot ").unwrap();
     let lock = format!("{holder}boot {}", boot(data_dir));
     fs::write(data_dir.join("lock"), lock).unwrap();
-    // The second one after an orderly end of the first.
+    // The second start follows an orderly shutdown.
     for _ in 0..2 {
         let broker = Broker::start(config.clone());
         check_definitions(&broker);
@@ -234,13 +236,13 @@ fn check(boot: fn(&Path) -> String) {
     assert_eq!(drain(&mut client, "strays"), ["stray"]);
     assert_eq!(drain(&mut client, "kind"), ["red"]);
     assert_eq!(drain(&mut client, "tomorrow"), ["now"]);
-    // A message that the consumer held when the broker was killed.
+    // The killed consumer had this message unacknowledged.
     assert_eq!(client.get("work").unwrap(), b"order-4");
     assert_eq!(drain(&mut client, "busy.amqp").len(), 329);
     let (error, stored) = reader.fetch("busy.kafka", 784, 1 << 20);
     assert_eq!((error, kafka::holds(&stored, b"784")), (0, true));
 
-    // Delayed messages come, and those that waited too long are dead.
+    // Delayed messages come, and expired ones are dead-lettered.
     broker.clock.advance(HOUR.as_millis() as u64);
     let queues = || broker.lines("/api/amqp/queues", &["name", "ready"]);
     eventually("delays pass", || {
@@ -256,7 +258,7 @@ fn check(boot: fn(&Path) -> String) {
         "order-10", "order-5", "order-6", "order-7", "order-8", "order-9",
     ];
     assert_eq!(dead, expected);
-    // The members have not been heard of for as long; what the groups had committed stays.
+    // The members have been silent for that long; the groups' committed offsets stay.
     eventually("members go", || {
         let groups = broker.lines("/api/groups", &["name", "state"]);
         groups.iter().all(|group| group.ends_with(" Empty"))

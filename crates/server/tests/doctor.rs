@@ -1,4 +1,4 @@
-//! The doctor of a real broker: what it finds of real connections, and where it tells it.
+//! The doctor of a real broker: its findings about real connections, and where they are shown.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use cloverleaf_doctor::{KnownClients, Query, Report, Rule};
 /// A consumer that works on one message at a time.
 struct Worker {
     stream: TcpStream,
-    /// Ids of the messages that it has.
+    /// Ids of the messages that it has not finished.
     messages: VecDeque<Vec<u8>>,
 }
 
@@ -32,7 +32,7 @@ impl Worker {
         }
     }
 
-    /// Takes so many messages.
+    /// Receives messages until it has `count` of them.
     fn receive(&mut self, count: usize) {
         while self.messages.len() < count {
             let mut size = [0; 4];
@@ -45,7 +45,7 @@ impl Worker {
         }
     }
 
-    /// Is done with the oldest message.
+    /// Finishes the oldest message.
     fn finish(&mut self) {
         let id = self.messages.pop_front().expect("nothing is found");
         let command = [b"FIN ", &id[..], b"\n"].concat();
@@ -69,7 +69,7 @@ fn hoarder() -> &'static str {
     r#"{"client_id":"billing","user_agent":"go-nsq/1.1.0"}"#
 }
 
-/// One worker has taken 400 messages; another one has come, and gets nothing.
+/// One worker has taken 400 messages; another one has connected, and gets none.
 fn play_hoarding(broker: &Broker, identify: &str) -> (Worker, Worker) {
     assert_eq!(broker.post("/topic/create?topic=jobs", b"").status, 200);
     assert_eq!(
@@ -89,13 +89,13 @@ fn play_hoarding(broker: &Broker, identify: &str) -> (Worker, Worker) {
     (hoarder, idle)
 }
 
-/// Works on one message after the other, until something is found or all are done.
+/// Works on one message after the other, until there is a finding or no message is left.
 fn work_until_found(broker: &Broker, time: &mut Time, hoarder: &mut Worker) -> Report {
-    // It has looked before there was anything to be seen.
+    // An observation before any work, for the doctor to compare with.
     broker.server.look();
     let mut dice = 1u64;
     for done in 1u64.. {
-        // It takes now longer, now less long, as it comes: it is no timer.
+        // The time of each job is random: a regular one would look like a timer's.
         dice = dice.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
         time.pass(Duration::from_millis(40 + (dice >> 33) % 20));
         hoarder.finish();
@@ -138,7 +138,7 @@ fn a_hoarding_consumer_is_found_and_told_wherever_one_asks() {
         "{:?}",
         finding.changes
     );
-    // These two, and the one by which the test sees what the broker has done.
+    // These two, and the connection by which the test waits for the broker.
     assert_eq!(report.connections, 3);
 
     let told: Report = serde_json::from_str(&admin(&broker, "/api/doctor").body).unwrap();

@@ -1,4 +1,4 @@
-//! The doctor and Kafka's groups: raw members with more connections than one.
+//! The doctor and Kafka's groups: members that have more than one connection each.
 
 use std::net::TcpStream;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use cloverleaf_doctor::{Query, Rule};
 
 const SYNC_GROUP: i16 = 14;
 
-/// `orders` as a consumer's metadata: version, topics, no user data.
+/// Subscription to `orders` as a consumer's metadata: version, topics, no user data.
 const METADATA: &[u8] = b"\0\0\0\0\0\x01\0\x06orders\xff\xff\xff\xff";
 
 /// Partition 0 of `orders` as an assignment.
@@ -64,12 +64,12 @@ fn joined(mut client: Client<TcpStream>) -> Member {
 fn group(broker: &Broker, time: &mut Time) -> [Member; 2] {
     let mut clients = [broker.client(), broker.client()];
     for client in &mut clients {
-        // A client with an answer has been accepted: time waits only for connections that the core
-        // has.
+        // After its answer, the connection is known to be accepted: [`Time`] waits only for
+        // accepted connections.
         client.api_versions();
         send_join(client);
     }
-    // The delay begins anew with the second one.
+    // The delay starts again when the second member joins.
     time.pass(REBALANCE_DELAY);
     time.pass(REBALANCE_DELAY);
     let mut members = clients.map(joined);
@@ -125,13 +125,13 @@ fn a_group_with_fewer_partitions_than_members_is_found() {
     let (mut published, mut done) = (0i64, 0i64);
     let mut since_look_ms = 0;
     let report = loop {
-        // Twenty come, and five are done.
+        // Twenty messages come, and five are processed.
         producer.produce("orders", 1, &bodies);
         published += 20;
         fetcher.fetch("orders", done, 1 << 10);
         done += 5;
         owner.commit(done);
-        // Its work takes now longer, now less long: it is no timer.
+        // The time of each job varies: a regular one would look like a timer's.
         let work_ms = 30 + published as u64 % 70;
         time.pass(Duration::from_millis(work_ms));
         since_look_ms += work_ms;
@@ -142,7 +142,8 @@ fn a_group_with_fewer_partitions_than_members_is_found() {
             if !report.findings.is_empty() {
                 break report;
             }
-            // Two looks at the partitions are eight seconds apart; a minute is more than enough.
+            // The doctor needs two looks at the partitions, eight seconds apart; a minute is more
+            // than enough.
             assert!(
                 report.watched_us < 60_000_000,
                 "nothing is found: {report:?}"

@@ -1,5 +1,5 @@
-//! The doctor and a Kafka client that reconnects for each message, under a name that no log and no
-//! terminal should see as it is.
+//! The doctor and a Kafka client that connects again for each message, with a client ID that has
+//! control characters.
 
 use std::net::TcpStream;
 use std::time::Duration;
@@ -29,7 +29,7 @@ fn ask(stream: &mut TcpStream, key: i16, version: i16, body: &[u8]) {
     stream.read_exact(&mut answer).unwrap();
 }
 
-/// A connection for one message, of a program that takes its time.
+/// A connection for one message, from a program that takes 20 ms for it.
 fn publish(broker: &Broker, time: &mut Time) {
     let mut stream = connect(broker.address());
     ask(&mut stream, METADATA, 1, &0i32.to_be_bytes());
@@ -72,7 +72,7 @@ fn a_name_moves_no_cursor_wherever_it_is_told() {
     );
     let line = one_line(finding);
     assert!(!line.contains(is_bad) && !line.contains('\n'), "{line:?}");
-    // Programs get it as it was.
+    // Programs get the name unchanged.
     let answer = broker.admin("/api/doctor?client=gotcha");
     let (_, body) = answer.split_once("\r\n\r\n").unwrap();
     let told: Report = serde_json::from_str(body).unwrap();

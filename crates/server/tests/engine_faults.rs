@@ -1,5 +1,6 @@
-//! Faults planted in a broker that has a process of its own: those of the engine end it, on
-//! whatever thread, and the next start has all that was acknowledged; any other ends a connection.
+//! Faults planted in a broker in a process of its own: a fault of the engine ends the process, on
+//! any thread, and the next start has all acknowledged messages; any other fault ends one
+//! connection.
 
 use std::backtrace::Backtrace;
 use std::io::Read;
@@ -18,20 +19,22 @@ use crate::kafka_support::{Client, connect};
 use crate::nsq_support::request;
 use crate::support::config;
 
-/// Where the broker of a process of its own has its data.
+/// The variable with the data folder, for a broker in a process of its own.
 const FOLDER: &str = "CLOVERLEAF_TEST_FAULTS_IN";
-/// Acknowledged at least before the fault.
+/// Minimum number of messages that are acknowledged before the fault.
 const BEFORE: usize = 20;
 
-/// Something wrong, and the connections to which it happens.
+/// A fault, and the connections in which it happens.
 struct Fault {
-    /// The type of these connections, as a backtrace names it: a connection may ask the clock
-    /// once more after its answer, so that the next to ask need not be the one that a test means.
+    /// The type of these connections, as a backtrace names it: any connection may read the clock
+    /// after its answer, so that the next read of the clock may not be that of the connection under
+    /// test.
     within: &'static str,
     act: fn(),
 }
 
-/// The machine's clock, which does something wrong when a connection of the fault's type asks it.
+/// The machine's clock, which runs the planted fault when a connection of the fault's type reads
+/// it.
 #[derive(Default)]
 struct FaultyClock {
     real: SystemClock,
@@ -89,7 +92,7 @@ impl Planted {
         Client::new(connect(address))
     }
 
-    /// Publishes for ever, and says of each message that it is acknowledged.
+    /// Publishes for ever, and prints the number of each acknowledged message.
     fn publish(&self, fault: impl FnOnce(&Planted)) -> ! {
         let mut client = self.client();
         client.make_topic("orders");
@@ -112,7 +115,8 @@ fn body(number: usize) -> String {
     format!("<order {number}>")
 }
 
-/// Runs a test in a process of its own, on this data folder; where it is to open it there.
+/// Runs a test in a process of its own on this data folder, and returns its output; in that
+/// process, returns the folder.
 fn in_process_of_its_own(test: &str, folder: &Path) -> Result<PathBuf, Output> {
     if let Some(folder) = env::var_os(FOLDER) {
         return Ok(folder.into());
@@ -125,7 +129,7 @@ fn in_process_of_its_own(test: &str, folder: &Path) -> Result<PathBuf, Output> {
 }
 
 /// Starts a broker in a process of its own, plants a fault, and publishes until the process has
-/// ended with a report that has these lines; then starts another one on what that one has left.
+/// ended with a report that has these lines; then starts another broker on the same folder.
 fn expect_end(test: &str, fault: impl FnOnce(&Planted), lines: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
     let output = match in_process_of_its_own(test, folder.path()) {
@@ -225,7 +229,7 @@ fn any_other_panic_ends_its_connection_and_disturbs_nobody_else() {
     });
     std::io::Write::write_all(&mut ended, b"  V2").unwrap();
     let mut left = Vec::new();
-    // An end, with or without a reset.
+    // The connection ends, with or without a reset.
     let _ = ended.read_to_end(&mut left);
     assert!(broker.clock.fault.lock().is_none(), "it was not met");
     assert_eq!(other.produce("orders", 1, &[b"after"]), (0, 1));

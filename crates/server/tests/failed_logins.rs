@@ -1,4 +1,4 @@
-//! Wrong passwords: their answer waits, by the broker's clock, and nobody else's does.
+//! Wrong passwords: their answers are delayed, by the broker's clock, and no other answer is.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -15,7 +15,7 @@ fn amqp(broker: &Broker) -> TcpStream {
     connect(broker.server.addresses().of("amqp.address").unwrap())
 }
 
-/// Whether something is there to be read.
+/// Whether there are bytes to read.
 fn is_answered(socket: &TcpStream) -> bool {
     socket.set_nonblocking(true).unwrap();
     let peeked = socket.peek(&mut [0]);
@@ -23,7 +23,7 @@ fn is_answered(socket: &TcpStream) -> bool {
     !matches!(peeked, Err(error) if error.kind() == ErrorKind::WouldBlock)
 }
 
-/// How many times 10 ms pass until something is there.
+/// How often 10 ms have to pass until there are bytes to read.
 fn tens_of_ms(time: &mut Time, socket: &TcpStream) -> usize {
     let mut passed = 0;
     time.pass_until(Duration::from_millis(10), "it is answered", || {
@@ -43,7 +43,7 @@ fn a_wrong_password_waits_longer_each_time_and_a_right_one_does_not() {
         let mut wrong = Client::login(socket.try_clone().unwrap(), "ann", "b");
         time.settle();
         assert!(!is_answered(&socket));
-        // Behind the same address, meanwhile, while time stands still.
+        // A right password from the same address, while the clock stands still.
         Client::login(amqp(&broker), "ann", "a").open();
         assert_eq!(tens_of_ms(&mut time, &socket), tens);
         assert_eq!(wrong.refusal().0, 403);
@@ -65,7 +65,7 @@ fn an_end_of_the_broker_waits_for_no_wrong_password() {
     ending.join().unwrap();
 }
 
-/// An auth service that knows one secret; ends with the test's process.
+/// An auth service that accepts one secret; ends with the test's process.
 fn auth_service() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -124,7 +124,7 @@ fn a_wrong_secret_of_nsq_waits_and_a_right_one_does_not() {
     for tens in [10, 20] {
         let wrong = auth(b"wrong");
         assert!(answer(auth(b"right")).contains("permission_count"));
-        // The service may take its time.
+        // The service is not bound to the broker's clock, so the wait may be longer.
         assert!(tens_of_ms(&mut time, &wrong) >= tens);
         assert!(answer(wrong).contains("E_AUTH_FAILED"));
     }

@@ -1,5 +1,5 @@
-//! Peers that begin huge requests and do not end them: what they hold is bounded for all of them
-//! together, others are served meanwhile, and in the end so are those who wait.
+//! Peers that send only a part of huge requests: the memory for all of them together is bounded,
+//! other clients are served meanwhile, and waiting ones are served in the end.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -11,15 +11,15 @@ use crate::kafka_support::{Broker, PRODUCE, connect, eventually, produce_body};
 use crate::support::{Time, expect_read, start_driven};
 
 const MIB: usize = 1 << 20;
-/// How many peers begin a request.
+/// The number of hostile peers.
 const PEERS: usize = 8;
-/// How large each is, and how much of it comes.
+/// The size of each request, and how much of it is sent.
 const WHOLE: usize = 24 * MIB;
 const SENT: usize = 20 * MIB;
-/// `half_received_bytes_max`.
+/// The value of `half_received_bytes_max`.
 const BOUND: u64 = 8 << 20;
 
-/// Peers that have sent their part, or still try to.
+/// Peers that have sent a part of their requests, or are still trying to.
 struct Hostile {
     streams: Vec<TcpStream>,
     senders: Vec<thread::JoinHandle<()>>,
@@ -33,7 +33,7 @@ impl Hostile {
             let head = head.to_vec();
             thread::spawn(move || {
                 let body = vec![b'x'; MIB];
-                // Fails once the broker has closed the connection.
+                // It fails once the broker has closed the connection.
                 let mut sent = stream.write_all(&head);
                 for _ in 0..SENT / MIB {
                     sent = sent.and_then(|()| stream.write_all(&body));
@@ -48,7 +48,7 @@ impl Hostile {
 impl Drop for Hostile {
     fn drop(&mut self) {
         for stream in &self.streams {
-            // Closed already, or closed now.
+            // It fails if the connection is closed already.
             let _ = stream.shutdown(Shutdown::Both);
         }
         for sender in self.senders.drain(..) {
@@ -65,7 +65,7 @@ fn metric(broker: &Broker, name: &str) -> u64 {
     line.unwrap().parse::<f64>().unwrap() as u64
 }
 
-/// How long a peer that has begun a request may be silent.
+/// How long the peer of a half received request may be silent.
 const SILENCE_MAX: Duration = Duration::from_secs(1);
 
 fn broker() -> (Broker, Time) {
@@ -78,7 +78,8 @@ fn broker() -> (Broker, Time) {
     })
 }
 
-/// Waits until all but one wait, and says that no more is held than may be.
+/// Waits until all connections but one wait for memory, and checks that the memory is within its
+/// bound.
 fn expect_bounded(broker: &Broker) {
     eventually("all but one wait", || {
         metric(broker, "waiting") == PEERS as u64 - 1
@@ -92,7 +93,7 @@ fn expect_bounded(broker: &Broker) {
 
 fn kafka_head() -> Vec<u8> {
     let size = (WHOLE as i32).to_be_bytes();
-    // Produce, version 3, and the rest of its header.
+    // Produce, version 3, and the rest of the request's header.
     [&size[..], b"\0\0\0\x03\0\0\0\x01\0\x01h"].concat()
 }
 
@@ -100,7 +101,7 @@ fn nsq_head() -> Vec<u8> {
     [b"  V2PUB hostile\n", &(WHOLE as u32).to_be_bytes()[..]].concat()
 }
 
-/// Publishes and reads `bytes` bytes as an NSQ client does.
+/// Publishes `bytes` bytes and reads the answer, as an NSQ client does.
 fn nsq_goes_round(stream: &mut TcpStream, topic: &str, bytes: usize) {
     let body = vec![b'n'; bytes];
     let size = (bytes as u32).to_be_bytes();
@@ -124,7 +125,7 @@ fn half_requests_of_kafka_are_bounded_and_others_go_on() {
     let request = other.request(PRODUCE, 3, &produce_body("t", 1, &[&body]));
     for round in 0..20 {
         assert_eq!(usual.produce("t", 1, &[b"small"]), (0, 3 * round));
-        // Two at once, and neither waits: the memory for usual requests is theirs alone.
+        // Two requests at once, and neither waits: the memory for usual requests is Kafka's own.
         other.send(&request[..600 << 10]);
         assert_eq!(usual.produce("t", 1, &[&body]), (0, 3 * round + 1));
         assert_eq!(metric(&broker, "waiting"), PEERS as u64 - 1);
@@ -174,7 +175,7 @@ fn who_does_not_go_on_is_closed_and_a_large_request_comes_through() {
             usual.send(&request);
             usual.answer();
         });
-        // It is the last in the queue. When its turn comes it has nearly all its time.
+        // The request is last in the queue, and has nearly all its time left when its turn comes.
         time.pass_until(SILENCE_MAX / 20, "all the others are closed", || {
             metric(&broker, "closed_total") == PEERS as u64
         });
@@ -214,7 +215,7 @@ fn who_waits_for_room_is_not_taken_for_silent() {
     waiting.write_all(&nsq_head()[4..]).unwrap();
     waiting.write_all(&piece).unwrap();
     eventually("one waits", || metric(&broker, "waiting") == 1);
-    // The one goes on all the time, for longer than two heartbeats of the other.
+    // The first connection goes on sending, for longer than two heartbeats of the waiting one.
     for _ in 0..6 {
         time.pass(SILENCE_MAX * 9 / 10);
         ahead.write_all(&piece[..64 << 10]).unwrap();
@@ -234,7 +235,7 @@ fn who_waits_for_room_is_not_taken_for_silent() {
     }
 }
 
-/// Bytes of a usual request that does not fit into what a connection has for itself.
+/// Bytes of a usual request that is larger than a connection's free part.
 const USUAL: usize = 60_000;
 
 /// Peers that have sent 40 kB of a command of 1 MiB each, one after the other.
@@ -250,7 +251,8 @@ impl Silent {
         let address = broker.server.addresses().of("nsq.tcp_address").unwrap();
         let begin = |_| {
             let mut stream = connect(address);
-            // In two pieces, as by a network: the second is what a buffer must not grow for.
+            // In two pieces, as a network would cut them: the buffer must not grow for the second
+            // one.
             stream.write_all(&head).unwrap();
             stream.write_all(&[b's'; Silent::SENT / 2]).unwrap();
             expect_read(&stream);
@@ -262,7 +264,7 @@ impl Silent {
         }
     }
 
-    /// Which of them are closed.
+    /// The indexes of the closed connections.
     fn closed(&self) -> Vec<usize> {
         let is_closed = |stream: &TcpStream| {
             stream.set_nonblocking(true).unwrap();
@@ -298,11 +300,12 @@ fn who_is_said_goodbye_to_holds_nothing() {
     }
     let mut told = Vec::new();
     peer.read_to_end(&mut told).unwrap();
-    // Until it closes its side, the broker goes on reading, so that it gets to see all of that.
+    // The broker goes on reading until the client closes its side, so that the client receives all
+    // output.
     assert_eq!(metric(&broker, "bytes"), 0);
 }
 
-/// Each protocol's client sends a usual request and is answered.
+/// A client of each protocol sends a usual request and gets its answer.
 fn usual_requests_go_round(broker: &Broker) {
     let mut nsq = connect(broker.server.addresses().of("nsq.tcp_address").unwrap());
     nsq.write_all(b"  V2").unwrap();
@@ -313,7 +316,7 @@ fn usual_requests_go_round(broker: &Broker) {
 fn others_go_round(broker: &Broker) {
     let mut kafka = broker.client();
     kafka.make_topic("k");
-    // In two parts, so that one of them has to be held.
+    // In two parts, so that the broker has to hold the first one.
     let request = kafka.request(PRODUCE, 3, &produce_body("k", 1, &[&[b'k'; USUAL]]));
     kafka.send(&request[..USUAL - 10_000]);
     expect_read(&kafka.stream);
@@ -331,7 +334,7 @@ fn others_go_round(broker: &Broker) {
 fn memory_grows_with_what_came_and_not_with_what_is_announced() {
     let (broker, _time) = start_driven(|_| {});
     let silent = Silent::begin(&broker, 200);
-    // Time stands still: none of them is closed, and nobody waits for it.
+    // The clock stands still, so no connection is closed; and none has to wait.
     usual_requests_go_round(&broker);
     assert_eq!(metric(&broker, "waiting"), 0);
     let came = (200 * Silent::SENT) as u64;
@@ -346,7 +349,7 @@ fn who_was_silent_longest_goes_first_and_no_more_than_must() {
     let (broker, mut time) = start_driven(|config| {
         config.general.half_received_bytes_max.0 = 1 << 20;
     });
-    // The memory for NSQ alone, and that for all, is used up, and one connection is beyond.
+    // NSQ's own memory and the common memory are used up, and one connection is beyond the bound.
     let mut silent = Silent::begin(&broker, 1);
     while metric(&broker, "waiting") == 0 && silent.streams.len() < 100 {
         time.pass(Duration::from_millis(1));
@@ -357,7 +360,7 @@ fn who_was_silent_longest_goes_first_and_no_more_than_must() {
     }
     let peers = silent.streams.len();
     assert!((10..30).contains(&peers), "{peers}");
-    // Other protocols have room of their own.
+    // Other protocols have memory of their own.
     others_go_round(&broker);
     let mut nsq = connect(broker.server.addresses().of("nsq.tcp_address").unwrap());
     nsq.write_all(b"  V2").unwrap();
@@ -366,7 +369,7 @@ fn who_was_silent_longest_goes_first_and_no_more_than_must() {
     nsq.write_all(&command).unwrap();
     time.settle();
     assert_eq!(silent.closed(), [0; 0]);
-    // A second later they have been silent for long enough.
+    // A second later the peers count as silent.
     time.pass_until(Duration::from_millis(100), "it is answered", || {
         metric(&broker, "waiting") == 0
     });

@@ -1,4 +1,4 @@
-//! Kafka over real sockets: what sessions without a socket cannot show.
+//! Kafka over real sockets: cases that need a socket.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -62,7 +62,7 @@ fn a_request_larger_than_any_read_arrives_whole() {
 
 fn expect_end(mut stream: TcpStream) {
     let mut rest = Vec::new();
-    // A reset is an end too: what was not read any more was thrown away.
+    // A reset is an end too: the broker has closed the socket with unread input.
     if stream.read_to_end(&mut rest).is_ok() {
         assert_eq!(rest, b"");
     }
@@ -78,7 +78,7 @@ fn what_is_no_request_ends_its_connection_and_no_other() {
     let mut good = broker.client();
     good.api_versions();
     for bytes in [
-        // Too large, alone and for what it is; negative; too small; HTTP.
+        // Too large; too large for a request other than Produce; negative; too small; HTTP.
         &[0, 2, 0, 0][..],
         &[0, 0, 8, 0, 0, 18, 0, 0],
         &[0xff; 8],
@@ -108,11 +108,11 @@ fn half_a_request_and_silence_end_the_connection_in_time() {
     let request = silent.request(API_VERSIONS, 0, &[]);
     silent.send(&request[..5]);
     time.pass(Duration::from_secs(299));
-    // It is served yet, and from then on it has its time again.
+    // The connection was still served, and its idle time starts again from here.
     silent.send(&request[5..]);
     silent.answer();
     silent.send(&request[..5]);
-    // The connections that tell the time would be closed too.
+    // In two steps, because the test's own connections would reach the timeout too.
     time.pass(Duration::from_secs(200));
     time.pass(Duration::from_secs(101));
     expect_end(silent.stream);
@@ -124,8 +124,8 @@ fn whoever_sends_now_and_then_is_not_idle() {
         config.kafka.idle_timeout = Duration::from_millis(700);
     });
     let mut client = broker.client();
-    // Each Fetch waits for half a second at most, in which nothing is said; it is let off early by
-    // the message of another connection.
+    // Each Fetch waits up to half a second without a byte in either direction; the message of
+    // another connection ends its wait early.
     client.make_topic("t");
     client.produce("t", 1, &[b"first"]);
     let mut other = broker.client();
@@ -157,7 +157,7 @@ fn a_slow_reader_gets_all_that_is_stored_and_holds_up_nobody() {
     let mut slow = broker.client();
     let request = slow.request(FETCH, 4, &fetch_body("t", 0, 50 << 20));
     slow.send(&request);
-    // It takes nothing yet.
+    // The client reads nothing yet.
     let mut peeked = [0; 8];
     while slow.stream.peek(&mut peeked).unwrap() < 8 {}
     let mut quick = broker.client();
@@ -169,7 +169,7 @@ fn a_slow_reader_gets_all_that_is_stored_and_holds_up_nobody() {
     let mut rest = &batches[..];
     for body in &bodies {
         let batch = u32::from_be_bytes(rest[8..12].try_into().unwrap()) as usize + 12;
-        // Behind the value is the number of headers.
+        // The value is followed by the number of headers, one byte.
         assert!(rest[batch - 1 - body.len()..batch - 1] == body[..]);
         rest = &rest[batch..];
     }
@@ -184,7 +184,7 @@ fn an_end_of_the_broker_answers_what_is_owed() {
     client.make_topic("t");
     client.produce("t", 1, &[b"one"]);
     let mut body = fetch_body("t", 1, 1000);
-    // As long as a client may wait.
+    // A wait of a minute, which the shutdown has to end.
     body[4..8].copy_from_slice(&60_000i32.to_be_bytes());
     let request = client.request(FETCH, 4, &body);
     client.send(&request);

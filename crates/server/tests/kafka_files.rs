@@ -1,4 +1,4 @@
-//! Fetches that are answered from files: to plain connections and over TLS, fast readers and slow.
+//! Fetches that are answered from files: over plain connections and TLS, to fast and slow readers.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use cloverleaf_log::Batch;
 use rustls::StreamOwned;
 
-/// All of them are several times what sockets hold.
+/// All batches together have several times the size of the sockets' buffers.
 const BATCHES: u32 = 500;
 const BODY_BYTES: usize = 50_000;
 /// The first version whose answers may come from files.
@@ -39,7 +39,7 @@ fn start_with_messages(change: impl FnOnce(&mut cloverleaf_server::Config)) -> B
 
 fn fetch_request<S: Read + Write>(client: &mut Client<S>, offset: i64, bytes_max: i32) -> Vec<u8> {
     let mut request = Vec::new();
-    // Replica, longest wait, least bytes, most bytes.
+    // Replica, maximum wait, minimum bytes, maximum bytes.
     for field in [-1, 500, 1, bytes_max] {
         request.extend_from_slice(&i32::to_be_bytes(field));
     }
@@ -56,7 +56,7 @@ fn fetch_request<S: Read + Write>(client: &mut Client<S>, offset: i64, bytes_max
     request.extend_from_slice(&offset.to_be_bytes());
     request.extend_from_slice(&(-1_i64).to_be_bytes());
     request.extend_from_slice(&bytes_max.to_be_bytes());
-    // Nothing forgotten.
+    // No forgotten topics.
     request.extend_from_slice(&0_i32.to_be_bytes());
     client.request(FETCH, VERSION, &request)
 }
@@ -82,7 +82,7 @@ fn batches(answer: &[u8]) -> Vec<Batch> {
     batches
 }
 
-/// Reads everything and checks it.
+/// Reads all batches and checks them.
 fn read_all<S: Read + Write>(client: &mut Client<S>, bytes_max: i32) {
     let mut next = 0;
     while next < u64::from(BATCHES) {
@@ -143,14 +143,14 @@ fn a_reader_that_waits_gets_its_answers_though_the_topic_is_deleted() {
     let mut slow: Client<TcpStream> = broker.client();
     let request = fetch_request(&mut slow, 0, 50_000_000);
     slow.send(&request);
-    // Its answer is made once some of it has come.
+    // The answer is complete once its first byte has come.
     let mut one = [0];
     eventually("an answer", || slow.stream.peek(&mut one).is_ok());
     let mut other = broker.client();
     let mut delete = Vec::from(1_i32.to_be_bytes());
     string(&mut delete, "t");
     delete.extend_from_slice(&5_000_i32.to_be_bytes());
-    // DeleteTopics.
+    // A DeleteTopics request.
     other.ask(20, 1, &delete);
     let batches = batches(&slow.answer());
     let total: usize = batches.iter().map(|batch| batch.bytes().len()).sum();

@@ -1,4 +1,4 @@
-//! Consumer groups in a real broker: their clock, their lag in the admin interface, the end.
+//! Consumer groups in a real broker: their timers, their lag in the admin interface, the shutdown.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::kafka_support::{
 use crate::support::expect_shutdown;
 use cloverleaf_server::admin_types::{GroupDetails, GroupSummary};
 
-/// Commits an offset of partition 0 without being a member.
+/// Commits an offset of partition 0, without being a member.
 fn commit<S: Read + Write>(client: &mut Client<S>, group: &str, topic: &str, offset: i64) {
     let mut body = Vec::new();
     string(&mut body, group);
@@ -27,7 +27,7 @@ fn commit<S: Read + Write>(client: &mut Client<S>, group: &str, topic: &str, off
     assert_eq!(answer[answer.len() - 2..], [0, 0]);
 }
 
-/// The request of a new member.
+/// Sends the JoinGroup request of a new member.
 fn join<S: Read + Write>(client: &mut Client<S>, group: &str, timeout_ms: i32) {
     let mut body = Vec::new();
     string(&mut body, group);
@@ -83,7 +83,7 @@ fn the_admin_interface_shows_groups_with_their_lag() {
 fn the_metrics_show_connections_with_their_software() {
     let broker = start(|_| {});
     let mut client = broker.client();
-    // ApiVersions 3: compact texts, name and version of the software.
+    // ApiVersions 3, with compact strings: name and version of the client's software.
     let mut body = vec![0];
     for text in ["testlib", "1.2.3"] {
         body.push(text.len() as u8 + 1);
@@ -107,7 +107,7 @@ fn a_member_that_falls_silent_is_gone_when_its_time_is_up() {
     client.answer();
     time.pass(Duration::from_millis(29_900));
     assert_eq!(group(&broker, "g").summary.members, 1);
-    // No request reaches the group: its clock alone ends the session.
+    // No request reaches the group: its timer alone ends the session.
     time.pass(Duration::from_millis(101));
     assert_eq!(group(&broker, "g").summary.members, 0);
 }
@@ -123,7 +123,8 @@ fn a_join_that_waits_for_others_does_not_hold_up_the_end() {
     let mut second = broker.client();
     join(&mut second, "g", 30_000);
     eventually("both are in", || group(&broker, "g").summary.members == 2);
-    // Behind the join on the same connection: answered after it, or not at all.
+    // This request follows the join on the same connection: it is answered after the join, or not
+    // at all.
     let request = second.request(PRODUCE, 3, &produce_body("t", 1, &[b"x"]));
     second.send(&request);
     expect_shutdown(broker);

@@ -1,8 +1,9 @@
-//! The story of a synchronous producer with Nagle's algorithm: it writes each request in pieces,
-//! and its kernel holds the second piece back until the first is acknowledged.
+//! A synchronous producer with Nagle's algorithm: it writes each request in pieces, and its kernel
+//! holds the second piece back until the first is acknowledged.
 //!
-//! Its kernel's wait is not measured: what counts is whether the broker's kernel has acknowledged
-//! the first piece when the broker has read it, or waits for an answer to send along.
+//! The wait of its kernel is not measured. The test checks whether the broker's kernel has
+//! acknowledged the first piece once the broker has read it, or delays that for an answer to send
+//! along.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,18 +15,19 @@ use cloverleaf_server::segments_sent;
 use cloverleaf_telemetry::TcpInfo;
 use rustls::{ClientConnection, Stream};
 
-/// With the first packets of a connection the kernel acknowledges everything at once.
+/// For the first packets of a connection the kernel acknowledges everything at once.
 const WARM_UP: usize = 30;
 const ROUNDS: usize = 11;
-/// Where the broker is slow the kernel may acknowledge before it has read, but not always.
+/// If the broker is slow, the kernel's delay may pass before the broker has read, but not in all
+/// rounds.
 const ROUNDS_MAX: usize = 10_000;
 
-/// Segments that the broker's kernel has sent to this client, and bytes that the broker has read of
-/// it.
+/// Segments that the broker's kernel has sent to this client, and bytes that the broker has read
+/// from it.
 fn traffic(broker: &Broker, client: SocketAddr) -> (u32, u64) {
     let count = |descriptor| {
         let cwnd = segments_sent(descriptor)?;
-        // Any of its fields carries the number out.
+        // The snapshot has no field for this number, so another one carries it.
         Some(TcpInfo {
             cwnd,
             ..TcpInfo::default()
@@ -37,8 +39,8 @@ fn traffic(broker: &Broker, client: SocketAddr) -> (u32, u64) {
     (connection.tcp.unwrap().cwnd, connection.counters.bytes_in)
 }
 
-/// Whether a first piece is acknowledged when it was read and nothing else: in each of some
-/// rounds, or not in at least one. `send` sends the first piece, `finish` does the rest.
+/// Whether the first piece is acknowledged when only it was read: in each of [`ROUNDS`] rounds, or
+/// not in at least one of many. `send` sends the first piece, `finish` does the rest.
 fn acknowledges_at_once(
     (broker, time): (&Broker, &mut Time),
     client: &TcpStream,
@@ -54,7 +56,7 @@ fn acknowledges_at_once(
         time.settle();
         let (segments, bytes) = traffic(broker, address);
         let rest = send();
-        // Quickly: the kernel waits for 40 ms at most.
+        // Checked soon: the kernel's delay is 40 ms at most.
         eventually("it is read", || traffic(broker, address).1 > bytes);
         time.take_turn();
         let is_acknowledged = traffic(broker, address).0 > segments;
@@ -69,7 +71,8 @@ fn acknowledges_at_once(
 fn is_plain_quick(quick_ack: bool) -> bool {
     let (broker, mut time) = start_driven(|config| config.general.quick_ack = quick_ack);
     let mut client = broker.client();
-    // The broker has accepted whom it answers; before, only its kernel acknowledges.
+    // After an answer, the connection is known to be accepted; before, only the kernel
+    // acknowledges.
     client.api_versions();
     let client = std::cell::RefCell::new(client);
     let socket = client.borrow().stream.try_clone().unwrap();
@@ -95,8 +98,8 @@ fn without_the_quick_acknowledgement_it_does() {
     assert!(!is_plain_quick(false));
 }
 
-/// A request over TLS in two writes, cut where `cut` says: of plain bytes, each piece a record of
-/// its own, as librdkafka writes them; or of raw bytes, in the middle of a record.
+/// A request over TLS in two writes, cut where `cut` says: between plain bytes, each piece in a
+/// record of its own, as librdkafka writes; or between raw bytes, in the middle of a record.
 fn is_tls_quick(quick_ack: bool, cut: Cut) -> bool {
     let authority = Authority::new();
     let own = authority.certify();
@@ -112,7 +115,7 @@ fn is_tls_quick(quick_ack: bool, cut: Cut) -> bool {
     socket.set_nodelay(false).unwrap();
     let seen = socket.try_clone().unwrap();
     let mut tls = authority.client(None, rustls::ALL_VERSIONS);
-    // Answers come in the order of requests, so a client of its own makes their bytes.
+    // This client only makes the requests' bytes: its own answers would have to come in order.
     let mut maker = Client::new(std::io::Cursor::new(Vec::new()));
     Stream::new(&mut tls, &mut socket).flush().unwrap();
     let (tls, socket) = (
@@ -153,7 +156,7 @@ enum Cut {
     Raw,
 }
 
-/// A record of these bytes, as it goes over the wire.
+/// A TLS record with these bytes, as on the wire.
 fn record(tls: &mut ClientConnection, plain: &[u8]) -> Vec<u8> {
     let mut raw = Vec::new();
     tls.writer().write_all(plain).unwrap();

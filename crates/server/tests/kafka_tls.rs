@@ -87,7 +87,7 @@ fn messages_go_through_tls() {
     );
 }
 
-/// A first message of TLS that a network has cut in pieces is served as one that comes whole.
+/// A ClientHello that the network has cut into pieces is served like one that comes whole.
 #[test]
 fn a_hello_may_come_in_pieces() {
     let tested = start_tls(|_| {});
@@ -104,12 +104,12 @@ fn a_hello_may_come_in_pieces() {
         socket.set_nodelay(true).unwrap();
         let mut hello = Vec::new();
         connection.write_tls(&mut hello).unwrap();
-        // In the head of the record, behind it, in the middle, and all but the last byte.
+        // Ends: in the head of the record, after it, in the middle, and before the last byte.
         let mut begin = 0;
         for end in [1, 3, 5, 6, hello.len() / 2, hello.len() - 1] {
             socket.write_all(&hello[begin..end]).unwrap();
             begin = end;
-            // The broker reads this piece alone, and neither answers nor closes.
+            // The broker reads each piece alone, and neither answers nor closes.
             expect_read(&socket);
             socket.set_nonblocking(true).unwrap();
             let answer = socket.read(&mut [0; 1]).map_err(|error| error.kind());

@@ -1,4 +1,4 @@
-//! NSQ's TCP protocol over real sockets: what sessions without a socket cannot show.
+//! NSQ's TCP protocol over real sockets: cases that need a socket.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -61,7 +61,7 @@ impl Client {
         self.expect_ok();
     }
 
-    /// The body of the next message, which is finished.
+    /// Finishes the next message and returns its body.
     fn message(&mut self) -> Vec<u8> {
         let (kind, body) = self.frame();
         assert_eq!(kind, 2, "{}", String::from_utf8_lossy(&body));
@@ -117,7 +117,7 @@ fn a_frame_larger_than_any_read_arrives_whole() {
     let mut client = connect(&broker);
     let bodies: Vec<Vec<u8>> = (0..40_u8).map(|n| vec![n; 100_000]).collect();
     let slices: Vec<&[u8]> = bodies.iter().map(Vec::as_slice).collect();
-    // Two of them back to back, with a small command behind.
+    // Two large commands in a row, followed by a small one.
     let large = publish_many("t", &slices);
     client.send(&[&large[..], &large, &publish("t", b"end")].concat());
     for _ in 0..3 {
@@ -156,7 +156,7 @@ fn bad_input_is_answered_closed_and_disturbs_nobody() {
     ] {
         let mut client = connect(&broker);
         client.send(&input);
-        // More than will be read must not destroy the answer.
+        // Input beyond the part that is read must not destroy the answer.
         let _ = client.stream.write_all(&[b'\n'; 100_000]);
         client.expect(1, expect);
         client.expect_end();
@@ -190,7 +190,7 @@ fn a_consumer_that_reads_nothing_stops_nobody_else() {
     for _ in 0..3000 {
         assert_eq!(reader.message().len(), body.len());
     }
-    // It was only slow: everything is still there for it.
+    // The consumer was only slow: all of its messages are still there.
     for _ in 0..3000 {
         assert_eq!(stuck.message().len(), body.len());
     }
@@ -208,7 +208,7 @@ fn heartbeats_come_without_any_traffic() {
         time.pass(Duration::from_millis(1));
         client.expect(0, "_heartbeat_");
     }
-    // Silent for two intervals: the end.
+    // After two silent intervals, the broker ends the connection.
     time.pass(Duration::from_millis(1000));
     client.expect(0, "_heartbeat_");
     time.pass(Duration::from_millis(999));
@@ -223,7 +223,7 @@ fn who_never_says_the_magic_is_closed() {
     let [mut slow, mut silent] = [connect_silent(&broker), connect_silent(&broker)];
     slow.send(b"  V");
     silent.send(b"  V");
-    // Connections are accepted in their order: with this one the silent ones are served.
+    // Connections are accepted in order: once this one is served, the silent ones are accepted.
     let mut last = connect(&broker);
     last.send(&publish("t", b"before"));
     last.expect_ok();
@@ -294,7 +294,8 @@ fn a_connection_can_be_compressed_with_deflate() {
     let (_, answer) = client.frame();
     assert!(String::from_utf8_lossy(&answer).contains(r#""deflate_level":3"#));
     let reader = flate2::read::DeflateDecoder::new(client.stream.try_clone().unwrap());
-    // Asked for less than there is, this decoder would wait for the socket before it gives more.
+    // With a smaller buffer this decoder would wait for the socket before it returns bytes that it
+    // has.
     let mut reader = BufReader::with_capacity(1 << 20, reader);
     let level = flate2::Compression::new(3);
     let mut writer = flate2::write::DeflateEncoder::new(client.stream, level);
@@ -322,7 +323,7 @@ fn malformed_compression_ends_the_connection() {
     client.stream.read_to_end(&mut rest).unwrap();
 }
 
-/// An auth service that gives `answers` in turn, and what it was asked.
+/// An auth service that gives `answers` in turn; the receiver gets the requests.
 fn auth_service(answers: Vec<String>) -> (String, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();

@@ -1,4 +1,4 @@
-//! NSQ's HTTP interfaces over sockets: what the pure tests of the NSQ crate cannot see.
+//! NSQ's HTTP interfaces over sockets: cases that the NSQ crate's own tests cannot cover.
 
 use crate::nsq_support::{exchange, request, start};
 use cloverleaf_server::config_value::ByteSize;
@@ -182,7 +182,7 @@ fn changes_by_web_pages_are_refused() {
         403
     );
     assert_eq!(from_page(broker.http(), "GET", "/ping").status, 200);
-    // A page whose name was made to point here.
+    // A page whose site name was resolved to the broker's address.
     for (address, path) in [(broker.http(), "/stats"), (broker.lookup(), "/topics")] {
         let answer = from(address, "GET", path, "evil.example:4151", "");
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Registration with nsqlookupd, against one of a few lines that writes down what it is told.
+//! Registration with nsqlookupd: the nsqlookupd is a few lines here that record what they receive.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -159,7 +159,7 @@ fn a_new_topic_gets_the_channels_that_are_known_with_its_first_message() {
     let lookupd = Lookupd::start(r#"["a","b","gone#ephemeral","not valid"]"#);
     let broker = start_with(&lookupd);
     lookupd.expect("IDENTIFY");
-    // Nothing is registered before the answer to IDENTIFY, which has the address of `/channels`.
+    // Registrations follow the answer to IDENTIFY, which has the address for `/channels`.
     broker.post("/topic/create?topic=first", b"");
     lookupd.expect("REGISTER first");
     assert_eq!(broker.post("/pub?topic=t", b"x").body, "OK");

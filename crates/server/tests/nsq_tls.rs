@@ -1,5 +1,5 @@
-//! TLS on NSQ's TCP port: the upgrade after IDENTIFY, alone and under a compression, and what
-//! the auth service hears of the client's certificate.
+//! TLS on NSQ's TCP port: the upgrade after IDENTIFY, alone and below a compression, and the part
+//! of the client's certificate that the auth service gets.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -75,7 +75,7 @@ impl Tested {
         stream
     }
 
-    /// Negotiates TLS, and what `more` asks for, and upgrades.
+    /// Negotiates TLS and the features in `more`, and upgrades.
     fn upgrade(&self, more: &str, client: Option<&Certificate>) -> TlsStream {
         let mut stream = self.connect();
         let json = format!(r#"{{"feature_negotiation":true,"tls_v1":true{more}}}"#);
@@ -166,7 +166,7 @@ fn what_comes_before_an_upgrade_is_no_command_after_it() {
     stream.write_all(&smuggled).unwrap();
     let answer = read_frame(&mut stream);
     assert!(String::from_utf8_lossy(&answer).contains(r#""tls_v1":true"#));
-    // Not TLS: the connection ends.
+    // These bytes are not TLS, so the connection ends.
     let mut rest = Vec::new();
     let _ = stream.read_to_end(&mut rest);
     let stats = tested.broker.get("/stats?format=json").body;

@@ -1,4 +1,4 @@
-//! The timeline over real sockets: what each protocol's clients do is where it was.
+//! The timeline over real sockets: each protocol's activity appears at its time.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use cloverleaf_server::timeline_types::{
 };
 use cloverleaf_telemetry::{ConnectionSnapshot, Protocol};
 
-/// How long a job of these tests takes.
+/// The duration of a job in these tests.
 const JOB: Duration = Duration::from_millis(300);
 
 fn ask(broker: &Broker, topics: &[&str]) -> Timeline {
@@ -82,7 +82,7 @@ fn lane<'t>(topic: &'t TopicTimeline, client: &str) -> &'t HoldLane {
     lanes.find(|lane| lane.owner.client_id == client).unwrap()
 }
 
-/// Seed 003 with its two queues: a consumer has all jobs and does them one by one, another waits.
+/// Two queues: one consumer has all jobs and does them one by one, another one gets none.
 #[test]
 fn a_hoarder_is_seen_in_both_queues() {
     let (broker, mut time) = start_driven(|_| {});
@@ -129,7 +129,7 @@ fn a_hoarder_is_seen_in_both_queues() {
     let firsts: Vec<_> = hoarded.holds.iter().map(|hold| hold.first).collect();
     assert_eq!(firsts, [0, 1, 2]);
     for pair in hoarded.holds.windows(2) {
-        // They were there together, and ended one job apart.
+        // They were in flight together, and ended one job apart.
         assert!(pair[1].delivered_us < pair[0].ended_us);
         assert_eq!(pair[1].ended_us - pair[0].ended_us, job_us);
     }
@@ -149,7 +149,7 @@ fn a_hoarder_is_seen_in_both_queues() {
             (1, ExchangeKind::Publish)
         );
     }
-    // A message is not delivered before it was published, by either clock.
+    // By either clock, no message is delivered before it was published.
     let asked = producer.exchanges.iter().map(|it| it.requested_us);
     assert!(
         asked
@@ -157,7 +157,7 @@ fn a_hoarder_is_seen_in_both_queues() {
             .all(|(at, hold)| at <= hold.delivered_us)
     );
 
-    // The other topic: a gap of a job between its publishes, and a wait in its queue.
+    // In the other topic, there is a gap of one job between the publishes, and a wait in the queue.
     let out = &internal.producers[0].exchanges;
     assert_eq!(out[1].requested_us - out[0].answered_us.unwrap(), job_us);
     second.say("FIN", &child, "");
@@ -165,7 +165,7 @@ fn a_hoarder_is_seen_in_both_queues() {
     let topic = one(&broker, "internal");
     let held = lane(&topic, "second").holds.iter();
     let waited = held.map(|it| it.delivered_us - it.waiting_since_us.unwrap());
-    // It came with the first job's end, and was free with the last one's.
+    // The last message came when the first job ended, and was delivered when the last one did.
     assert_eq!(waited.max(), Some(job_us));
 }
 
@@ -199,7 +199,7 @@ fn deliveries_that_come_again_wait_since_the_last_one_ended() {
 }
 
 impl Nsq {
-    /// Publishes to `t`, where the answer and a message may come in any order.
+    /// Publishes to `t` with a delay, so that the answer comes before the message.
     fn publish_behind(&mut self, body: &[u8]) {
         let size = (body.len() as u32).to_be_bytes();
         let command = [&b"DPUB t 20\n"[..], &size, body].concat();
@@ -218,7 +218,7 @@ fn publishes_over_http_have_a_lane_of_their_connection() {
              Content-Length: {}\r\n\r\n",
             body.len()
         );
-        // In two pieces, as many libraries write it.
+        // Head and body in two pieces, as many libraries write them.
         stream.write_all(head.as_bytes()).unwrap();
         time.pass(JOB);
         stream.write_all(body.as_bytes()).unwrap();
@@ -259,7 +259,7 @@ fn publishes_over_http_have_a_lane_of_their_connection() {
         assert_eq!(received_us, job_us, "{exchange:#?}");
         assert!(exchange.answered_us >= Some(exchange.received_us));
     }
-    // A client that asks the admin interface is not watched.
+    // The doctor does not watch connections to the admin interface.
     let admin = broker.server.addresses().of("admin_address").unwrap();
     assert_eq!(
         crate::nsq_support::request(admin, "GET", "/healthz", b"").status,
@@ -337,7 +337,7 @@ fn a_kafka_reader_shows_questions_answers_and_commits() {
     assert!(fetch.answered_us.unwrap() >= fetch.requested_us);
     assert_eq!((commit.kind, commit.offset), (ExchangeKind::Commit, 3));
     assert!(commit.requested_us >= fetch.requested_us);
-    // Only what belongs to a group, if it is asked for.
+    // With a group in the query, only readers of that group are shown.
     let query = |name: &str| TimelineQuery {
         topics: vec!["orders".to_owned()],
         subscriptions: vec![name.to_owned()],
@@ -348,7 +348,7 @@ fn a_kafka_reader_shows_questions_answers_and_commits() {
     assert!(broker.server.timeline(&query("shipping")).is_err());
 }
 
-/// OffsetCommit version 2 of somebody who is no member.
+/// OffsetCommit version 2 from a client that is not a member.
 fn commit(client: &mut Client<TcpStream>, group: &str, topic: &str, offset: i64) {
     let mut body = Vec::new();
     crate::kafka_support::string(&mut body, group);
@@ -378,7 +378,7 @@ fn the_admin_interface_answers_and_says_what_is_wrong() {
     assert_eq!(answer.status, 200, "{}", answer.body);
     let timeline: Timeline = serde_json::from_str(&answer.body).unwrap();
     assert_eq!(timeline.until_us - timeline.from_us, 2_500_000);
-    // Its connection is closed, and remembered.
+    // Its connection is closed, and still shown.
     assert_eq!(timeline.topics[0].producers.len(), 1);
     for (path, status, what) in [
         ("/api/timeline", 400, "topic"),

@@ -100,7 +100,7 @@ fn require_takes_any_certificate() {
         &[&rustls::version::TLS12]
     )));
     assert_eq!(tested.ping(None), None);
-    // As in nsqd, a policy means that TLS is required.
+    // As in nsqd, such a policy requires TLS.
     let plain = tested.plain_ping();
     assert!(plain.starts_with("HTTP/1.1 403"), "{plain}");
     let port = tested

@@ -1,4 +1,4 @@
-//! A real broker, and an AMQP client that knows bytes only.
+//! A real broker, and an AMQP client that builds its frames byte by byte.
 #![allow(clippy::unwrap_used, clippy::expect_used, dead_code, unreachable_pub)]
 
 use std::io::{Read, Write};
@@ -10,9 +10,9 @@ use tempfile::TempDir;
 
 use crate::support::PATIENCE;
 
-/// The first bytes of a client.
+/// The protocol header that a client sends first.
 pub const HEADER: &[u8] = b"AMQP\x00\x00\x09\x01";
-/// Body bytes of the largest frame.
+/// Maximum body bytes of one frame.
 const FRAME_BODY_BYTES_MAX: usize = 131_072 - 8;
 
 pub struct Broker {
@@ -21,7 +21,7 @@ pub struct Broker {
     _folder: TempDir,
 }
 
-/// Starts a broker; `change` sets what the test is about.
+/// Starts a broker; `change` adjusts its configuration for the test.
 pub fn start(change: impl FnOnce(&mut Config)) -> Broker {
     let folder = tempfile::tempdir().unwrap();
     let any_port = || ListenAddress("127.0.0.1:0".to_owned());
@@ -48,7 +48,7 @@ impl Broker {
         self.server.addresses().of("amqp.address").unwrap()
     }
 
-    /// An orderly end, and another start on the same folder.
+    /// Shuts the broker down in order, and starts another one on the same folder.
     pub fn restart(self) -> Broker {
         let Broker {
             server,
@@ -70,7 +70,7 @@ pub fn connect(address: SocketAddr) -> TcpStream {
     socket
 }
 
-/// The body of an answer of the admin interface.
+/// Requests a path of the admin interface and returns the whole answer.
 pub fn ask_admin(broker: &Broker, method: &str, path: &str) -> String {
     let address = broker.server.addresses().of("admin_address").unwrap();
     let mut socket = connect(address);
@@ -86,7 +86,7 @@ pub fn ask_admin(broker: &Broker, method: &str, path: &str) -> String {
     answer.split_once("\r\n\r\n").unwrap().1.to_owned()
 }
 
-/// Uses channel 1 of a connection.
+/// A client that uses channel 1 of its connection.
 pub struct Client<S> {
     stream: S,
 }
@@ -100,13 +100,13 @@ fn long(bytes: &[u8]) -> Vec<u8> {
 }
 
 impl<S: Read + Write> Client<S> {
-    /// Begins, and says who it is; whether that is right is seen later.
+    /// Opens the protocol and logs in; the caller reads whether the login was accepted.
     pub fn login(stream: S, user: &str, password: &str) -> Self {
         let mut client = Self { stream };
         client.stream.write_all(HEADER).unwrap();
         client.expect((10, 10));
         let response = format!("\0{user}\0{password}");
-        // A client that wants to be told that the password is wrong has to say so.
+        // Only a client with this capability is told that its password is wrong.
         let wants = [short("authentication_failure_close"), b"t\x01".to_vec()].concat();
         let properties = [short("capabilities"), b"F".to_vec(), long(&wants)].concat();
         let arguments = [
@@ -119,7 +119,7 @@ impl<S: Read + Write> Client<S> {
         client
     }
 
-    /// Goes on from there to an open channel 1.
+    /// Goes on after an accepted login, until channel 1 is open.
     pub fn open(&mut self) {
         let tune = self.expect((10, 30));
         self.method(0, (10, 31), &tune);
@@ -129,7 +129,7 @@ impl<S: Read + Write> Client<S> {
         self.expect((20, 11));
     }
 
-    /// Ends the connection in order, and leaves the socket open.
+    /// Closes the connection in order, and leaves the socket open.
     pub fn close(&mut self) {
         self.method(
             0,
@@ -151,7 +151,7 @@ impl<S: Read + Write> Client<S> {
         let arguments = [vec![0, 0], short(""), short(queue), vec![0]].concat();
         self.method(1, (60, 40), &arguments);
         let size = (body.len() as u64).to_be_bytes();
-        // Delivery mode 2.
+        // With delivery mode 2, persistent.
         let header = [&[0, 60, 0, 0][..], &size, &[0x10, 0, 2]].concat();
         self.frame(2, 1, &header);
         for piece in body.chunks(FRAME_BODY_BYTES_MAX) {
@@ -159,7 +159,7 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// Takes a message and acknowledges it; `None` when there is none.
+    /// Gets a message and acknowledges it; `None` when the queue is empty.
     pub fn get(&mut self, queue: &str) -> Option<Vec<u8>> {
         let arguments = [vec![0, 0], short(queue), vec![1]].concat();
         self.method(1, (60, 70), &arguments);
@@ -210,7 +210,7 @@ impl<S: Read + Write> Client<S> {
         (head[0], u16::from_be_bytes([head[1], head[2]]), payload)
     }
 
-    /// Channel, ids and arguments of the next method; heartbeats are passed over.
+    /// Channel, ids and arguments of the next method; heartbeats are skipped.
     fn next_method(&mut self) -> (u16, (u16, u16), Vec<u8>) {
         loop {
             let (kind, channel, payload) = self.next_frame();

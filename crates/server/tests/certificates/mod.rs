@@ -1,4 +1,4 @@
-//! Certificates that are made when the tests run: no key lies in the repository.
+//! Certificates that are made when the tests run: there is no key in the repository.
 #![allow(clippy::unwrap_used, clippy::expect_used, dead_code, unreachable_pub)]
 
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
-/// Writes a file of that name into the folder: a certificate or a key, as options name them.
+/// Writes a certificate or key to a file of this name in the folder; returns the option's value.
 pub fn save(folder: &tempfile::TempDir, name: &str, text: &str) -> Option<PathBuf> {
     let path = folder.path().join(name);
     std::fs::write(&path, text).unwrap();
@@ -22,7 +22,7 @@ pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// A certificate and its key, PEM.
+/// A certificate and its key, in PEM.
 pub struct Certified {
     pub certificate: String,
     pub key: String,
@@ -50,7 +50,7 @@ impl Authority {
         }
     }
 
-    /// The client's end of TLS to a server with a certificate of this authority.
+    /// The client's side of a TLS connection to a server with a certificate of this authority.
     pub fn client(
         &self,
         client: Option<&Certified>,

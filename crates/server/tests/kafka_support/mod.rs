@@ -1,4 +1,4 @@
-//! A Kafka client that knows bytes only: no version with compact lengths.
+//! A Kafka client that builds its requests byte by byte, only in versions without compact lengths.
 #![allow(clippy::unwrap_used, clippy::expect_used, dead_code, unreachable_pub)]
 
 use std::io::{Read, Write};
@@ -60,7 +60,7 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// The bytes of a request of a version without compact lengths.
+    /// The bytes of a request, in a version without compact lengths.
     pub fn request(&mut self, key: i16, version: i16, body: &[u8]) -> Vec<u8> {
         self.correlation_id += 1;
         let mut request = Vec::new();
@@ -96,7 +96,7 @@ impl<S: Read + Write> Client<S> {
         self.answer()
     }
 
-    /// The keys of the requests that are served.
+    /// The keys of the requests that the broker serves.
     pub fn api_versions(&mut self) -> Vec<i16> {
         let answer = self.ask(API_VERSIONS, 0, &[]);
         let mut fields = Fields(&answer);
@@ -110,16 +110,16 @@ impl<S: Read + Write> Client<S> {
             .collect()
     }
 
-    /// Makes a topic as clients do: they ask about it.
+    /// Creates a topic as clients do: by a Metadata request for it.
     pub fn make_topic(&mut self, topic: &str) {
         let mut body = Vec::from(1i32.to_be_bytes());
         string(&mut body, topic);
         self.ask(METADATA, 1, &body);
     }
 
-    /// Where the one broker says that it is to be reached.
+    /// The host and port at which the broker says it can be reached.
     pub fn advertised(&mut self) -> (String, i32) {
-        // No topics.
+        // A request for no topics.
         let answer = self.ask(METADATA, 1, &0i32.to_be_bytes());
         let mut fields = Fields(&answer);
         assert_eq!(fields.i32(), 1);
@@ -127,7 +127,7 @@ impl<S: Read + Write> Client<S> {
         (fields.string(), fields.i32())
     }
 
-    /// Produces to partition 0; the error, and the offset of the first message.
+    /// Produces to partition 0; returns the error and the offset of the first message.
     pub fn produce(&mut self, topic: &str, acks: i16, bodies: &[&[u8]]) -> (i16, i64) {
         let body = produce_body(topic, acks, bodies);
         let answer = self.ask(PRODUCE, 3, &body);
@@ -137,7 +137,7 @@ impl<S: Read + Write> Client<S> {
         (fields.i16(), fields.i64())
     }
 
-    /// Fetches from partition 0: the error and the stored batches.
+    /// Fetches from partition 0; returns the error and the stored batches.
     pub fn fetch(&mut self, topic: &str, offset: i64, bytes_max: i32) -> (i16, Vec<u8>) {
         let request = self.request(FETCH, 4, &fetch_body(topic, offset, bytes_max));
         self.send(&request);
@@ -148,7 +148,7 @@ impl<S: Read + Write> Client<S> {
 
 pub fn fetch_body(topic: &str, offset: i64, bytes_max: i32) -> Vec<u8> {
     let mut body = Vec::new();
-    // Replica, longest wait, least bytes, most bytes, isolation level.
+    // Replica, maximum wait, minimum bytes, maximum bytes, isolation level.
     for field in [-1, 500, 1, bytes_max] {
         body.extend_from_slice(&i32::to_be_bytes(field));
     }
@@ -170,14 +170,14 @@ pub fn fetched(topic: &str, answer: &[u8]) -> (i16, Vec<u8>) {
     assert_eq!((fields.i32(), fields.i32()), (1, 0));
     let error = fields.i16();
     fields.take(16);
-    // Aborted transactions.
+    // The number of aborted transactions.
     fields.i32();
     let length = fields.i32().max(0) as usize;
     (error, fields.take(length).to_vec())
 }
 
 pub fn produce_body(topic: &str, acks: i16, bodies: &[&[u8]]) -> Vec<u8> {
-    // Of today: what is old enough goes.
+    // With the current time, because retention would delete older messages.
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let mut builder = BatchBuilder::with_capacity(0, since.as_millis() as i64);
     for body in bodies {
@@ -231,7 +231,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Whether the stored batches hold this many bytes of message bodies of this value in a row.
+/// Whether the bytes of the stored batches contain this body.
 pub fn holds(batches: &[u8], body: &[u8]) -> bool {
     batches.windows(body.len()).any(|window| window == body)
 }

@@ -1,4 +1,4 @@
-//! An HTTP client of a few lines, for NSQ's interfaces and ours.
+//! A small HTTP client, for NSQ's interfaces and the admin interface.
 #![allow(clippy::unwrap_used, clippy::expect_used, dead_code, unreachable_pub)]
 
 use std::io::{Read, Write};
@@ -37,7 +37,7 @@ impl Broker {
     }
 }
 
-/// One request with a body of known length.
+/// Sends one request with a body of known length.
 pub fn request(address: SocketAddr, method: &str, target: &str, body: &[u8]) -> Answer {
     let head = format!(
         "{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
@@ -47,7 +47,7 @@ pub fn request(address: SocketAddr, method: &str, target: &str, body: &[u8]) -> 
     exchange(address, &[head.as_bytes(), body])
 }
 
-/// Sends bytes as they are and reads one answer. A broker that has answered need not read on.
+/// Sends bytes as they are and reads one answer. The broker may answer without reading all of them.
 pub fn exchange(address: SocketAddr, pieces: &[&[u8]]) -> Answer {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();

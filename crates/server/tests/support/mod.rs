@@ -1,4 +1,4 @@
-//! A real broker on ports of the system's choice, and how a test waits for it.
+//! A real broker on ports that the system chooses, and the ways in which a test waits for it.
 #![allow(clippy::unwrap_used, clippy::expect_used, dead_code, unreachable_pub)]
 
 use std::net::TcpStream;
@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use crate::kafka_support::Client;
 use crate::nsq_support::request;
 
-/// How long anything may take before it counts as never: only for what hangs.
+/// Time limit of waits: only a failing test waits this long.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 pub struct Broker {
@@ -37,7 +37,7 @@ pub fn config(folder: &TempDir) -> Config {
     config.nsq.https_address = any_port();
     config.nsq.lookup_http_address = any_port();
     config.nsq.broadcast_address = "127.0.0.1".to_owned();
-    // Another program's answers take as long as the machine is slow.
+    // Auth services and nsqlookupd use the machine's time, and the machine may be slow.
     config.nsq.http_client_connect_timeout = PATIENCE;
     config.nsq.http_client_request_timeout = PATIENCE;
     config.kafka.address = any_port();
@@ -45,7 +45,7 @@ pub fn config(folder: &TempDir) -> Config {
     config
 }
 
-/// Starts a broker; `change` sets what the test is about.
+/// Starts a broker; `change` adjusts its configuration for the test.
 pub fn start(change: impl FnOnce(&mut Config)) -> Broker {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(&folder);
@@ -56,8 +56,8 @@ pub fn start(change: impl FnOnce(&mut Config)) -> Broker {
     }
 }
 
-/// As [`start`], on a disk whose files the kernel has in memory, as far as the broker can see: a
-/// kernel that is short of memory, or is told to, takes it back at any time.
+/// Like [`start`], on a disk that reports all files as cached by the kernel. A real kernel may drop
+/// them from memory at any time.
 pub fn start_all_cached(change: impl FnOnce(&mut Config)) -> Broker {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(&folder);
@@ -74,11 +74,11 @@ pub fn start_all_cached(change: impl FnOnce(&mut Config)) -> Broker {
     }
 }
 
-/// Starts a broker for which time passes only as the test says.
+/// Starts a broker with a clock that only the test advances.
 pub fn start_driven(change: impl FnOnce(&mut Config)) -> (Broker, Time) {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(&folder);
-    // The clock stands still unless a test drives it: a member that joins would wait for that.
+    // A member that joins would wait until the test advances the clock.
     config.kafka.initial_rebalance_delay = Duration::ZERO;
     change(&mut config);
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
@@ -96,7 +96,7 @@ pub fn start_driven(change: impl FnOnce(&mut Config)) -> (Broker, Time) {
     (broker, time)
 }
 
-/// The time of a broker, and a Kafka connection by which it is seen what the broker has done.
+/// A broker's clock, and a Kafka connection by which the test waits for the broker.
 pub struct Time {
     clock: Arc<ManualClock>,
     control: Client<TcpStream>,
@@ -104,10 +104,11 @@ pub struct Time {
 }
 
 impl Time {
-    /// Waits until the broker has done what it can do by what was sent so far over connections that
-    /// it has accepted (it has, whom it has answered). Its only core and its HTTP thread take
-    /// their connections in turn, each until nothing moves: the first round trip begins behind
-    /// what was sent, the second one behind its turn.
+    /// Waits until the broker has processed everything sent so far over connections that it has
+    /// accepted (a connection is accepted once it has had an answer). The broker's only core and
+    /// its HTTP thread serve their connections in turn, each until nothing moves: the first round
+    /// trip starts after the bytes that were sent, the second one after the turn that processes
+    /// them.
     pub fn settle(&mut self) {
         for _ in 0..2 {
             self.control.api_versions();
@@ -115,22 +116,22 @@ impl Time {
         }
     }
 
-    /// Waits until the broker's only core has had its turn at each connection.
+    /// Waits until the broker's only core has given each connection a turn.
     pub fn take_turn(&mut self) {
         for _ in 0..2 {
             self.control.api_versions();
         }
     }
 
-    /// Lets time pass for a broker that has done what it had to do before, and waits until it has
-    /// done what is due then.
+    /// Waits until the broker has processed everything, advances the clock, and waits until the
+    /// broker has done what is due then.
     pub fn pass(&mut self, time: Duration) {
         self.settle();
         self.clock.advance(u64::try_from(time.as_millis()).unwrap());
         self.settle();
     }
 
-    /// Lets time pass in steps until `condition` holds.
+    /// Advances the clock in steps until `condition` is true.
     pub fn pass_until(&mut self, step: Duration, what: &str, mut condition: impl FnMut() -> bool) {
         eventually(what, || {
             self.pass(step);
@@ -139,7 +140,7 @@ impl Time {
     }
 }
 
-/// Waits until `condition` holds.
+/// Waits until `condition` is true.
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !condition() {
@@ -148,7 +149,7 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Shuts a broker down that would wait for its connections without end.
+/// Shuts down a broker whose drain timeout is never reached; fails if that does not end.
 pub fn expect_shutdown(broker: Broker) {
     let (sender, ended) = channel();
     let thread = std::thread::spawn(move || {
@@ -159,7 +160,7 @@ pub fn expect_shutdown(broker: Broker) {
     thread.join().unwrap();
 }
 
-/// How many bytes the kernel holds that were sent over this connection and not yet read.
+/// Bytes that were sent over this connection and are in a kernel buffer of either side.
 fn unread_bytes(socket: &TcpStream) -> u64 {
     let port = |address: std::io::Result<std::net::SocketAddr>| address.unwrap().port();
     let (own, other) = (port(socket.local_addr()), port(socket.peer_addr()));
@@ -179,9 +180,9 @@ fn unread_bytes(socket: &TcpStream) -> u64 {
     bytes
 }
 
-/// Waits until the broker has read what was sent over this connection.
+/// Waits until the broker has read all bytes that were sent over this connection.
 pub fn expect_read(socket: &TcpStream) {
-    // Bytes that leave one queue between two lines of the table are in the other the next time.
+    // Checked twice: bytes may move from one buffer to the other between two lines of the table.
     eventually("it is sent", || unread_bytes(socket) == 0);
     eventually("it is read", || unread_bytes(socket) == 0);
 }
