@@ -42,7 +42,7 @@ Flags go before the environment, the environment before the file, the file befor
 SIGTERM, SIGHUP and Ctrl-C let clients finish what is pending, for at most --drain-timeout; a
 second SIGTERM or Ctrl-C ends the broker at once.";
 
-/// Name of the flag that no file and no variable can have.
+/// Name of the flag that has no key in the file and no environment variable.
 pub(crate) const REPAIR: &str = "repair";
 
 const TOPIC_EXAMPLES: &str = "\
@@ -97,7 +97,7 @@ Examples:
 
 /// The whole command line.
 pub(crate) fn command() -> Command {
-    // The descriptions come last: the derived ones are those of the argument types.
+    // The `about` texts come last, because the derived ones describe the argument types.
     let topic = TopicCommand::augment_subcommands(Command::new("topic"))
         .about("List, create, alter, delete and describe topics");
     let subscription = SubscriptionCommand::augment_subcommands(Command::new("subscription"))

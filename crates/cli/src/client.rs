@@ -1,4 +1,4 @@
-//! Talking to the admin interface of a running broker.
+//! A client of the admin interface of a running broker.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 use ureq::http::{Method, StatusCode};
 use ureq::{Agent, Body};
 
-/// The longest answer: one message of the greatest length that can be configured, in hexadecimal
-/// digits. The usual page is far shorter.
+/// Maximum length of an answer: one message of the largest configurable size, in hexadecimal
+/// digits. A usual page is far shorter.
 const ANSWER_BYTES_MAX: u64 = 5 << 30;
 
 /// The admin interface of one broker.
@@ -22,7 +22,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// For the address that `--admin` names.
+    /// The client for the address given by `--admin`.
     pub(crate) fn from_matches(matches: &ArgMatches) -> Self {
         let address = matches.get_one::<String>("admin");
         Self {
@@ -31,7 +31,7 @@ impl Client {
         }
     }
 
-    /// The same, but an answer that takes longer is none.
+    /// The same client with a time limit for each answer.
     pub(crate) fn within(self, time: Duration) -> Self {
         Self {
             agent: agent(Some(time)),
@@ -39,12 +39,12 @@ impl Client {
         }
     }
 
-    /// Reads something.
+    /// Gets the JSON at a path.
     pub(crate) fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         read(self.call(Method::GET, path, None::<&()>)?)
     }
 
-    /// Sends something and reads the answer.
+    /// Sends JSON and parses the answer.
     pub(crate) fn post<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -53,7 +53,7 @@ impl Client {
         read(self.call(Method::POST, path, Some(body))?)
     }
 
-    /// Changes something and reads the answer.
+    /// Sends a change and parses the answer.
     pub(crate) fn patch<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -62,7 +62,7 @@ impl Client {
         read(self.call(Method::PATCH, path, Some(body))?)
     }
 
-    /// Deletes something.
+    /// Deletes the resource at a path.
     pub(crate) fn delete(&self, path: &str) -> anyhow::Result<()> {
         self.call(Method::DELETE, path, None::<&()>).map(|_| ())
     }
@@ -108,16 +108,16 @@ impl Client {
     }
 }
 
-/// The address in what somebody has copied: `http://127.0.0.1:8080/` is where a browser finds it.
+/// Host and port of an address as people copy it from a browser: `http://127.0.0.1:8080/`.
 fn host_and_port(text: &str) -> &str {
     let text = text.trim();
     let text = text.strip_prefix("http://").unwrap_or(text);
     text.trim_end_matches('/')
 }
 
-/// Guesses which server answers where no admin interface does.
+/// Guesses which server answered, when it was no admin interface.
 fn guess(is_nsq: bool, answer: &str) -> &'static str {
-    // nsqd's, and ours for its clients.
+    // The error of nsqd, or of this broker's own NSQ interface.
     if is_nsq || answer.contains("\"message\"") && answer.contains("NOT_FOUND") {
         "That is an HTTP interface of NSQ's; the admin address is another one (--admin)"
     } else {
@@ -126,7 +126,7 @@ fn guess(is_nsq: bool, answer: &str) -> &'static str {
 }
 
 fn agent(timeout: Option<Duration>) -> Agent {
-    // No proxy: the broker is on this machine, whatever the environment says.
+    // No proxy: the broker is reached directly, whatever proxy the environment names.
     let config = Agent::config_builder()
         .http_status_as_error(false)
         .proxy(None)

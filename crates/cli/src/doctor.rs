@@ -17,19 +17,19 @@ use cloverleaf_server::percent_encoded;
 use crate::client::Client;
 use crate::doctor_pages;
 
-/// How often `--watch` asks. The doctor looks once a second.
+/// How often `--watch` asks. The doctor checks once a second.
 const INTERVAL: Duration = Duration::from_secs(2);
 
 /// How long the broker may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A client's doing is known after so long, but for jobs that take longer.
+/// After this time, a client's behaviour is known, except for jobs that take longer.
 const WATCHED_US_MIN: u64 = 15_000_000;
 
-/// Back to the upper left, and what is below goes.
+/// Moves the cursor to the upper left and clears the screen.
 const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 
-/// What to show.
+/// The arguments of `cloverleaf doctor`.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct DoctorArgs {
@@ -52,7 +52,7 @@ pub(crate) struct DoctorArgs {
     command: Option<DoctorCommand>,
 }
 
-/// What else it does.
+/// The subcommands of `cloverleaf doctor`.
 #[derive(Debug, Subcommand)]
 enum DoctorCommand {
     /// The page of a rule: how it is seen, why it costs, how to fix it, how to check that
@@ -67,7 +67,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     <Duration as OptionValue>::parse(text)
 }
 
-/// Does what the arguments say.
+/// Runs the command.
 pub(crate) fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     let args = DoctorArgs::from_arg_matches(matches)?;
     if let Some(DoctorCommand::Explain { rule }) = &args.command {
@@ -109,7 +109,7 @@ impl DoctorArgs {
         })
     }
 
-    /// The findings for people.
+    /// The findings as text for people.
     fn page(&self, report: &Report, terminal: Terminal) -> String {
         let detail = if self.details {
             Detail::Full
@@ -129,7 +129,7 @@ impl DoctorArgs {
 
     fn path(&self) -> String {
         let since = self.since.map(|since| {
-            // A part of a second is one.
+            // Rounded up to whole seconds.
             let seconds = since.as_millis().div_ceil(1000);
             format!("since={seconds}")
         });
@@ -144,7 +144,7 @@ impl DoctorArgs {
     }
 }
 
-/// The note about a doctor that has just begun.
+/// A note for a doctor that has started a short time ago.
 fn age_note(report: &Report) -> String {
     let seconds = report.watched_us / 1_000_000;
     match report.watched_us {
@@ -156,7 +156,7 @@ fn age_note(report: &Report) -> String {
     }
 }
 
-/// The same for programs.
+/// The report as JSON, for programs.
 fn json(report: &Report, is_pretty: bool) -> anyhow::Result<String> {
     let text = if is_pretty {
         serde_json::to_string_pretty(report)?
@@ -166,11 +166,11 @@ fn json(report: &Report, is_pretty: bool) -> anyhow::Result<String> {
     Ok(escape(&text))
 }
 
-/// JSON of ASCII only: no text of a client's moves the cursor of a terminal.
+/// JSON in ASCII only: no text from a client can move the cursor of a terminal.
 fn escape(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for letter in json.chars() {
-        // Line breaks are those of the layout: in a text they are escaped already.
+        // A line break can only be part of the layout: within texts it is escaped already.
         if letter.is_ascii_graphic() || matches!(letter, ' ' | '\n') {
             escaped.push(letter);
         } else {
@@ -183,11 +183,11 @@ fn escape(json: &str) -> String {
     escaped
 }
 
-/// Looks again and again.
+/// The loop of `--watch`.
 struct Watch<'a> {
     args: &'a DoctorArgs,
     client: &'a Client,
-    /// Findings that were there the last time, where only changes are told.
+    /// The findings of the last report, for output that has only the changes.
     known: BTreeMap<String, String>,
     is_lost: bool,
 }
@@ -203,7 +203,8 @@ impl Watch<'_> {
     }
 
     fn run(&mut self) -> anyhow::Result<ExitCode> {
-        // A wrong address is told at once: the user does not wait.
+        // An error in the first answer ends the command, so that a wrong address is reported at
+        // once.
         let mut answer = Ok(self.args.ask(self.client)?);
         loop {
             match answer {
@@ -229,7 +230,7 @@ impl Watch<'_> {
         print(&text)
     }
 
-    /// The findings that came and went, a line each.
+    /// The findings that appeared or ended since the last report, a line each.
     fn changes(&mut self, report: &Report) -> String {
         let mut text = String::new();
         let at = clock(report.unix_us);
@@ -272,7 +273,7 @@ impl Watch<'_> {
     }
 }
 
-/// The time of the day, as the log has it: in UTC.
+/// The time of day in UTC, as in the log.
 fn clock(unix_us: u64) -> String {
     let second = unix_us / 1_000_000 % 86_400;
     let (hour, minute) = (second / 3600, second / 60 % 60);

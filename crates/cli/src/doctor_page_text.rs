@@ -1,15 +1,16 @@
-//! A page of docs/doctor as wide as the terminal. It knows of Markdown what these pages have:
-//! headings, paragraphs, lists, tables, and drawings, which are indented and stay as they are.
+//! Fits a page of docs/doctor to the terminal's width. It supports only the Markdown that these
+//! pages use: headings, paragraphs, lists, tables, and drawings, which are indented and stay as
+//! they are.
 
 use cloverleaf_page::wrap;
 
-/// Lines are never shorter than this, however narrow the terminal.
+/// The minimum width of lines, even on a narrower terminal.
 const WIDTH_MIN: usize = 40;
 
-/// Between the columns of a table.
+/// The space between the columns of a table.
 const GAP: &str = "  ";
 
-/// The page in lines of `width` columns at most; drawings and words that are longer stick out.
+/// The page in lines of at most `width` columns, except for drawings and longer words.
 pub(crate) fn fitted(page: &str, width: usize, with_colours: bool) -> String {
     let mut writer = PageWriter {
         text: String::with_capacity(page.len()),
@@ -44,7 +45,7 @@ pub(crate) fn fitted(page: &str, width: usize, with_colours: bool) -> String {
     writer.text
 }
 
-/// The cells of a row; `None` for the line below the head.
+/// The cells of a row; `None` for the line below a table's head.
 fn cells(row: &str) -> Option<Vec<String>> {
     let row = row.trim().trim_matches('|');
     if row
@@ -57,7 +58,7 @@ fn cells(row: &str) -> Option<Vec<String>> {
     Some(row.split('|').map(|cell| plain(cell.trim())).collect())
 }
 
-/// Without the stars of what is bold.
+/// The text without the asterisks of bold words.
 fn plain(text: &str) -> String {
     text.replace("**", "")
 }
@@ -65,7 +66,7 @@ fn plain(text: &str) -> String {
 struct PageWriter {
     text: String,
     width: usize,
-    /// The paragraph, or the item of a list, that is not at its end.
+    /// The paragraph or list item that is being collected.
     paragraph: String,
     is_item: bool,
     table: Vec<Vec<String>>,
@@ -111,7 +112,7 @@ impl PageWriter {
         }
     }
 
-    /// Each column is as wide as it wants to be, up to its share; the last has what is left.
+    /// Each column is as wide as its widest cell, up to its share; the last one has the rest.
     fn end_table(&mut self) {
         let rows = std::mem::take(&mut self.table);
         let Some(columns) = rows.iter().map(Vec::len).max() else {

@@ -33,8 +33,8 @@ pub(crate) fn page(rule: Rule) -> &'static str {
     }
 }
 
-/// Prints the page of a rule, or a list of all where none is named, or there is none of that name.
-/// Says whether it was there.
+/// Prints the page of a rule; without a name, or with an unknown one, a list of all rules. Returns
+/// false for an unknown name.
 pub(crate) fn explain(name: Option<&str>) -> anyhow::Result<bool> {
     let terminal = Terminal::here();
     let rule = match name {
@@ -56,7 +56,8 @@ pub(crate) fn explain(name: Option<&str>) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// The rule of that name, or the one that a finding's id begins with: `hoarding-78257ef3`.
+/// The rule of this name, or of a finding's id, which begins with the rule's name:
+/// `hoarding-78257ef3`.
 fn named(name: &str) -> Option<Rule> {
     let of_finding = || {
         let (rule, number) = name.rsplit_once('-')?;
@@ -66,7 +67,7 @@ fn named(name: &str) -> Option<Rule> {
     Rule::named(name).or_else(of_finding)
 }
 
-/// All rules, with what they are about.
+/// All rules with their titles.
 fn list() -> String {
     let widest = Rule::ALL.map(|rule| rule.name().len()).into_iter().max();
     let width = widest.unwrap_or_default();

@@ -10,16 +10,16 @@ use tracing_subscriber::reload::Handle;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Registry, fmt, reload};
 
-/// Changes the level while the broker runs.
+/// Changes the log level while the broker runs.
 pub(crate) type LevelHandle = Handle<LevelFilter, Registry>;
 
 /// Installs the subscriber.
 pub(crate) fn init(level: LogLevel) -> LevelHandle {
     let (filter, handle) = reload::Layer::new(filter_of(level));
     let lines = fmt::layer().with_writer(|| OneLine(io::stderr()));
-    // Colours are control characters, too.
+    // Colours would be control characters, too.
     let lines = lines.with_target(false).with_ansi(false);
-    // A second subscriber would be a second call, which only a test could make.
+    // It fails only if a subscriber is installed already, which happens only in tests.
     let _ = tracing_subscriber::registry()
         .with(filter)
         .with(lines)
@@ -36,8 +36,8 @@ fn filter_of(level: LogLevel) -> LevelFilter {
     }
 }
 
-/// Writes each event as one line, whatever a peer has put into a name: nobody makes lines of his
-/// own in our log. The subscriber writes an event as one piece.
+/// Writes each event as one line, even if a peer's name has line breaks: no peer can forge lines of
+/// the log. The subscriber writes an event in one call.
 struct OneLine<W>(W);
 
 impl<W: Write> Write for OneLine<W> {
@@ -51,7 +51,7 @@ impl<W: Write> Write for OneLine<W> {
     }
 }
 
-/// The event with its control characters written as Rust writes them, but for the end of the line.
+/// The event with control characters written as in Rust, except for the end of the line.
 fn without_controls(event: &[u8]) -> Cow<'_, [u8]> {
     let text = String::from_utf8_lossy(event);
     let line = text.strip_suffix('\n').unwrap_or(&text);

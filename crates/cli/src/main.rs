@@ -1,4 +1,4 @@
-//! The `cloverleaf` binary: reads the command line and does what it says.
+//! The `cloverleaf` binary: parses the command line and runs the command.
 
 mod args;
 mod client;

@@ -14,10 +14,10 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::args::REPAIR;
 use crate::logging;
 
-/// Exit status when a second signal cuts the shutdown short, as after an unhandled Ctrl-C.
+/// Exit status when a second signal ends the shutdown early, the same as after an unhandled Ctrl-C.
 const EXIT_IMPATIENT: i32 = 130;
 
-/// Runs a broker until it is told to end.
+/// Runs a broker until a signal ends it.
 pub(crate) fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     let mut config = Config::load(&sources(matches))?;
     config.repair = matches.get_flag(REPAIR);
@@ -29,7 +29,7 @@ pub(crate) fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     })?;
     let server = Server::start(config)?;
     server.on_log_level(move |wanted| {
-        // It fails only when the subscriber is gone, and then there is nothing to filter.
+        // It fails only if the subscriber is gone, and then there is nothing to filter.
         let _ = level.modify(|filter| *filter = LevelFilter::from_level(wanted));
     });
     announce(&server, &mut io::stdout().lock())?;
@@ -54,7 +54,7 @@ fn sources(matches: &ArgMatches) -> Sources {
     }
     Sources {
         file: matches.get_one::<PathBuf>("config").cloned(),
-        // Variables that are not text cannot be one of ours.
+        // The broker's own variables are always text, so others are skipped.
         variables: std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect(),
@@ -62,7 +62,7 @@ fn sources(matches: &ArgMatches) -> Sources {
     }
 }
 
-/// Says in a few lines where the broker is and what it promises.
+/// Prints the broker's addresses and what it promises.
 fn announce(server: &Server, out: &mut impl Write) -> io::Result<()> {
     let config = &server.context().config;
     let addresses = server.addresses();

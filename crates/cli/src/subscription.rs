@@ -10,7 +10,7 @@ use cloverleaf_server::admin_types::{
 use crate::client::{Client, segment};
 use crate::table;
 
-/// What to do with subscriptions.
+/// The subcommands of `cloverleaf subscription`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SubscriptionCommand {
     /// List the subscriptions of a topic, or of all topics
@@ -87,7 +87,7 @@ pub(crate) enum SubscriptionCommand {
     },
 }
 
-/// Who gets the next message.
+/// Which consumer gets the next message.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum Policy {
     /// The consumer with the fewest unacknowledged messages
@@ -192,7 +192,7 @@ fn list(client: &Client, topic: Option<&str>, json: bool) -> anyhow::Result<()> 
     }
 }
 
-/// One line per subscription.
+/// Prints one line per subscription.
 pub(crate) fn subscription_rows(all: &[SubscriptionDetails]) -> anyhow::Result<()> {
     let rows: Vec<[String; 7]> = all
         .iter()

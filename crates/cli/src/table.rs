@@ -23,7 +23,7 @@ pub(crate) fn print<const N: usize>(heading: [&str; N], rows: &[[String; N]]) ->
     out.flush()
 }
 
-/// Prints something as JSON, for scripts.
+/// Prints a value as JSON, for scripts.
 pub(crate) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     writeln!(
         io::stdout().lock(),
@@ -49,7 +49,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
     }
 }
 
-/// Yes or nothing.
+/// The text if `value` is true, otherwise nothing.
 pub(crate) fn mark(value: bool, text: &str) -> String {
     if value {
         text.to_owned()

@@ -7,12 +7,12 @@ use cloverleaf_server::admin_types::{Bytes, MessagePage, MessageView};
 
 use crate::client::{Client, segment};
 
-/// Messages asked for at once.
+/// Maximum messages of one request.
 const PAGE: u64 = 500;
-/// How long the broker holds a question back when there is no message.
+/// How long the broker waits for a message before it answers with none, in milliseconds.
 const WAIT_MS: u64 = 20_000;
 
-/// What to print.
+/// The arguments of `cloverleaf tail`.
 #[derive(Debug, Args)]
 pub(crate) struct TailArgs {
     /// Name of the topic

@@ -9,7 +9,7 @@ use crate::client::{Client, segment};
 use crate::subscription::subscription_rows;
 use crate::table;
 
-/// What to do with topics.
+/// The subcommands of `cloverleaf topic`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum TopicCommand {
     /// List all topics
@@ -187,7 +187,7 @@ fn print_details(details: &TopicDetails) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How long messages stay, in words.
+/// The retention, in words.
 fn kept(details: &TopicDetails) -> String {
     let retention = &details.retention;
     let policy = details.config.get("cleanup.policy");
@@ -212,7 +212,7 @@ fn kept(details: &TopicDetails) -> String {
     }
 }
 
-/// A time in its largest unit that says it whole.
+/// A time in the largest unit in which it is a whole number.
 fn duration(ms: u64) -> String {
     const UNITS: [(&str, u64); 4] = [
         ("d", 86_400_000),

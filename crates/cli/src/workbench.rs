@@ -1,4 +1,4 @@
-//! `cloverleaf bench` and `cloverleaf lab`: another program, which takes this one's place, and so
+//! `cloverleaf bench` and `cloverleaf lab`: this process becomes another program (`exec`), which so
 //! has its terminal, signals and exit status.
 
 use std::env;
@@ -9,24 +9,24 @@ use std::process::{Command, ExitCode};
 
 use cloverleaf_program::{BENCH, LAB, VERSION, WORKBENCH};
 
-/// Exit status without the other program. Of `lab` 1 says that something was found, and of `bench`
-/// that something was lost.
+/// Exit status without the other program. Status 1 has a meaning: `lab` has findings, or `bench`
+/// has losses.
 const EXIT_NO_WORKBENCH: u8 = 2;
 
-/// Whether the other program is meant by these words of the command line.
+/// Whether the command line is for the other program.
 pub(crate) fn is_meant(words: &[OsString]) -> bool {
     let is = |at: usize, name: &str| words.get(at).is_some_and(|word| word == name);
     let at = usize::from(is(0, "help"));
     [BENCH, LAB].iter().any(|command| is(at, command.name))
 }
 
-/// Becomes the other program; returns only if that fails, and has said why.
+/// Becomes the other program. Returns only if that fails, after it has printed why.
 pub(crate) fn start(words: &[OsString]) -> ExitCode {
     eprintln!("cloverleaf: {}", become_it(words));
     ExitCode::from(EXIT_NO_WORKBENCH)
 }
 
-/// Gives the reason why this is still the same program, in a sentence or two.
+/// Becomes the other program. Returns only if that fails: the reason, in a sentence or two.
 fn become_it(words: &[OsString]) -> String {
     let Some(path) = find() else {
         return format!(
@@ -48,7 +48,7 @@ fn become_it(words: &[OsString]) -> String {
         );
     }
     let mut command = Command::new(&path);
-    // A report shows how it was called.
+    // Reports show the command line, so the other program gets this program's name.
     if let Some(name) = env::args_os().next() {
         command.arg0(name);
     }
@@ -56,7 +56,7 @@ fn become_it(words: &[OsString]) -> String {
     format!("cannot start {shown}: {error}")
 }
 
-/// Finds it beside this program, or on the search path.
+/// Finds the other program in this program's folder, or on the search path.
 fn find() -> Option<PathBuf> {
     let here = env::current_exe().ok();
     let beside = here.as_deref().and_then(Path::parent).map(Path::to_owned);

@@ -1,4 +1,5 @@
-//! `cloverleaf doctor` against the binary itself, with clients that are slow, and that lie.
+//! `cloverleaf doctor`: the binary itself, with clients that are slow, and clients with hostile
+//! names.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -10,10 +11,10 @@ use std::time::{Duration, Instant};
 use crate::support::{BINARY, Broker};
 use cloverleaf_doctor::{Report, Rule};
 
-/// A limit for hangs.
+/// Time limit of waits: only a failing test waits this long.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Characters of a client's names that no terminal and no log may see.
+/// Characters in a client's names that must not reach a terminal or the log.
 const HOSTILE: &str = "\u{1b}]0;gotcha\u{7}\u{1b}[2J\u{9b}31m\r\nfake line\u{202e}";
 
 /// A consumer that has taken 400 messages and works on one at a time.
@@ -93,7 +94,7 @@ impl Hoarder {
         }
     }
 
-    /// Works on its messages until `condition` holds.
+    /// Works on its messages until `condition` returns a value.
     fn work_until<T>(&mut self, what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -122,7 +123,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// A broker whose log goes to a file.
+/// A broker whose log is written to a file.
 fn with_log(folder: &Path, log: &Path) -> Broker {
     let mut command = Command::new("sh");
     let script = format!("exec \"$@\" 2>{}", log.display());
@@ -183,7 +184,7 @@ fn a_slow_client_is_named_with_its_setting_whatever_it_calls_itself() {
         "{page}"
     );
 
-    // All of it, for who asks; at the address as the broker itself writes it.
+    // All details; with the address in the form in which the broker prints it.
     let url = format!("http://{}/", broker.admin());
     let details = ["doctor", "--details", "--admin", &url];
     let details = hoarder.work_until("details", || {
@@ -205,7 +206,7 @@ fn a_slow_client_is_named_with_its_setting_whatever_it_calls_itself() {
     let errors = text(&wrong.stderr);
     assert!(errors.contains("an HTTP interface of NSQ's"), "{errors}");
 
-    // The same for scripts: in ASCII, though the names come back as they were.
+    // The same for scripts: in ASCII, with escapes from which the names can be read back.
     let json = hoarder.work_until("JSON", || Some(broker.run(&["doctor", "--json"])));
     assert_eq!(code(&json), Some(1));
     assert!(
@@ -228,7 +229,7 @@ fn a_slow_client_is_named_with_its_setting_whatever_it_calls_itself() {
         Some(1)
     );
 
-    // A watcher without a terminal is told of changes, a line each.
+    // With --watch and without a terminal, the command prints changes, a line each.
     let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
     let line = lines.next().unwrap().unwrap();
     assert!(line.contains(" UTC found hoarding: go-nsq 1.1.0"), "{line}");
@@ -257,7 +258,7 @@ fn a_slow_client_is_named_with_its_setting_whatever_it_calls_itself() {
 fn a_broker_that_cannot_be_asked_is_2_whatever_is_wrong() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = silent.local_addr().unwrap().to_string();
-    // A broker from before there was a doctor, say.
+    // For example, a broker of a version without the doctor.
     let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = other.local_addr().unwrap().to_string();
     let answers = std::thread::spawn(move || {

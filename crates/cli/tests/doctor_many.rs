@@ -1,5 +1,5 @@
-//! The doctor of a broker with ten thousand connections and all the load that it bears: to look
-//! once and to answer once take it less than a second of CPU time, and the broker goes on.
+//! The doctor of a broker with ten thousand connections under full load: one check and one answer
+//! together take less than a second of CPU time, and the broker goes on working.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -15,28 +15,28 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const CONNECTIONS: usize = 10_000;
 
-/// Connections that publish as fast as they can.
+/// Number of connections that publish as fast as they can.
 const PUBLISHERS: usize = 4;
 
-/// Threads that make all other connections, and work on what comes.
+/// Number of threads that make all other connections, and process their messages.
 const WORKERS: usize = 4;
 
-/// CPU time of a look of the doctor and of an answer, together.
+/// Maximum CPU time of a check of the doctor and of an answer, together.
 const CPU_MAX: Duration = Duration::from_secs(1);
 
 /// Ticks of CPU time in a second, as `/proc` counts them.
 const TICKS: u64 = 100;
 
-/// How long it may take until all connections are known: a limit for hangs.
+/// Time limit until all connections are seen: only a failing test waits this long.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// How often a worker looks whether it is over.
+/// How often a worker checks whether the test has ended.
 const LOOK: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 100_000_000,
 };
 
-/// Files that are needed: the connections, and some.
+/// Open files that the test needs: its connections, and some more.
 const FILES: u64 = CONNECTIONS as u64 + 200;
 
 fn raise_open_files() {
@@ -50,7 +50,7 @@ fn raise_open_files() {
     }
 }
 
-/// Consumers of one channel, each with a name of its own.
+/// Consumers of one channel, each with a client ID of its own.
 fn connect(address: &str, numbers: std::ops::Range<usize>) -> Vec<TcpStream> {
     let one = |number: usize| {
         let mut stream = TcpStream::connect(address).unwrap();
@@ -64,12 +64,12 @@ fn connect(address: &str, numbers: std::ops::Range<usize>) -> Vec<TcpStream> {
     numbers.map(one).collect()
 }
 
-/// Takes messages and finishes each, on all of these connections in turn. Counts them.
+/// Receives messages on all of these connections, finishes each, and counts them.
 fn work(streams: &mut [TcpStream], ends: &AtomicBool, finished: &AtomicU64) {
     let mut received = vec![Vec::new(); streams.len()];
     let mut buffer = [0; 4096];
     while !ends.load(Ordering::Relaxed) {
-        // The broker needs the cores: a thread that has nothing to read rests.
+        // The broker needs the cores, so a thread without input must not spin.
         for number in readable(streams) {
             let (stream, received) = (&mut streams[number], &mut received[number]);
             let count = stream.read(&mut buffer).unwrap();
@@ -87,7 +87,7 @@ fn work(streams: &mut [TcpStream], ends: &AtomicBool, finished: &AtomicU64) {
     }
 }
 
-/// The places of those that have something to be read, once there are any, or none after a while.
+/// The indexes of the connections that have input. Waits for some for a while; may return none.
 fn readable(streams: &[TcpStream]) -> Vec<usize> {
     let wait = |stream| PollFd::new(stream, PollFlags::IN);
     let mut waiting: Vec<PollFd<'_>> = streams.iter().map(wait).collect();
@@ -97,13 +97,13 @@ fn readable(streams: &[TcpStream]) -> Vec<usize> {
     are_there.map(|(number, _)| number).collect()
 }
 
-/// A whole frame, if there is one: its size, and so many bytes.
+/// A whole frame, if one has come: its size, and as many bytes.
 fn take_frame(received: &mut Vec<u8>) -> Option<Vec<u8>> {
     let size = u32::from_be_bytes(received.get(..4)?.try_into().unwrap()) as usize;
     (received.len() >= 4 + size).then(|| received.drain(..4 + size).collect())
 }
 
-/// Publishes as fast as answers come, fifty at a time. Counts them.
+/// Publishes fifty messages at a time, as fast as the answers come, and counts them.
 fn publish(address: &str, ends: &AtomicBool, published: &AtomicU64) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(b"  V2").unwrap();
@@ -116,7 +116,7 @@ fn publish(address: &str, ends: &AtomicBool, published: &AtomicU64) {
     }
 }
 
-/// CPU time of the threads that look and that answer, so far.
+/// CPU time so far of the broker's threads that run checks and answer.
 fn cpu_time(broker: u32) -> Duration {
     let tasks = fs::read_dir(format!("/proc/{broker}/task")).unwrap();
     let ticks = tasks.flatten().filter_map(|task| {
@@ -161,7 +161,7 @@ fn ten_thousand_connections_and_full_load_do_not_keep_it_from_answering() {
         for _ in 0..PUBLISHERS {
             scope.spawn(|| publish(&nsq, &ends, &published));
         }
-        // The threads end, whatever fails below.
+        // The threads have to end even if a check below fails.
         let result = std::panic::catch_unwind(|| {
             let deadline = Instant::now() + PATIENCE;
             while ask(&admin).connections < (CONNECTIONS + PUBLISHERS) as u64 {
@@ -169,9 +169,8 @@ fn ten_thousand_connections_and_full_load_do_not_keep_it_from_answering() {
             }
             let counts = || [&published, &finished].map(|it| it.load(Ordering::Relaxed));
             let before = counts();
-            // Until it has looked again a few times, so that some come while it does.
+            // Some checks have to complete, so that some answers come while one runs.
             let (mut looked_us, cpu_before) = (ask(&admin).watched_us, cpu_time(broker.child.id()));
-            // Some answers come while it looks.
             let mut looks = 0;
             while looks < 5 {
                 assert!(Instant::now() < deadline, "it does not look any more");

@@ -1,4 +1,4 @@
-//! The binary itself: what it prints, how it ends, and the commands against it.
+//! The binary itself: its output, its end, and the commands against it.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -22,7 +22,7 @@ fn serve_says_where_it_is_and_ends_well_on_sigterm() {
 #[test]
 fn serve_ends_well_on_sighup() {
     let folder = tempfile::tempdir().unwrap();
-    // The shell that runs the tests may ignore the signal, which programs inherit.
+    // The test's shell may ignore this signal, which programs inherit.
     let mut command = Command::new("env");
     command.arg("--default-signal=HUP").arg(BINARY);
     let mut broker = Broker::start_as(command, folder.path());
@@ -33,7 +33,7 @@ fn serve_ends_well_on_sighup() {
 fn a_second_signal_ends_the_broker_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let mut broker = Broker::start(folder.path());
-    // A request that is not complete holds the shutdown up.
+    // An incomplete request delays the shutdown.
     let mut stream = TcpStream::connect(broker.nsq_http()).unwrap();
     stream
         .write_all(
@@ -41,7 +41,7 @@ fn a_second_signal_ends_the_broker_at_once() {
               expect: 100-continue\r\n\r\n",
         )
         .unwrap();
-    // It has seen the head, and waits for the rest.
+    // The broker has read the head, and waits for the body.
     let mut answer = [0; b"HTTP/1.1 100 Continue\r\n\r\n".len()];
     stream.read_exact(&mut answer).unwrap();
     assert!(answer.starts_with(b"HTTP/1.1 100 "), "{answer:?}");

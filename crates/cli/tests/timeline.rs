@@ -1,4 +1,4 @@
-//! `cloverleaf timeline` as a user runs it.
+//! `cloverleaf timeline`, run as a user runs it.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::support::Broker;
 use serde_json::Value;
 
-/// A consumer that holds one message and a producer that has published it.
+/// A consumer that holds one message, and the producer that has published it.
 fn hold_one(broker: &Broker) -> TcpStream {
     let mut socket = TcpStream::connect(broker.nsq_tcp()).unwrap();
     socket

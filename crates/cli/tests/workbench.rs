@@ -1,5 +1,5 @@
-//! `cloverleaf bench` and `cloverleaf lab` are another program, which takes the place of this one.
-//! A script plays it, so that it need not be built; `cargo xtask test` calls the real one.
+//! `cloverleaf bench` and `cloverleaf lab` become another program. A script stands in for it, so
+//! that it need not be built; `cargo xtask test` runs the real one.
 
 use std::fs;
 use std::io::Write as _;
@@ -11,7 +11,7 @@ use crate::support::BINARY;
 const NAME: &str = "cloverleaf-workbench";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// A folder with a link to `cloverleaf`, on the same disk as that.
+/// A folder with a hard link to `cloverleaf`, so on the same file system.
 fn installed() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir_in(Path::new(BINARY).parent().unwrap()).unwrap();
     let program = folder.path().join("cloverleaf");
@@ -19,14 +19,15 @@ fn installed() -> (tempfile::TempDir, PathBuf) {
     (folder, program)
 }
 
-/// Has a script of this version stand there for the other program.
+/// Writes a script to the folder that stands in for the other program, with this version.
 fn pretend(folder: &Path, version: &str) {
     let script = format!(
         "#!/bin/sh\n\
          if [ \"$1\" = --version ]; then echo {NAME} {version}; exit; fi\n\
          echo \"$$ $0: $*\"; cat; exit 7\n"
     );
-    // Written by a process that ends: a file that this one has open could not be run.
+    // Written by another process: a file that this process has open for writing could not be
+    // executed.
     let status = Command::new("sh")
         .args(["-c", "printf %s \"$1\" >\"$0\" && chmod 755 \"$0\""])
         .arg(folder.join(NAME))
@@ -39,7 +40,8 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Its exit status is that of an error that neither finds nor loses anything.
+/// Checks that the command failed with a status that means neither findings nor losses, and returns
+/// its error text.
 fn refused(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(output.stdout.is_empty(), "{output:?}");
@@ -67,7 +69,7 @@ fn the_other_program_gets_words_input_and_process() {
         child.stdin.take().unwrap().write_all(b"input").unwrap();
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(7));
-        // The same process: so signals reach it, and it has the terminal.
+        // It is the same process, so signals reach the other program, and it has the terminal.
         let expected = format!("{pid} {given}: {}\ninput", words.join(" "));
         assert_eq!(text(&output.stdout), expected);
     }

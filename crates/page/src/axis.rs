@@ -1,11 +1,11 @@
-//! Axes: from values to places in a picture, with names for round values.
+//! Axes: they map values to positions in a picture, and have names for round values.
 
-/// Where the values of a picture are, from left to right or from below.
+/// Maps values to positions, from left to right or from the bottom up.
 #[derive(Debug, Clone)]
 pub struct Axis {
-    /// Values at both ends; of a logarithmic axis their logarithms.
+    /// The values at both ends; for a logarithmic axis, their logarithms.
     domain: (f64, f64),
-    /// Places of both ends.
+    /// The positions of both ends.
     pub range: (f64, f64),
     is_log: bool,
     /// Round values, each with its name.
@@ -13,7 +13,7 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// From one value to another, with these ticks.
+    /// A linear axis with the given ends and ticks.
     pub fn between(domain: (f64, f64), range: (f64, f64), ticks: Vec<(f64, String)>) -> Axis {
         Axis {
             domain,
@@ -23,7 +23,7 @@ impl Axis {
         }
     }
 
-    /// From zero to at least `max`, with about `count` ticks.
+    /// A linear axis from zero to at least `max`, with about `count` ticks.
     pub fn from_zero(
         max: f64,
         count: u32,
@@ -38,8 +38,8 @@ impl Axis {
         Axis::between((0.0, last * step), range, ticks)
     }
 
-    /// By powers of ten, from at most `min` to at least `max`. Where these are near to each other
-    /// the ends are 1, 2 or 5 times a power of ten.
+    /// A logarithmic axis from at most `min` to at least `max`. Its ends are powers of ten; if
+    /// `min` and `max` are close to each other, 1, 2 or 5 times a power of ten.
     pub fn log(min: f64, max: f64, range: (f64, f64), name: impl Fn(f64) -> String) -> Axis {
         let min = if min > 0.0 { min } else { 1.0 };
         let max = max.max(min);
@@ -65,7 +65,7 @@ impl Axis {
         }
     }
 
-    /// The place of a value; beyond the ends it is an end.
+    /// The position of a value; a value beyond the ends has the position of the end.
     pub fn at(&self, value: f64) -> f64 {
         let value = if self.is_log {
             value.max(f64::MIN_POSITIVE).log10()
@@ -78,7 +78,7 @@ impl Axis {
     }
 }
 
-/// The greatest of 1, 2, 5 times a power of ten that is not above.
+/// The largest of 1, 2 or 5 times a power of ten that is not above `value`.
 fn down(value: f64) -> f64 {
     let power = 10f64.powf(value.log10().floor());
     let steps = [5.0, 2.0];
@@ -86,7 +86,7 @@ fn down(value: f64) -> f64 {
     step.unwrap_or(&1.0) * power
 }
 
-/// The least of 1, 2, 5 times a power of ten that is not below.
+/// The smallest of 1, 2 or 5 times a power of ten that is not below `value`.
 fn up(value: f64) -> f64 {
     let below = down(value);
     if below < value * 0.999 {
@@ -96,7 +96,7 @@ fn up(value: f64) -> f64 {
     }
 }
 
-/// The next value in 1, 2, 5, 10.
+/// The next value in the sequence 1, 2, 5, 10.
 fn next(value: f64) -> f64 {
     let power = 10f64.powf((value * 1.001).log10().floor());
     match value / power {
@@ -106,11 +106,12 @@ fn next(value: f64) -> f64 {
     }
 }
 
-/// Places near these for labels of this height, none over another, none beyond the ends.
+/// Positions for labels of this height, close to `places`, without overlaps and within the ends.
 pub fn spread(places: &[f64], height: f64, ends: (f64, f64)) -> Vec<f64> {
     let mut order: Vec<usize> = (0..places.len()).collect();
     order.sort_by(|a, b| places[*a].total_cmp(&places[*b]));
-    // Each as near to its place as those above let it be; then from below what went too far.
+    // First pass from the start: each is as close to its place as the label before it allows.
+    // Second pass from the end: labels that went beyond it are moved back.
     let mut spread = places.to_vec();
     let mut free = ends.0;
     for at in &order {

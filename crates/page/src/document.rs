@@ -1,7 +1,8 @@
-//! Files: a page, or a picture that stands alone.
+//! Files: a page, or a picture on its own.
 //!
-//! The markup comes from `maud`, which escapes every text and closes every element. It is HTML and
-//! XML at once, so that a parser can judge it in a test: elements without content are closed too.
+//! The markup comes from `maud`, which escapes every text and closes every element. The output is
+//! HTML and XML at once, so that a test can check it with an XML parser: elements without content
+//! are closed too.
 
 use maud::{Markup, PreEscaped, html};
 
@@ -10,8 +11,8 @@ const HEAD: &str = "<meta charset=\"utf-8\"/>\
     <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>";
 const DARK: &str = "@media screen and (prefers-color-scheme: dark)";
 
-/// Names of colours with their values by day and by night. `s0` to `s7` are told apart by readers
-/// with any kind of colour blindness.
+/// Names of colours with their values in light and dark mode. People with any kind of colour
+/// blindness can tell `s0` to `s7` apart.
 const COLOURS: [(&str, &str, &str); 15] = [
     ("paper", "#ffffff", "#14171b"),
     ("ink", "#1b1f24", "#e8eaed"),
@@ -30,7 +31,7 @@ const COLOURS: [(&str, &str, &str); 15] = [
     ("s7", "#4d4d4d", "#c4c4c4"),
 ];
 
-/// A page that needs nothing but itself. The style sheets come after the one of all pages.
+/// A page that loads no other file. `styles` follow the style sheet of all pages.
 pub fn html_page(title: &str, styles: &[&'static str], body: &Markup) -> String {
     let colours = |value: fn(&(&str, &'static str, &'static str)) -> &'static str| {
         let each = COLOURS
@@ -61,8 +62,8 @@ pub fn svg_file(picture: Markup) -> String {
     readable(picture)
 }
 
-/// A style sheet without variables, because many programs that draw an SVG know none; the colours
-/// of the night are for those that know media queries.
+/// A style sheet without variables, because many programs that draw an SVG do not support them. The
+/// dark colours are in a media query, for programs that support that.
 pub fn plain_style(style: &str) -> String {
     let (mut light, mut dark) = (style.to_owned(), style.to_owned());
     for (name, by_day, by_night) in COLOURS {
@@ -73,7 +74,7 @@ pub fn plain_style(style: &str) -> String {
     format!("{light}{DARK} {{\n{dark}}}\n")
 }
 
-/// Without letters that neither XML nor a reader can make anything of.
+/// Replaces characters that are not allowed in XML or not readable.
 fn readable(markup: Markup) -> String {
     let letters = markup.0.chars();
     let shown = letters.map(|letter| match letter {
@@ -84,7 +85,7 @@ fn readable(markup: Markup) -> String {
     shown.collect::<String>() + "\n"
 }
 
-/// Characters that no XML may hold, or that would turn the direction of the text around them.
+/// Characters that XML does not allow, or that change the direction of the text around them.
 fn is_unreadable(letter: char) -> bool {
     matches!(letter, '\u{fffe}' | '\u{ffff}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

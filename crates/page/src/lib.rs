@@ -1,6 +1,6 @@
 //! Pages for people: figures in [`words`], the shapes of a [`picture`] with its [`Axis`], the frame
-//! of a page ([`html_page`]), how wide a [`Terminal`] is, prose in lines ([`wrap`]), and which
-//! [`secrets`] none of them shows.
+//! of a page ([`html_page`]), the width of a [`Terminal`], prose in lines ([`wrap`]), and the
+//! [`secrets`] that none of them shows.
 //!
 //! Architecture invariant: this crate knows no broker, no measurement and no command line.
 

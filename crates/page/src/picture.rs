@@ -1,14 +1,14 @@
-//! Pictures: the shapes of an SVG, with one decimal in each place.
+//! Pictures: the shapes of an SVG, with coordinates of one decimal.
 
 use maud::{Markup, html};
 
-/// A place, from the left and from above.
+/// A point: the distances from the left and from the top.
 pub type Point = (f64, f64);
 
 /// A width and a height.
 pub type Size = (f64, f64);
 
-/// A picture of this size, which grows with the page. The title is for those who cannot see it.
+/// A picture of this size, which grows with the page. Screen readers read the title.
 pub fn svg(class: &str, (width, height): Size, title: &str, shapes: &Markup) -> Markup {
     html! {
         svg xmlns="http://www.w3.org/2000/svg" class=(class) role="img" aria-label=(title)
@@ -18,7 +18,7 @@ pub fn svg(class: &str, (width, height): Size, title: &str, shapes: &Markup) -> 
     }
 }
 
-/// A rectangle, which is never too small to be seen.
+/// A rectangle, which is never too small to be visible.
 pub fn rect(class: &str, (x, y): Point, (width, height): Size) -> Markup {
     let (width, height) = (px(width.max(0.1)), px(height.max(0.1)));
     html! { rect class=(class) x=(px(x)) y=(px(y)) width=(width) height=(height) {} }
@@ -29,17 +29,18 @@ pub fn line(class: &str, from: Point, to: Point) -> Markup {
     html! { line class=(class) x1=(px(from.0)) y1=(px(from.1)) x2=(px(to.0)) y2=(px(to.1)) {} }
 }
 
-/// Words that begin here; with the class `middle` or `end` this is their middle or their end.
+/// A text that starts at this point; with the class `middle` or `end`, the point is its middle or
+/// its end.
 pub fn text(class: &str, (x, y): Point, words: &str) -> Markup {
     html! { text class=(class) x=(px(x)) y=(px(y)) { (words) } }
 }
 
-/// A dot that is large enough to be pointed at.
+/// A dot that is large enough to point at.
 pub fn dot(class: &str, (x, y): Point) -> Markup {
     html! { circle class=(class) cx=(px(x)) cy=(px(y)) r="3" {} }
 }
 
-/// A path through some places, in as many pieces as there are; closed, it can be filled.
+/// A path through the points of each piece; a closed path can be filled.
 pub fn path<P: IntoIterator<Item = Point>>(
     class: &str,
     pieces: impl IntoIterator<Item = P>,
@@ -58,12 +59,12 @@ pub fn path<P: IntoIterator<Item = Point>>(
     html! { @if !drawn.is_empty() { path class=(class) d=(drawn) {} } }
 }
 
-/// Shapes that say more to whoever points at them.
+/// Shapes with a title that appears when the pointer is over them.
 pub fn titled(shapes: &Markup, title: &str) -> Markup {
     html! { g.b { (shapes) title { (title) } } }
 }
 
-/// With one decimal. Not a number becomes 0, which a picture shows.
+/// A coordinate with one decimal. Not a number becomes 0, which is visible in a picture.
 fn px(place: f64) -> f64 {
     debug_assert!(place.is_finite(), "a place in a picture is a number");
     if place.is_finite() {

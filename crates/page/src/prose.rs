@@ -2,8 +2,9 @@
 
 use textwrap::{Options, WordSeparator, WordSplitter, WrapAlgorithm};
 
-/// A paragraph in lines of at most so many columns. Lines end at spaces only, so that commands and
-/// names can be copied: a longer word has a line of its own. There is at least one line.
+/// A paragraph in lines of at most `columns_max` columns. Lines end only at spaces, so that
+/// commands and names can be copied: a longer word has a line of its own. There is at least one
+/// line.
 pub fn wrap(paragraph: &str, columns_max: usize) -> Vec<String> {
     let options = Options::new(columns_max)
         .break_words(false)

@@ -1,9 +1,9 @@
 //! Hides secrets in a table, a report or an error: passwords and tokens.
 
-/// Stands for a secret.
+/// The text that replaces a secret.
 pub const HIDDEN: &str = "***";
-/// Options of a URL whose names contain one of these have a secret as their value: librdkafka's
-/// `sasl.password`, `ssl.key.pem`, `sasl.oauthbearer.client.secret` and others.
+/// Parts of names: an option of a URL whose name contains one of these has a secret as its value.
+/// Examples are librdkafka's `sasl.password`, `ssl.key.pem` and `sasl.oauthbearer.client.secret`.
 const NAMES: [&str; 7] = [
     "password",
     "passphrase",
@@ -13,7 +13,7 @@ const NAMES: [&str; 7] = [
     "key.pem",
     "oauthbearer.config",
 ];
-/// A secret that is shorter stands in many words by chance.
+/// A shorter secret would occur in many words by chance, so it is not replaced.
 const BYTES_MIN: usize = 3;
 
 /// Whether the value of a URL's option of this name is a secret.
@@ -22,14 +22,13 @@ pub fn is_secret(name: &str) -> bool {
     NAMES.iter().any(|part| name.contains(part))
 }
 
-/// A sentence without these secrets, whoever has put them there: a library repeats in its errors
-/// what it was told.
+/// The text without these secrets. Other libraries may repeat a secret in their errors.
 pub fn without<'s>(text: &str, secrets: impl Iterator<Item = &'s str>) -> String {
     let long = secrets.filter(|secret| secret.len() >= BYTES_MIN);
     long.fold(text.to_owned(), |text, secret| text.replace(secret, HIDDEN))
 }
 
-/// A text that should have been a URL, without what may be a password in it.
+/// A text that should be a URL, without anything in it that may be a password.
 pub fn mask(text: &str) -> String {
     let begin = match (text.find("://"), text.find(':')) {
         (Some(at), _) => at + 3,
@@ -39,7 +38,7 @@ pub fn mask(text: &str) -> String {
     let (before, after) = text.split_at(begin);
     let Some((login, host)) = after.rsplit_once('@') else {
         return match after.split_once(':') {
-            // A password to which no host was added, and no address of version 6.
+            // A user and a password without a host; it is not an IPv6 address or a port.
             Some((user, rest))
                 if !user.starts_with('[')
                     && !rest.starts_with(|first: char| first.is_ascii_digit()) =>
@@ -68,7 +67,7 @@ fn mask_options(text: &str) -> String {
     format!("{place}?{}", options.collect::<Vec<_>>().join("&"))
 }
 
-/// A word of a command line, without a password if it looks like a URL.
+/// A word of a command line, without its password if it looks like a URL.
 pub fn masked(word: &str) -> String {
     if word.contains('@') || word.contains("://") {
         mask(word)

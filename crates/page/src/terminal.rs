@@ -1,26 +1,26 @@
-//! Facts about standard output: how wide it is, and whether it takes colours.
+//! The properties of standard output: its width, and whether it supports colours.
 
 use std::io::{self, IsTerminal as _};
 
-/// Columns where nobody says how many there are: in a pipe or a file.
+/// The columns if the width is unknown, as in a pipe or a file.
 const WIDTH_DEFAULT: usize = 100;
 
-/// Longer lines are hard to read, however wide the terminal.
+/// Longer lines are hard to read, even on a wide terminal.
 const WIDTH_MAX: usize = 120;
 
-/// How to print a page.
+/// How to print a page on standard output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terminal {
-    /// Columns.
+    /// The width in columns.
     pub width: usize,
-    /// Whether it takes colours.
+    /// Whether it supports colours.
     pub with_colours: bool,
-    /// Whether somebody looks at it, rather than a file or a program.
+    /// Whether it is a terminal, not a file or a pipe.
     pub is_terminal: bool,
 }
 
 impl Terminal {
-    /// Standard output, as it is now.
+    /// The current properties of standard output.
     pub fn here() -> Terminal {
         let is_terminal = io::stdout().is_terminal();
         let columns = if is_terminal {
@@ -48,7 +48,7 @@ fn width(columns: u16, variable: &str) -> usize {
     }
 }
 
-/// As no-color.org has it: set and not empty means none.
+/// As no-color.org defines: a variable that is set and not empty turns colours off.
 fn takes_colours(no_color: &str, term: &str) -> bool {
     no_color.is_empty() && term != "dumb"
 }

@@ -1,12 +1,12 @@
 //! Figures as people read them: the same words in a table, a report and a picture.
 //!
-//! A number and its unit are joined by a space that does not break.
+//! A number and its unit are joined by a non-breaking space.
 
 use jiff::Timestamp;
 
-/// Stands where there is no figure.
+/// The text for a missing figure.
 pub const NOTHING: &str = "–";
-/// Stands between a number and its unit, and does not break.
+/// The non-breaking space between a number and its unit.
 pub const SPACE: char = '\u{a0}';
 
 /// A whole number with separators: "1,234,567".
@@ -22,7 +22,7 @@ pub fn count(number: u64) -> String {
     text
 }
 
-/// A number that was measured, with at least three digits: "0.0123", "1.24", "12.4", "1,234,567".
+/// A measured number, with at least three digits: "0.0123", "1.24", "12.4", "1,234,567".
 pub fn number(value: f64) -> String {
     if !value.is_finite() {
         return NOTHING.to_owned();
@@ -33,7 +33,7 @@ pub fn number(value: f64) -> String {
         _ if size >= 99.95 => 0,
         _ if size >= 9.995 => 1,
         _ if size >= 0.9995 => 2,
-        // As many as it takes, down to a billionth.
+        // As many as needed for three digits, down to a billionth.
         _ => (2 - size.log10().floor().max(-9.0) as i32).unsigned_abs() as usize,
     };
     if decimals > 0 {
@@ -43,9 +43,10 @@ pub fn number(value: f64) -> String {
     format!("{sign}{}", count(size.round() as u64))
 }
 
-/// A number with the largest of these units of which there is one, each with its size.
+/// A number in the largest unit that is not larger than the number. `units` are sizes with names.
 fn scaled(value: f64, units: &[(f64, &str)], smallest: &str) -> String {
-    // 999.6 of a unit would be written as 1,000 of it.
+    // A unit is used from 99.95 % of its size on: 999.6 of a smaller unit would be rounded to
+    // 1,000.
     let is_one = |(size, _): &&(f64, &str)| value.abs() >= size * 0.9995;
     match units.iter().find(is_one).unwrap_or(&(1.0, smallest)) {
         (_, "") => number(value),
@@ -53,17 +54,17 @@ fn scaled(value: f64, units: &[(f64, &str)], smallest: &str) -> String {
     }
 }
 
-/// A number where there is little room: "950", "12.3 k", "1.23 M".
+/// A number for a narrow place: "950", "12.3 k", "1.23 M".
 pub fn short(value: f64) -> String {
     scaled(value, &[(1e9, "G"), (1e6, "M"), (1e3, "k")], "")
 }
 
-/// A tick of an axis: as short as it can be without a loss ("0", "2.5 k", "100 k").
+/// A tick of an axis: as short as possible without loss ("0", "2.5 k", "100 k").
 pub fn tick(value: f64) -> String {
     without_zeros(&short(value))
 }
 
-/// A number without zeros at the end of its decimals, and its unit.
+/// A number with its unit, without zeros at the end of its decimals.
 fn without_zeros(text: &str) -> String {
     let end = text.find(SPACE).unwrap_or(text.len());
     let (digits, unit) = text.split_at(end);
@@ -75,7 +76,7 @@ fn without_zeros(text: &str) -> String {
     format!("{digits}{unit}")
 }
 
-/// A time of so many nanoseconds, with three digits: "950 ns", "1.24 ms", "12.4 s".
+/// A time of `ns` nanoseconds, with three digits: "950 ns", "1.24 ms", "12.4 s".
 pub fn time(ns: f64) -> String {
     if ns.is_finite() {
         scaled(ns, &[(1e9, "s"), (1e6, "ms"), (1e3, "µs")], "ns")
@@ -106,7 +107,7 @@ pub fn rate(messages_per_second: f64) -> String {
     format!("{}/s", number(messages_per_second))
 }
 
-/// A number of which whole ones are shown in full.
+/// A number; a whole one is shown with all of its digits.
 pub fn whole_or_number(value: f64) -> String {
     if value >= 0.0 && value.fract() == 0.0 && value < 1e15 {
         count(value as u64)
@@ -115,7 +116,7 @@ pub fn whole_or_number(value: f64) -> String {
     }
 }
 
-/// A time since 1970 in milliseconds as "2026-11-22 04:40 UTC".
+/// A time in milliseconds since 1970 as "2026-11-22 04:40 UTC".
 pub fn date(unix_ms: u64) -> String {
     let ms = i64::try_from(unix_ms).unwrap_or(i64::MAX);
     let time = Timestamp::from_millisecond(ms).unwrap_or(Timestamp::MAX);

@@ -1,5 +1,5 @@
-//! The process around each of the two programs, `cloverleaf` and `cloverleaf-workbench`:
-//! command line, exit status; and which commands of the first are the second's.
+//! The process around each of the two programs, `cloverleaf` and `cloverleaf-workbench`: the
+//! command line, the exit status, and the commands of the first that the second carries out.
 //!
 //! Architecture invariant: this crate knows nothing that only one of the two programs needs.
 
@@ -9,31 +9,31 @@ use clap::error::ContextValue;
 use clap::{ArgMatches, Command};
 use cloverleaf_page::secrets::masked;
 
-/// The name of the program that measures, and that of the package which has it.
+/// The name of the program for measurements, and of its package.
 pub const WORKBENCH: &str = "cloverleaf-workbench";
 /// The version of both programs, which share a workspace.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// A command of the workbench, which `cloverleaf` has it carry out.
+/// A command that `cloverleaf` leaves to the workbench.
 pub struct WorkbenchCommand {
-    /// The word on the command line.
+    /// Its word on the command line.
     pub name: &'static str,
-    /// The line in the help of both programs.
+    /// Its line in the help of both programs.
     pub about: &'static str,
 }
 
-/// Measures brokers.
+/// The command that measures brokers.
 pub const BENCH: WorkbenchCommand = WorkbenchCommand {
     name: "bench",
     about: "Measure this broker or another: throughput, latency, losses, order",
 };
-/// Plays mistakes of clients.
+/// The command that plays slow clients.
 pub const LAB: WorkbenchCommand = WorkbenchCommand {
     name: "lab",
     about: "Slow clients on purpose: what the doctor finds of them, or of a program of yours",
 };
 
-/// Reads the command line, and has `run` do what it says; errors go to standard error.
+/// Parses the command line and calls `run` with it; errors are printed to standard error.
 pub fn main(
     command: Command,
     run: impl FnOnce(&ArgMatches) -> anyhow::Result<ExitCode>,
@@ -52,7 +52,7 @@ pub fn main(
     }
 }
 
-/// Hides passwords: what is wrong with the command line may be a URL that has one.
+/// Hides passwords: the wrong part of a command line may be a URL with one.
 fn without_secrets(mut error: clap::Error) -> clap::Error {
     let texts = error.context().filter_map(|(kind, value)| match value {
         ContextValue::String(text) => Some((kind, masked(text))),
@@ -64,7 +64,7 @@ fn without_secrets(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// Whether nobody reads any more: `cloverleaf … | head` is no error.
+/// Whether the reader has closed the pipe: `cloverleaf … | head` is not an error.
 pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<std::io::Error>();
     error.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)

@@ -8,7 +8,7 @@ use cloverleaf_server::timeline_types::{
 
 use super::rows::{TimelineBar, arrange};
 
-/// Messages of a lane, and of a piece, that are drawn one by one at most.
+/// Maximum messages of a lane, and of a piece, that are drawn one by one.
 const SINGLE_BARS_MAX: u64 = 4_096;
 const SINGLES_MAX: u32 = 16;
 
@@ -32,15 +32,15 @@ pub(super) struct DrawnLane {
     pub(super) figures: String,
     pub(super) bars: Vec<TimelineBar>,
     pub(super) rows: usize,
-    /// Times between an answer and the next request.
+    /// Time spans between an answer and the next request.
     pub(super) gaps: Vec<(u64, u64)>,
-    /// Points in time, with what they are.
+    /// Marks at points in time, each with its description.
     pub(super) points: Vec<(u64, String)>,
-    /// Before this it is not complete.
+    /// Before this time the record has gaps; `None`: it has none.
     pub(super) complete_since_us: Option<u64>,
 }
 
-/// All lanes of an answer.
+/// All lanes of an answer, in groups.
 pub(super) fn of(timeline: &Timeline) -> Vec<LaneGroup> {
     let mut groups = Vec::new();
     for topic in &timeline.topics {
@@ -79,7 +79,7 @@ pub(super) fn of(timeline: &Timeline) -> Vec<LaneGroup> {
     groups
 }
 
-/// The counts of what was drawn, in a line.
+/// The number of lanes and bars that were drawn, for one line of output.
 pub(super) fn summary(groups: &[LaneGroup]) -> String {
     let lanes = || groups.iter().flat_map(|group| &group.lanes);
     let bars: usize = lanes().map(|lane| lane.bars.len()).sum();
@@ -98,8 +98,8 @@ fn holds(lane: &HoldLane, timeline: &Timeline) -> DrawnLane {
             .filter(|it| it.ended_us >= timeline.from_us)
     };
     let messages: u64 = pieces().map(|piece| u64::from(piece.count)).sum();
-    // A bar for each message, as long as that can be seen: pieces are of messages that were
-    // acknowledged together by chance, too.
+    // One bar for each message, as long as they can be told apart: messages may be in one piece
+    // only because they happened to be acknowledged together.
     let is_single = messages <= SINGLE_BARS_MAX;
     let drawn = pieces().flat_map(|piece| {
         if is_single {
@@ -141,8 +141,7 @@ fn holds(lane: &HoldLane, timeline: &Timeline) -> DrawnLane {
     }
 }
 
-/// The messages of a piece, each as a piece of its own, if they are few enough to lie below each
-/// other.
+/// The messages of a piece, each as a piece of its own, if they are few enough for a row each.
 fn singles(piece: &HoldPiece) -> Vec<HoldPiece> {
     if !(2..=SINGLES_MAX).contains(&piece.count) {
         return vec![*piece];
@@ -309,7 +308,7 @@ fn fetch(piece: &ExchangePiece) -> TimelineBar {
     TimelineBar {
         class: "fetched",
         from_us: piece.requested_us,
-        // It is the question that is drawn; the answer is its end.
+        // Only the waiting request is drawn, in a faint shade; its end is the answer.
         solid_from_us: to_us,
         to_us,
         title: format!(
@@ -322,7 +321,7 @@ fn fetch(piece: &ExchangePiece) -> TimelineBar {
     }
 }
 
-/// Times in which nothing was under way, between the first bar and the last.
+/// Time spans between the first bar and the last in which no bar is drawn.
 fn gaps(bars: &[TimelineBar]) -> Vec<(u64, u64)> {
     let mut gaps = Vec::new();
     let mut end_us = None;
@@ -377,7 +376,7 @@ pub(super) fn median(mut values: Vec<u64>) -> Option<u64> {
     values.get(values.len() / 2).copied()
 }
 
-/// A length of time for people.
+/// A duration for people.
 pub(super) fn time(us: u64) -> String {
     match us {
         0 => "0 s".to_owned(),

@@ -1,4 +1,4 @@
-//! `cloverleaf timeline`: asks the broker what happened lately, and draws it.
+//! `cloverleaf timeline`: asks the broker for its record of the last seconds, and draws it.
 //!
 //! ```text
 //! the broker's answer ──▶ lanes (what is shown, in rows) ──▶ picture (SVG) ──▶ page (HTML)
@@ -27,7 +27,7 @@ use cloverleaf_server::timeline_types::Timeline;
 use crate::client::Client;
 use crate::table;
 
-/// What to draw.
+/// The arguments of `cloverleaf timeline`.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("where").required(true).multiple(true))]
 pub(crate) struct TimelineArgs {
@@ -57,7 +57,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// The format of the file.
+/// The format of the output file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileFormat {
     Svg,
@@ -65,7 +65,7 @@ enum FileFormat {
 }
 
 pub(crate) fn run(client: &Client, args: &TimelineArgs) -> anyhow::Result<()> {
-    // Before the broker is asked: what cannot be written need not be known.
+    // Before the request, so that a wrong file name is reported even without a broker.
     let form = args.out.as_deref().map(form_of).transpose()?;
     let timeline: Timeline = client.get(&path(args))?;
     if args.json {
@@ -105,7 +105,7 @@ fn path(args: &TimelineArgs) -> String {
         ("subscription", &args.subscriptions),
     ] {
         for value in values {
-            // A string takes everything.
+            // Writing to a string cannot fail.
             let _ = write!(path, "&{key}={}", percent_encoded(value));
         }
     }

@@ -1,4 +1,4 @@
-//! The page: the picture with its numbers under the pointer. It needs nothing but itself.
+//! The HTML page: the picture, with its numbers under the pointer. It loads no other file.
 
 use cloverleaf_page::{html_page, words};
 use cloverleaf_server::timeline_types::Timeline;

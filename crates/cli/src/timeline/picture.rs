@@ -1,4 +1,4 @@
-//! The picture: an SVG that stands alone, or stands in a page.
+//! The picture: an SVG, as a file of its own or within a page.
 
 use cloverleaf_page::picture::{line, path, rect, svg, text, titled};
 use cloverleaf_page::{Axis, plain_style, svg_file, words};
@@ -8,46 +8,46 @@ use maud::{Markup, PreEscaped, html};
 use super::lanes::{DrawnLane, LaneGroup, clock, median, time};
 use super::rows::TimelineBar;
 
-/// With variables for its colours.
+/// The style sheet, with variables for its colours.
 pub(super) const STYLE: &str = include_str!("style.css");
 
 const WIDTH: f64 = 1280.0;
-/// Where the lanes begin; their names stand left of it.
+/// The left edge of the lanes; their names are left of it.
 const LEFT: f64 = 330.0;
 const RIGHT: f64 = WIDTH - 16.0;
-/// The width left of the lanes, in sizes of the letters there: names are bold, of 12 pixels, and
-/// the text below them is of 11, and narrower by a tenth.
+/// The width of the space for names, in multiples of the font size. Names are bold, of 12 pixels;
+/// the text below them is of 11 pixels, and a tenth narrower.
 const NAMES_WIDTH: f64 = LEFT - 16.0 - 10.0;
 const NAME_SIZES: f64 = NAMES_WIDTH / 12.0;
 const ABOUT_SIZES: f64 = NAMES_WIDTH / 11.0 / 0.9;
-/// A lane has room for its name and two lines below it.
+/// The minimum height of a lane: enough for its name and two lines below.
 const LANE_HEIGHT_MIN: f64 = 46.0;
-/// A lane with many rows is not higher than this, if its rows can be seen.
+/// The maximum height of a lane with many rows, as long as its rows stay visible.
 const LANE_HEIGHT: f64 = 220.0;
 const ROW_HEIGHT_MIN: f64 = 3.0;
 const ROW_HEIGHT_MAX: f64 = 14.0;
-/// A bar that is narrower could not be seen.
+/// A narrower bar would be invisible.
 const BAR_WIDTH_MIN: f64 = 0.8;
-/// Between bars of which one begins when the other ends, if they are wide enough.
+/// The space between bars that touch, if they are wide enough.
 const SEAM: f64 = 0.8;
 const SEAM_FROM: f64 = 4.0;
-/// Bars so narrow, and so near to each other, are drawn as one.
+/// Bars that are this narrow, and this close to each other, are drawn as one.
 const CROWD_WIDTH_MAX: f64 = 1.6;
 const CROWD_GAP_MAX: f64 = 0.8;
-/// A bar that is large enough says how many messages it has, if it is not one.
+/// A bar of at least this size shows the number of its messages, if it has several.
 const COUNT_WIDTH_MIN: f64 = 40.0;
 const COUNT_HEIGHT_MIN: f64 = 8.0;
-/// Less than this cannot be seen of a time in which nothing was under way.
+/// A gap that is narrower than this is not drawn.
 const SEEN_FROM: f64 = 0.4;
-/// The part of a row that shows how long a message waited.
+/// The part of a row that shows how long messages waited.
 const WAIT_SHARE: f64 = 0.3;
 
-/// A file with the picture alone.
+/// A file with only the picture.
 pub(super) fn file(timeline: &Timeline, groups: &[LaneGroup]) -> String {
     svg_file(draw(timeline, groups, true))
 }
 
-/// Where times are, from left to right.
+/// Maps times to positions from left to right.
 struct TimeAxis {
     from_us: u64,
     axis: Axis,
@@ -57,7 +57,7 @@ impl TimeAxis {
     fn new(timeline: &Timeline) -> TimeAxis {
         let (from_us, until_us) = (timeline.from_us, timeline.until_us);
         let length_us = (until_us - from_us).max(1);
-        // Minutes are counted in halves and thirds.
+        // Beyond seconds, ticks are at 10, 15 and 30 s, and at 1 and 2 minutes.
         let minutes = [10_000_000, 15_000_000, 30_000_000, 60_000_000, 120_000_000];
         let decimal = (0..7).flat_map(|power| [1, 2, 5].map(|step| step * 10u64.pow(power)));
         let step = decimal.chain(minutes).find(|step| length_us / step <= 10);
@@ -80,13 +80,13 @@ impl TimeAxis {
         self.axis.at(us as f64)
     }
 
-    /// Whether what ends then is seen at all.
+    /// Whether anything that ends at this time is visible.
     fn shows(&self, us: u64) -> bool {
         us > self.from_us
     }
 }
 
-/// The picture, with all that it needs where it stands alone.
+/// The picture; if it stands alone, with its own background, title, style sheet and notes.
 pub(super) fn draw(timeline: &Timeline, groups: &[LaneGroup], stands_alone: bool) -> Markup {
     let axis = TimeAxis::new(timeline);
     let top = if stands_alone { 76.0 } else { 40.0 };
@@ -132,7 +132,7 @@ pub(super) fn heading(timeline: &Timeline) -> String {
     format!("{} · {length} until {end}", names.join(", "))
 }
 
-/// Draws the lanes of a group from here on, and returns where they end.
+/// Draws the lanes of a group from `y` on, and returns the position of their end.
 fn draw_group(shapes: &mut Vec<Markup>, axis: &TimeAxis, group: &LaneGroup, mut y: f64) -> f64 {
     if let Some(topic) = &group.topic {
         shapes.push(line("rule", (16.0, y + 4.0), (RIGHT, y + 4.0)));
@@ -172,7 +172,7 @@ fn draw_names(lane: &DrawnLane, y: f64) -> Markup {
     }
 }
 
-/// As much of a text as fits into so many sizes of its letters.
+/// The part of a text that fits into `width` multiples of its font size.
 fn cut(text: &str, width: f64) -> String {
     let mut at = 0.0;
     let mut ends = text.char_indices().map(|(start, letter)| {
@@ -191,8 +191,8 @@ fn cut(text: &str, width: f64) -> String {
     kept + "…"
 }
 
-/// How wide a bold letter is at most, in sizes, in the widest of the fonts that are usual: whoever
-/// draws the picture takes the one that there is.
+/// The maximum width of a bold letter, in multiples of the font size, in the widest of the usual
+/// fonts: the viewer's program chooses the font.
 fn letter_width(letter: char) -> f64 {
     match letter {
         'i' | 'j' | 'l' | '.' | ',' | ':' | '\'' | '|' | '·' | ' ' | '\u{a0}' => 0.38,
@@ -247,8 +247,8 @@ fn draw_lane(axis: &TimeAxis, lane: &DrawnLane, (top, middle): (f64, f64), row: 
     }
 }
 
-/// How long messages waited, each in the row of its bar, those of a row together. None: there is
-/// nothing to be seen of it.
+/// The waits of messages, each in the row of its bar; overlapping ones of a row are merged. Empty
+/// if none is long enough to be visible.
 fn draw_waits(axis: &TimeAxis, lane: &DrawnLane, top: f64, row: f64) -> Vec<Markup> {
     let waits = lane.bars.iter();
     let waits = waits.filter_map(|bar| Some((bar.row, bar.waits_from_us?, bar.from_us)));
@@ -270,7 +270,7 @@ fn draw_waits(axis: &TimeAxis, lane: &DrawnLane, top: f64, row: f64) -> Vec<Mark
     drawn.collect()
 }
 
-/// Whether two neighbours in a row are too narrow, and too near to each other, to be told apart.
+/// Whether two neighbours in a row are too narrow, and too close to each other, to be told apart.
 fn is_crowd(axis: &TimeAxis, last: &TimelineBar, bar: &TimelineBar) -> bool {
     let is_narrow =
         |bar: &TimelineBar| axis.at(bar.to_us) - axis.at(bar.from_us) <= CROWD_WIDTH_MAX;
@@ -322,7 +322,7 @@ fn draw_bar(axis: &TimeAxis, bar: &TimelineBar, (y, height): (f64, f64)) -> Mark
             (rect(&format!("{} faint", bar.class), (begin, y), (solid - begin, height)))
         }
         (rect(bar.class, (from, y), (width, height)))
-        // It goes on.
+        // The delivery or request has not ended: a line near the end of the bar shows it.
         @if bar.is_open && width > 4.0 { (line("grid", (end - 3.0, y), (end - 3.0, y + height))) }
         @if bar.holds && bar.messages > 1 && is_large {
             (text("count", (from + 4.0, y + height / 2.0 + 3.2), &count))

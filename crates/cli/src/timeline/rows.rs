@@ -1,32 +1,32 @@
-//! Which row of its lane a bar goes to: bars that overlap in time lie below each other.
+//! Assigns each bar a row of its lane: bars that overlap in time are in different rows.
 
-/// Rows of a lane at most: what does not fit goes where it hides least.
+/// Maximum rows of a lane: a bar that fits nowhere goes to the row that is free soonest.
 pub(super) const ROWS_MAX: usize = 60;
 
-/// A bar: what it is about, from when to when, and where it goes.
+/// A bar of a lane: its time span, its row and its description.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct TimelineBar {
     pub(super) class: &'static str,
-    /// Since when what it is about was waited for; thin, in the same row.
+    /// Since when the messages waited, drawn as a thin line in the same row; `None`: it is not
+    /// known.
     pub(super) waits_from_us: Option<u64>,
     pub(super) from_us: u64,
-    /// From here on it has its full shade.
+    /// The bar is faint before this time, and solid from it on.
     pub(super) solid_from_us: u64,
     pub(super) to_us: u64,
-    /// It has a mark at its beginning.
+    /// Whether it has a mark at its start.
     pub(super) is_marked: bool,
-    /// It is not over.
+    /// Whether it has not ended yet.
     pub(super) is_open: bool,
-    /// Its description, for whoever points at it.
+    /// Its description, which is shown when the pointer is over it.
     pub(super) title: String,
     pub(super) messages: u64,
-    /// It is about messages that somebody holds.
+    /// Whether it is a delivery: messages that a consumer holds.
     pub(super) holds: bool,
     pub(super) row: usize,
 }
 
-/// Gives each bar its row, and returns how many rows there are. The bars are in the order of their
-/// beginnings afterwards.
+/// Assigns a row to each bar, and returns the number of rows. Sorts the bars by their start.
 pub(super) fn arrange(bars: &mut [TimelineBar]) -> usize {
     bars.sort_by_key(|bar| (bar.from_us, bar.to_us));
     let mut ends: Vec<u64> = Vec::new();

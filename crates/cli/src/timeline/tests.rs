@@ -1,4 +1,4 @@
-//! Where things stand in the picture, judged by a parser.
+//! The positions in the picture, checked with an XML parser.
 
 use cloverleaf_server::timeline_types::{
     ExchangeKind, ExchangeLane, ExchangePiece, HoldLane, HoldOutcome, HoldPiece, LaneOwner,
@@ -8,7 +8,7 @@ use roxmltree::{Document, Node};
 
 use super::{lanes, page, picture};
 
-/// The picture shows 100 s: one takes 8.x pixels.
+/// The picture shows 100 s: one second is about 9.3 pixels wide.
 const FROM_US: u64 = 1_700_000_000_000_000;
 const SECOND_US: u64 = 1_000_000;
 const LEFT: f64 = 330.0;
@@ -81,8 +81,8 @@ fn timeline(topics: Vec<TopicTimeline>) -> Timeline {
     }
 }
 
-/// Seed 003: in the second queue one consumer of 25 has both jobs, and does them one after the
-/// other, while the others have nothing.
+/// In the second of two queues, one of 25 consumers has both jobs and does them one after the
+/// other, while the others have none.
 fn hoarding() -> Timeline {
     let external = consumer(
         "external",
@@ -127,7 +127,7 @@ fn rects(document: &Document<'_>, class: &str) -> Vec<(f64, f64)> {
 fn assert_near(found: &[(f64, f64)], expected: &[(f64, f64)]) {
     assert_eq!(found.len(), expected.len(), "{found:?}");
     for (found, (from, to)) in found.iter().zip(expected) {
-        // A bar ends a little earlier, so that the next one can be told from it.
+        // A bar ends a little early, to leave a visible seam before the next one.
         let is_near = (found.0 - at(*from)).abs() < 0.2 && (found.1 - at(*to)).abs() < 1.0;
         assert!(is_near, "{found:?}, not {:?}", (at(*from), at(*to)));
     }
@@ -263,7 +263,7 @@ fn names_cannot_leave_their_place_and_pages_need_nothing_else() {
     }
     let page = page::html(&evil, &groups);
     let body = page.strip_prefix("<!DOCTYPE html>").unwrap();
-    // A script's text is no markup in HTML; the rest is judged.
+    // In HTML, the text of a script is not markup; the rest is parsed.
     let (before, rest) = body.split_once("<script>").unwrap();
     let (_, after) = rest.split_once("</script>").unwrap();
     let document = [before, after].concat();
@@ -292,7 +292,7 @@ fn messages_that_are_acknowledged_together_are_a_bar_each_or_say_how_many() {
         let document = Document::parse(&text).unwrap();
         (rects(&document, "acked"), text.clone())
     };
-    // Three in one piece, or in three: it looks the same.
+    // Three messages in one piece look the same as three pieces.
     let (bars, text) = drawn_of(vec![piece(0, 3, 10.0)]);
     assert_near(&bars, &[(10.0, 20.0); 3]);
     let single = drawn_of((0..3).map(|n| piece(n, 1, 10.0)).collect());

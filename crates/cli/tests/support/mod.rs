@@ -92,7 +92,7 @@ impl Broker {
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        // It may have ended already.
+        // It fails if the broker has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
