@@ -18,8 +18,8 @@ use crate::fronts::AcceptedConnection;
 use crate::log_throttle::{LogThrottle, tell_closed};
 use crate::verifications::verify;
 
-/// How long a peer without heartbeats may take none of its output: the time that RabbitMQ lets a
-/// write take.
+/// How long a peer without heartbeats may take none of its output: the `send_timeout` of RabbitMQ's
+/// listeners, whose library ranch sets it to this.
 const WRITE_TIMEOUT_US: u64 = 30_000_000;
 
 /// Serves a connection from its first byte to its end.
