@@ -9,13 +9,13 @@ use std::net::{IpAddr, Ipv6Addr};
 use parking_lot::Mutex;
 
 /// The delay of the first answer: too short to notice for a person who mistypes.
-const FIRST_US: u64 = 100_000;
+const FIRST_DELAY_US: u64 = 100_000;
 
 /// The longest delay: the one that RabbitMQ has for every wrong password.
-const LONGEST_US: u64 = 3_000_000;
+const DELAY_US_MAX: u64 = 3_000_000;
 
 /// After this long without a wrong password, an address starts again with the first delay.
-const FORGOTTEN_US: u64 = 60_000_000;
+const FORGET_AFTER_US: u64 = 60_000_000;
 
 /// Maximum addresses that are remembered; beyond it, the one that failed longest ago is dropped.
 const ADDRESSES_MAX: usize = 4096;
@@ -23,11 +23,11 @@ const ADDRESSES_MAX: usize = 4096;
 /// The addresses that wrong passwords came from.
 #[derive(Default)]
 pub(crate) struct FailedLogins {
-    addresses: Mutex<HashMap<IpAddr, Failures>>,
+    addresses: Mutex<HashMap<IpAddr, AddressFailures>>,
 }
 
 #[derive(Clone, Copy)]
-struct Failures {
+struct AddressFailures {
     count: u32,
     last_us: u64,
 }
@@ -45,18 +45,18 @@ impl FailedLogins {
                 addresses.remove(&longest);
             }
         }
-        let none = Failures {
+        let none = AddressFailures {
             count: 0,
             last_us: now_us,
         };
         let failures = addresses.entry(address).or_insert(none);
-        if now_us.saturating_sub(failures.last_us) >= FORGOTTEN_US {
+        if now_us.saturating_sub(failures.last_us) >= FORGET_AFTER_US {
             *failures = none;
         }
-        let wait_us = FIRST_US << failures.count.min(16);
+        let wait_us = FIRST_DELAY_US << failures.count.min(16);
         failures.count = failures.count.saturating_add(1);
         failures.last_us = now_us;
-        wait_us.min(LONGEST_US)
+        wait_us.min(DELAY_US_MAX)
     }
 }
 
@@ -81,16 +81,16 @@ mod tests {
     }
 
     #[test]
-    fn each_waits_longer_until_there_was_none_for_a_while() {
+    fn each_failure_waits_longer_until_a_pause() {
         let failed = FailedLogins::default();
         let waits = |now_us: u64, count: usize| -> Vec<u64> {
             let wait = |_| failed.count(address(1), now_us) / 1000;
             (0..count).map(wait).collect()
         };
         assert_eq!(waits(0, 7), [100, 200, 400, 800, 1600, 3000, 3000]);
-        assert_eq!(waits(FORGOTTEN_US - 1, 100), [3000; 100]);
-        assert_eq!(failed.count(address(2), FORGOTTEN_US), FIRST_US);
-        assert_eq!(waits(2 * FORGOTTEN_US - 1, 2), [100, 200]);
+        assert_eq!(waits(FORGET_AFTER_US - 1, 100), [3000; 100]);
+        assert_eq!(failed.count(address(2), FORGET_AFTER_US), FIRST_DELAY_US);
+        assert_eq!(waits(2 * FORGET_AFTER_US - 1, 2), [100, 200]);
     }
 
     #[test]
@@ -115,7 +115,7 @@ mod tests {
         }
         assert_eq!(failed.addresses.lock().len(), ADDRESSES_MAX);
         let last = address(3 * ADDRESSES_MAX as u32 - 1);
-        assert_eq!(failed.count(last, 0), 2 * FIRST_US);
-        assert_eq!(failed.count(address(0), 0), FIRST_US);
+        assert_eq!(failed.count(last, 0), 2 * FIRST_DELAY_US);
+        assert_eq!(failed.count(address(0), 0), FIRST_DELAY_US);
     }
 }

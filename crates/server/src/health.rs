@@ -22,12 +22,12 @@ pub(crate) struct Health {
 }
 
 /// Held by a vital thread: reports the thread as lost if it panics.
-pub(crate) struct Vital {
+pub(crate) struct VitalThreadGuard {
     context: Arc<ServerContext>,
     thread: String,
 }
 
-impl Vital {
+impl VitalThreadGuard {
     pub(crate) fn new(context: &Arc<ServerContext>, thread: impl Into<String>) -> Self {
         Self {
             context: Arc::clone(context),
@@ -36,7 +36,7 @@ impl Vital {
     }
 }
 
-impl Drop for Vital {
+impl Drop for VitalThreadGuard {
     fn drop(&mut self) {
         if thread::panicking() {
             self.context.health.lose_thread(&self.thread);

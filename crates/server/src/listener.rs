@@ -13,7 +13,7 @@ use tokio::sync::mpsc::error::SendError;
 use crate::config::Config;
 use crate::context::ServerContext;
 use crate::cores::balance::{Balance, SAMPLE_INTERVAL};
-use crate::cores::{Accepted, Core};
+use crate::cores::{CoreHandle, UnservedConnection};
 use crate::fronts::{Door, DoorKind, Front, UnopenedFront};
 use crate::log_throttle::LogThrottle;
 
@@ -147,7 +147,7 @@ pub(crate) struct SessionListener {
 /// which tells their threads that no more connections will come.
 pub(crate) async fn accept_all(
     listeners: Vec<SessionListener>,
-    cores: Vec<Core>,
+    cores: Vec<CoreHandle>,
     context: Arc<ServerContext>,
 ) {
     let acceptor = parking_lot::Mutex::new(Acceptor {
@@ -194,7 +194,7 @@ async fn accept(from: SessionListener, acceptor: &parking_lot::Mutex<Acceptor>) 
                     tracing::debug!(%peer, %error, "TCP_NODELAY cannot be set");
                 }
                 match stream.into_std() {
-                    Ok(stream) => acceptor.lock().hand_over(Accepted {
+                    Ok(stream) => acceptor.lock().hand_over(UnservedConnection {
                         stream,
                         peer,
                         front: Arc::clone(&from.front),
@@ -215,7 +215,7 @@ async fn accept(from: SessionListener, acceptor: &parking_lot::Mutex<Acceptor>) 
 
 struct Acceptor {
     balance: Balance,
-    cores: Vec<Core>,
+    cores: Vec<CoreHandle>,
     connections_max: usize,
     refused: LogThrottle,
 }
@@ -225,7 +225,7 @@ impl Acceptor {
         self.balance.sample(&self.cores);
     }
 
-    fn hand_over(&mut self, accepted: Accepted) {
+    fn hand_over(&mut self, accepted: UnservedConnection) {
         let open: usize = self.cores.iter().map(|core| core.load.connections()).sum();
         if open >= self.connections_max {
             if let Some(refused) = self.refused.count() {

@@ -34,8 +34,8 @@ impl LogThrottle {
 }
 
 /// Logs why a connection was closed: as a warning if a line is due, otherwise at debug level.
-pub(crate) fn tell_closed(repeats: &Mutex<LogThrottle>, peer: SocketAddr, error: &dyn Display) {
-    let due = repeats.lock().count();
+pub(crate) fn log_closed(throttle: &Mutex<LogThrottle>, peer: SocketAddr, error: &dyn Display) {
+    let due = throttle.lock().count();
     match due {
         Some(1) => tracing::warn!(%peer, %error, "connection closed"),
         Some(times) => tracing::warn!(%peer, %error, times, "connections closed, this one last"),
@@ -49,13 +49,13 @@ mod tests {
 
     #[test]
     fn a_flood_is_one_line_per_interval() {
-        let mut repeats = LogThrottle::default();
+        let mut throttle = LogThrottle::default();
         let start = Instant::now();
-        assert_eq!(repeats.count_at(start), Some(1));
+        assert_eq!(throttle.count_at(start), Some(1));
         for _ in 0..1000 {
-            assert_eq!(repeats.count_at(start + INTERVAL / 2), None);
+            assert_eq!(throttle.count_at(start + INTERVAL / 2), None);
         }
-        assert_eq!(repeats.count_at(start + INTERVAL), Some(1001));
-        assert_eq!(repeats.count_at(start + INTERVAL * 3), Some(1));
+        assert_eq!(throttle.count_at(start + INTERVAL), Some(1001));
+        assert_eq!(throttle.count_at(start + INTERVAL * 3), Some(1));
     }
 }

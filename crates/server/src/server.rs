@@ -24,8 +24,8 @@ use crate::doctor::{DoctorThread, Observer, SharedDoctor};
 use crate::failed_logins::FailedLogins;
 use crate::fronts::{self, FrontOpening, REGISTRATIONS, Registrations, UnopenedFront};
 use crate::half_received::HalfReceived;
-use crate::half_received::budget::Bounds;
-use crate::health::{Health, Vital};
+use crate::half_received::budget::BudgetBounds;
+use crate::health::{Health, VitalThreadGuard};
 use crate::listener::{BindError, BoundDoor, SessionListener, accept_all, bind_all};
 use crate::process::file_limit::{self, ConnectionLimits};
 use crate::timeline::TimelineQuery;
@@ -152,7 +152,7 @@ impl Server {
         );
         let started = broker.map_err(StartError::from).and_then(|broker| {
             let log = log.clone();
-            Running::start(config, log, broker, clock, protocols, advice, observer)
+            StartedParts::start(config, log, broker, clock, protocols, advice, observer)
         });
         match started {
             Ok(running) => Ok(Server {
@@ -251,14 +251,14 @@ fn join(thread: JoinHandle<()>) {
 }
 
 /// The parts that are built once the log is open.
-struct Running {
+struct StartedParts {
     context: Arc<ServerContext>,
     threads: Vec<JoinHandle<()>>,
     doctor: DoctorThread,
     housekeeping: JoinHandle<()>,
 }
 
-impl Running {
+impl StartedParts {
     fn start(
         mut config: Config,
         log: Log,
@@ -267,7 +267,7 @@ impl Running {
         protocols: Vec<UnopenedFront>,
         advice: Advice,
         observer: Option<Observer>,
-    ) -> Result<Running, StartError> {
+    ) -> Result<StartedParts, StartError> {
         let doors = bind_all(&config, &protocols)?;
         let addresses = doors.iter().map(BoundDoor::address);
         let addresses = addresses.collect::<io::Result<_>>()?;
@@ -289,9 +289,9 @@ impl Running {
             fronts,
             addresses: Addresses(addresses),
             started_ms: clock.unix_us() / 1_000,
-            half_received: HalfReceived::new(Bounds::of(&config), &tags),
+            half_received: HalfReceived::new(BudgetBounds::of(&config), &tags),
             failed_logins: FailedLogins::default(),
-            verifications: verifications::places(),
+            verifications: verifications::permits(),
             health: Health::default(),
             doctor: SharedDoctor::new(advice),
             sleepers: Sleepers::of(&*clock),
@@ -305,13 +305,13 @@ impl Running {
         context
             .broker
             .record_holds_in(Arc::clone(context.registry.lanes()));
-        let mut running = Starting {
+        let mut running = ThreadStarter {
             context: Arc::clone(&context),
             threads: Vec::new(),
         };
         let result = running.start_threads(doors, observer);
         match result {
-            Ok((housekeeping, doctor)) => Ok(Running {
+            Ok((housekeeping, doctor)) => Ok(StartedParts {
                 context,
                 threads: running.threads,
                 doctor,
@@ -328,12 +328,12 @@ impl Running {
     }
 }
 
-struct Starting {
+struct ThreadStarter {
     context: Arc<ServerContext>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Starting {
+impl ThreadStarter {
     /// Starts all threads. Returns housekeeping, which must end last, and the doctor's thread.
     fn start_threads(
         &mut self,
@@ -358,7 +358,7 @@ impl Starting {
             )
         };
         let acceptor = thread::Builder::new().name("acceptor".to_owned());
-        let vital = Vital::new(context, "acceptor");
+        let vital = VitalThreadGuard::new(context, "acceptor");
         self.threads.push(acceptor.spawn(move || {
             let _vital = vital;
             runtime.block_on(accepting);
@@ -366,7 +366,7 @@ impl Starting {
         self.threads.push(http::thread::start(context, http)?);
         let broker = context.broker.clone();
         let housekeeping = thread::Builder::new().name("housekeeping".to_owned());
-        let vital = Vital::new(context, "housekeeping");
+        let vital = VitalThreadGuard::new(context, "housekeeping");
         let housekeeping = housekeeping.spawn(move || {
             let _vital = vital;
             broker.run_housekeeping();

@@ -19,7 +19,7 @@ use crate::context::{Addresses, CoreContext, ServerContext, Sleepers};
 use crate::failed_logins::FailedLogins;
 use crate::fronts::AcceptedConnection;
 use crate::half_received::HalfReceived;
-use crate::half_received::budget::Bounds;
+use crate::half_received::budget::BudgetBounds;
 use crate::health::Health;
 use crate::verifications;
 
@@ -52,7 +52,7 @@ pub(crate) fn context() -> Arc<ServerContext> {
         addresses: Addresses::default(),
         started_ms: 0,
         half_received: HalfReceived::new(
-            Bounds {
+            BudgetBounds {
                 bytes_max: 1 << 20,
                 address_bytes_max: None,
                 timeout_us: 1_000_000,
@@ -60,7 +60,7 @@ pub(crate) fn context() -> Arc<ServerContext> {
             &[Protocol::Nsq, Protocol::Kafka, Protocol::Amqp],
         ),
         failed_logins: FailedLogins::default(),
-        verifications: verifications::places(),
+        verifications: verifications::permits(),
         health: Health::default(),
         doctor: crate::doctor::SharedDoctor::new(cloverleaf_doctor::Advice::default()),
         sleepers: Sleepers::of(&*clock),
@@ -80,13 +80,13 @@ pub(crate) async fn connect_to<F: Future<Output = ()> + 'static>(
     let client = TcpStream::connect(listener.local_addr().unwrap());
     let (client, accepted) = tokio::join!(client, listener.accept());
     let (stream, peer) = accepted.unwrap();
-    let visitor = AcceptedConnection {
+    let accepted = AcceptedConnection {
         stream,
         peer,
         is_tls: false,
         core: Rc::clone(core),
     };
-    spawn_local(serve(visitor));
+    spawn_local(serve(accepted));
     client.unwrap()
 }
 

@@ -300,7 +300,7 @@ fn requests_of_web_pages_are_refused() {
 }
 
 #[test]
-fn idle_connections_keep_nobody_out() {
+fn idle_connections_block_no_new_ones() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
     config.general.http_connections_max = 3;
@@ -315,7 +315,7 @@ fn idle_connections_keep_nobody_out() {
 }
 
 #[test]
-fn names_that_cannot_be_shown_are_refused() {
+fn unusable_names_are_refused() {
     let (_folder, server) = start();
     let create = |path: &str, name: &str| {
         let body = serde_json::json!({ "name": name }).to_string();
@@ -342,7 +342,7 @@ fn options_that_cannot_work_are_refused() {
 }
 
 #[test]
-fn what_was_defined_and_published_is_there_after_a_restart() {
+fn definitions_and_messages_survive_a_restart() {
     let (folder, server) = start();
     admin(&server, "POST", "/api/topics", r#"{"name":"t"}"#);
     admin(
@@ -361,7 +361,7 @@ fn what_was_defined_and_published_is_there_after_a_restart() {
 }
 
 #[test]
-fn a_second_broker_on_the_folder_is_told_who_holds_it() {
+fn a_second_broker_on_the_folder_names_the_first() {
     let (folder, _server) = start();
     let Err(error) = Server::start(config(folder.path())) else {
         panic!("it started")
@@ -372,7 +372,7 @@ fn a_second_broker_on_the_folder_is_told_who_holds_it() {
 }
 
 #[test]
-fn listening_for_strangers_is_refused() {
+fn anonymous_remote_clients_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
     config.nsq.tcp_address.0 = "0.0.0.0:0".to_owned();

@@ -20,7 +20,7 @@ fn a_message_goes_through_a_queue() {
 }
 
 #[test]
-fn what_speaks_something_else_is_told_what_is_spoken_here() {
+fn other_protocols_are_answered_with_the_amqp_header() {
     let broker = start(|_| {});
     for header in [
         &b"AMQP\x00\x00\x09\x00"[..],
@@ -51,7 +51,7 @@ fn a_client_that_says_0_9_means_0_9_1() {
 /// After a close in order, amqp091-go closes the socket itself, and reports an earlier end as an
 /// error.
 #[test]
-fn who_has_closed_in_order_ends_the_socket_itself() {
+fn after_an_orderly_close_the_client_closes_the_socket() {
     let broker = start(|_| {});
     let open = || {
         let socket = connect(broker.address());
@@ -158,7 +158,7 @@ fn the_admin_interface_shows_queues_and_changes_their_dispatch() {
 }
 
 #[test]
-fn a_broker_that_drains_lets_its_clients_go() {
+fn a_draining_broker_closes_its_connections() {
     let broker = start(|_| {});
     let mut client = Client::login(connect(broker.address()), "guest", "guest");
     client.open();

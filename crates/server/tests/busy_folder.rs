@@ -197,14 +197,14 @@ fn drain(client: &mut amqp::Client<TcpStream>, queue: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_broker_of_today_has_what_clients_had_when_one_of_before_was_killed() {
+fn todays_broker_restores_the_state_of_a_killed_older_broker() {
     check(|folder| RealDisk::open(folder).unwrap().boot_id());
 }
 
 /// The boot id of the lock file is another one, so the start has to assume that the disk has lost
 /// data.
 #[test]
-fn it_has_that_too_where_the_machine_was_started_anew() {
+fn todays_broker_restores_it_after_a_reboot_too() {
     check(|_| "another".to_owned());
 }
 

@@ -93,11 +93,11 @@ fn play_hoarding(broker: &Broker, identify: &str) -> (Worker, Worker) {
 fn work_until_found(broker: &Broker, time: &mut Time, hoarder: &mut Worker) -> Report {
     // An observation before any work, for the doctor to compare with.
     broker.server.look();
-    let mut dice = 1u64;
+    let mut random = 1u64;
     for done in 1u64.. {
         // The time of each job is random: a regular one would look like a timer's.
-        dice = dice.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-        time.pass(Duration::from_millis(40 + (dice >> 33) % 20));
+        random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        time.pass(Duration::from_millis(40 + (random >> 33) % 20));
         hoarder.finish();
         time.settle();
         if done % 20 == 0 {
@@ -112,7 +112,7 @@ fn work_until_found(broker: &Broker, time: &mut Time, hoarder: &mut Worker) -> R
 }
 
 #[test]
-fn a_hoarding_consumer_is_found_and_told_wherever_one_asks() {
+fn a_hoarding_consumer_is_found_and_shown_everywhere() {
     let (broker, mut time) = start_driven(|_| ());
     let (mut hoarder, _idle) = play_hoarding(&broker, hoarder());
     let report = work_until_found(&broker, &mut time, &mut hoarder);
@@ -178,7 +178,7 @@ sources = ["https://example.org/worker"]
 "#;
 
 #[test]
-fn advice_of_ones_own_is_given_and_a_wrong_one_keeps_the_broker_from_starting() {
+fn own_advice_is_given_and_invalid_advice_prevents_the_start() {
     let advice = tempfile::tempdir().unwrap();
     std::fs::write(advice.path().join("own.toml"), OWN).unwrap();
     let (broker, mut time) = start_driven(|config| {
@@ -201,7 +201,7 @@ fn advice_of_ones_own_is_given_and_a_wrong_one_keeps_the_broker_from_starting() 
 }
 
 #[test]
-fn questions_that_make_no_sense_are_refused() {
+fn invalid_queries_are_refused() {
     let broker = start(|_| ());
     for query in ["?since=soon", "?since=-1", "?sinse=3"] {
         let answer = admin(&broker, &format!("/api/doctor{query}"));
@@ -218,7 +218,7 @@ fn questions_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn each_client_is_told_the_advice_that_fits_it_before_anything_is_wrong() {
+fn each_client_has_its_advice_before_any_finding() {
     let broker = start(|_| ());
     assert_eq!(broker.post("/topic/create?topic=jobs", b"").status, 200);
     let _worker = Worker::start(&broker, hoarder(), 1);

@@ -38,7 +38,7 @@ fn publish(broker: &Broker, time: &mut Time) {
 }
 
 #[test]
-fn a_name_moves_no_cursor_wherever_it_is_told() {
+fn a_hostile_client_id_is_escaped_everywhere() {
     let (broker, mut time) = start_driven(|_| ());
     broker.client().make_topic("orders");
     let report = loop {

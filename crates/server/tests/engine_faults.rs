@@ -207,8 +207,8 @@ fn an_invariant_that_does_not_hold_for_a_connection_ends_the_process() {
 }
 
 #[test]
-fn any_other_panic_ends_its_connection_and_disturbs_nobody_else() {
-    let test = "engine_faults::any_other_panic_ends_its_connection_and_disturbs_nobody_else";
+fn any_other_panic_ends_only_its_connection() {
+    let test = "engine_faults::any_other_panic_ends_only_its_connection";
     let folder = tempfile::tempdir().unwrap();
     let broker = match in_process_of_its_own(test, folder.path()) {
         Ok(folder) => Planted::start(folder),

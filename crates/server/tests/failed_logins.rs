@@ -51,7 +51,7 @@ fn a_wrong_password_waits_longer_each_time_and_a_right_one_does_not() {
 }
 
 #[test]
-fn an_end_of_the_broker_waits_for_no_wrong_password() {
+fn a_shutdown_does_not_wait_for_delayed_answers() {
     let (broker, mut time) = start_driven(|config| {
         config.amqp.user = Logins::parse_all(&["ann:a".into()]).unwrap();
     });

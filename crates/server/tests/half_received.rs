@@ -20,13 +20,13 @@ const SENT: usize = 20 * MIB;
 const BOUND: u64 = 8 << 20;
 
 /// Peers that have sent a part of their requests, or are still trying to.
-struct Hostile {
+struct HostilePeers {
     streams: Vec<TcpStream>,
     senders: Vec<thread::JoinHandle<()>>,
 }
 
-impl Hostile {
-    fn begin(address: SocketAddr, head: &[u8]) -> Hostile {
+impl HostilePeers {
+    fn begin(address: SocketAddr, head: &[u8]) -> HostilePeers {
         let streams: Vec<TcpStream> = (0..PEERS).map(|_| connect(address)).collect();
         let send = |stream: &TcpStream| {
             let mut stream = stream.try_clone().unwrap();
@@ -41,11 +41,11 @@ impl Hostile {
             })
         };
         let senders = streams.iter().map(send).collect();
-        Hostile { streams, senders }
+        HostilePeers { streams, senders }
     }
 }
 
-impl Drop for Hostile {
+impl Drop for HostilePeers {
     fn drop(&mut self) {
         for stream in &self.streams {
             // It fails if the connection is closed already.
@@ -118,7 +118,7 @@ fn half_requests_of_kafka_are_bounded_and_others_go_on() {
     let (broker, _time) = broker();
     let mut usual = broker.client();
     usual.make_topic("t");
-    let hostile = Hostile::begin(broker.address(), &kafka_head());
+    let hostile = HostilePeers::begin(broker.address(), &kafka_head());
     expect_bounded(&broker);
     let body = vec![b'u'; 700 << 10];
     let mut other = broker.client();
@@ -146,7 +146,7 @@ fn half_requests_of_kafka_are_bounded_and_others_go_on() {
 fn half_commands_of_nsq_are_bounded_and_others_go_on() {
     let (broker, _time) = broker();
     let nsq = broker.server.addresses().of("nsq.tcp_address").unwrap();
-    let hostile = Hostile::begin(nsq, &nsq_head());
+    let hostile = HostilePeers::begin(nsq, &nsq_head());
     expect_bounded(&broker);
     let mut usual = connect(nsq);
     usual.write_all(b"  V2").unwrap();
@@ -162,11 +162,11 @@ fn half_commands_of_nsq_are_bounded_and_others_go_on() {
 }
 
 #[test]
-fn who_does_not_go_on_is_closed_and_a_large_request_comes_through() {
+fn stalled_peers_are_closed_and_a_large_request_succeeds() {
     let (broker, mut time) = broker();
     let mut usual = broker.client();
     usual.make_topic("t");
-    let hostile = Hostile::begin(broker.address(), &kafka_head());
+    let hostile = HostilePeers::begin(broker.address(), &kafka_head());
     expect_bounded(&broker);
     let body = vec![b'u'; 22 * MIB];
     let request = usual.request(PRODUCE, 3, &produce_body("t", 1, &[&body]));
@@ -192,7 +192,7 @@ fn who_does_not_go_on_is_closed_and_a_large_request_comes_through() {
 }
 
 #[test]
-fn who_waits_for_room_is_not_taken_for_silent() {
+fn a_connection_that_waits_for_memory_does_not_count_as_silent() {
     let (broker, mut time) = broker();
     let nsq = broker.server.addresses().of("nsq.tcp_address").unwrap();
     let piece = vec![b'x'; MIB];
@@ -239,14 +239,14 @@ fn who_waits_for_room_is_not_taken_for_silent() {
 const USUAL: usize = 60_000;
 
 /// Peers that have sent 40 kB of a command of 1 MiB each, one after the other.
-struct Silent {
+struct SilentPeers {
     streams: Vec<TcpStream>,
 }
 
-impl Silent {
+impl SilentPeers {
     const SENT: usize = 40_000;
 
-    fn begin(broker: &Broker, peers: usize) -> Silent {
+    fn begin(broker: &Broker, peers: usize) -> SilentPeers {
         let head = [b"  V2PUB silent\n", &(MIB as u32).to_be_bytes()[..]].concat();
         let address = broker.server.addresses().of("nsq.tcp_address").unwrap();
         let begin = |_| {
@@ -254,12 +254,12 @@ impl Silent {
             // In two pieces, as a network would cut them: the buffer must not grow for the second
             // one.
             stream.write_all(&head).unwrap();
-            stream.write_all(&[b's'; Silent::SENT / 2]).unwrap();
+            stream.write_all(&[b's'; SilentPeers::SENT / 2]).unwrap();
             expect_read(&stream);
-            stream.write_all(&[b's'; Silent::SENT / 2]).unwrap();
+            stream.write_all(&[b's'; SilentPeers::SENT / 2]).unwrap();
             stream
         };
-        Silent {
+        SilentPeers {
             streams: (0..peers).map(begin).collect(),
         }
     }
@@ -279,7 +279,7 @@ impl Silent {
 }
 
 #[test]
-fn who_is_said_goodbye_to_holds_nothing() {
+fn a_connection_holds_no_memory_after_its_close_frame() {
     let (broker, mut time) = start_driven(|config| {
         config.nsq.max_msg_size.0 = 32 << 20;
     });
@@ -331,13 +331,13 @@ fn others_go_round(broker: &Broker) {
 }
 
 #[test]
-fn memory_grows_with_what_came_and_not_with_what_is_announced() {
+fn memory_grows_with_received_bytes_not_announced_ones() {
     let (broker, _time) = start_driven(|_| {});
-    let silent = Silent::begin(&broker, 200);
+    let silent = SilentPeers::begin(&broker, 200);
     // The clock stands still, so no connection is closed; and none has to wait.
     usual_requests_go_round(&broker);
     assert_eq!(metric(&broker, "waiting"), 0);
-    let came = (200 * Silent::SENT) as u64;
+    let came = (200 * SilentPeers::SENT) as u64;
     let bytes = metric(&broker, "bytes");
     assert!((came..came * 3 / 2).contains(&bytes), "{bytes}");
     drop(silent);
@@ -345,17 +345,17 @@ fn memory_grows_with_what_came_and_not_with_what_is_announced() {
 }
 
 #[test]
-fn who_was_silent_longest_goes_first_and_no_more_than_must() {
+fn the_peers_silent_longest_are_closed_and_no_more_than_necessary() {
     let (broker, mut time) = start_driven(|config| {
         config.general.half_received_bytes_max.0 = 1 << 20;
     });
     // NSQ's own memory and the common memory are used up, and one connection is beyond the bound.
-    let mut silent = Silent::begin(&broker, 1);
+    let mut silent = SilentPeers::begin(&broker, 1);
     while metric(&broker, "waiting") == 0 && silent.streams.len() < 100 {
         time.pass(Duration::from_millis(1));
         silent
             .streams
-            .append(&mut Silent::begin(&broker, 1).streams);
+            .append(&mut SilentPeers::begin(&broker, 1).streams);
         time.settle();
     }
     let peers = silent.streams.len();

@@ -69,7 +69,7 @@ fn expect_end(mut stream: TcpStream) {
 }
 
 #[test]
-fn what_is_no_request_ends_its_connection_and_no_other() {
+fn invalid_requests_end_only_their_connection() {
     let broker = start(|config| {
         config.kafka.batch_bytes_max.0 = 10_000;
         config.kafka.request_bytes_max.0 = 10_000 + 65_536;
@@ -119,7 +119,7 @@ fn half_a_request_and_silence_end_the_connection_in_time() {
 }
 
 #[test]
-fn whoever_sends_now_and_then_is_not_idle() {
+fn a_client_that_sends_now_and_then_is_not_idle() {
     let (broker, mut time) = start_driven(|config| {
         config.kafka.idle_timeout = Duration::from_millis(700);
     });
@@ -150,7 +150,7 @@ fn fill<S: Read + Write>(client: &mut Client<S>) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_slow_reader_gets_all_that_is_stored_and_holds_up_nobody() {
+fn a_slow_reader_gets_everything_and_delays_no_other() {
     let broker = start(|config| config.kafka.batch_bytes_max.0 = 2 << 20);
     let mut producer = broker.client();
     let bodies = fill(&mut producer);
@@ -177,7 +177,7 @@ fn a_slow_reader_gets_all_that_is_stored_and_holds_up_nobody() {
 }
 
 #[test]
-fn an_end_of_the_broker_answers_what_is_owed() {
+fn a_shutdown_answers_pending_requests() {
     let (broker, _time) =
         start_driven(|config| config.general.drain_timeout = Duration::from_secs(3600));
     let mut client = broker.client();
@@ -193,7 +193,7 @@ fn an_end_of_the_broker_answers_what_is_owed() {
 }
 
 #[test]
-fn clients_are_told_the_address_that_they_have_reached_or_the_one_configured() {
+fn clients_get_the_address_they_reached_or_the_configured_one() {
     let broker = start(|_| {});
     let port = i32::from(broker.address().port());
     assert_eq!(broker.client().advertised(), ("127.0.0.1".to_owned(), port));

@@ -160,7 +160,7 @@ fn a_reader_that_waits_gets_its_answers_though_the_topic_is_deleted() {
 }
 
 #[test]
-fn a_reader_that_leaves_in_the_middle_disturbs_nobody() {
+fn a_reader_that_disconnects_midway_affects_no_other() {
     let broker = start_with_messages(|_| {});
     for _ in 0..20 {
         let mut leaver = broker.client();

@@ -100,7 +100,7 @@ fn the_metrics_show_connections_with_their_software() {
 }
 
 #[test]
-fn a_member_that_falls_silent_is_gone_when_its_time_is_up() {
+fn a_silent_member_is_removed_after_its_session_timeout() {
     let (broker, mut time) = start_driven(|_| {});
     let mut client = broker.client();
     join(&mut client, "g", 30_000);
@@ -113,7 +113,7 @@ fn a_member_that_falls_silent_is_gone_when_its_time_is_up() {
 }
 
 #[test]
-fn a_join_that_waits_for_others_does_not_hold_up_the_end() {
+fn a_waiting_join_does_not_delay_the_shutdown() {
     let (broker, _time) = start_driven(|config| {
         config.general.drain_timeout = Duration::from_secs(3600);
     });

@@ -94,7 +94,7 @@ fn a_request_in_two_writes_does_not_wait_for_a_delayed_acknowledgement() {
 }
 
 #[test]
-fn without_the_quick_acknowledgement_it_does() {
+fn without_the_quick_acknowledgement_a_request_in_two_writes_waits() {
     assert!(!is_plain_quick(false));
 }
 
@@ -171,7 +171,7 @@ fn over_tls_neither_a_request_nor_a_record_in_pieces_waits() {
 }
 
 #[test]
-fn without_the_quick_acknowledgement_both_do() {
+fn without_the_quick_acknowledgement_both_wait_over_tls() {
     assert!(!is_tls_quick(false, Cut::Plain));
     assert!(!is_tls_quick(false, Cut::Raw));
 }

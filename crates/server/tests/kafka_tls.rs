@@ -123,7 +123,7 @@ fn a_hello_may_come_in_pieces() {
 }
 
 #[test]
-fn clients_over_tls_are_told_the_address_for_them() {
+fn tls_clients_get_the_address_for_tls() {
     let tested = start_tls(|_| {});
     let port = tested
         .broker
@@ -182,7 +182,7 @@ fn policies_for_certificates_of_clients_are_those_of_nsq() {
 }
 
 #[test]
-fn the_lowest_version_is_kept() {
+fn the_minimum_tls_version_is_enforced() {
     let tested = start_tls(|c| c.kafka.tls_min_version = TlsVersion::Tls13);
     assert!(tested.serves(None, &[&rustls::version::TLS13]));
     assert!(!tested.serves(None, &[&rustls::version::TLS12]));

@@ -131,7 +131,7 @@ fn a_frame_larger_than_any_read_arrives_whole() {
 }
 
 #[test]
-fn bad_input_is_answered_closed_and_disturbs_nobody() {
+fn bad_input_gets_an_error_and_ends_only_its_connection() {
     let broker = start(|_| {});
     let mut other = connect(&broker);
     other.subscribe("t", "ch", 10);
@@ -174,7 +174,7 @@ fn bad_input_is_answered_closed_and_disturbs_nobody() {
 }
 
 #[test]
-fn a_consumer_that_reads_nothing_stops_nobody_else() {
+fn a_consumer_that_reads_nothing_blocks_no_other() {
     let broker = start(|_| {});
     let mut stuck = connect(&broker);
     stuck.subscribe("t", "stuck", 2500);
@@ -216,7 +216,7 @@ fn heartbeats_come_without_any_traffic() {
 }
 
 #[test]
-fn who_never_says_the_magic_is_closed() {
+fn a_client_without_the_magic_is_closed() {
     let (broker, mut time) = start_driven(|config| {
         config.nsq.client_timeout = Duration::from_secs(200);
     });
@@ -236,7 +236,7 @@ fn who_never_says_the_magic_is_closed() {
 }
 
 #[test]
-fn a_client_that_ends_its_side_gets_what_it_is_owed() {
+fn a_client_that_closes_its_side_gets_pending_answers() {
     let broker = start(|_| {});
     let mut client = connect(&broker);
     client.send(&publish("t", b"x").repeat(1000));

@@ -100,7 +100,7 @@ fn chunked_bodies_are_bounded_too() {
 }
 
 #[test]
-fn what_does_not_exist_says_so() {
+fn unknown_paths_and_methods_are_errors() {
     let broker = start(|_| {});
     let answer = broker.post("/stats", b"");
     assert_eq!(
@@ -199,7 +199,7 @@ fn changes_by_web_pages_are_refused() {
 }
 
 #[test]
-fn an_interface_that_others_reach_has_any_name() {
+fn a_remotely_reachable_interface_accepts_any_host() {
     let broker = start(|config| {
         config.nsq.http_address.0 = "0.0.0.0:0".to_owned();
         config.general.allow_anonymous_remote = true;

@@ -127,7 +127,7 @@ fn definitions_are_registered_as_they_change() {
 }
 
 #[test]
-fn a_lost_connection_is_made_again_and_told_everything() {
+fn everything_is_registered_again_after_a_reconnect() {
     let lookupd = Lookupd::start("[]");
     let broker = start_with(&lookupd);
     lookupd.expect("IDENTIFY");

@@ -154,7 +154,7 @@ fn an_encrypted_connection_can_be_compressed() {
 }
 
 #[test]
-fn what_comes_before_an_upgrade_is_no_command_after_it() {
+fn bytes_before_an_upgrade_are_no_command_after_it() {
     let tested = start_tls(|_| {});
     let mut stream = tested.connect();
     let negotiate = br#"{"feature_negotiation":true,"tls_v1":true}"#;
@@ -187,7 +187,7 @@ fn tls_can_be_required() {
 }
 
 #[test]
-fn the_auth_service_hears_the_common_name() {
+fn the_auth_service_gets_the_common_name() {
     let service = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = service.local_addr().unwrap().to_string();
     let asked = thread::spawn(move || {

@@ -170,11 +170,11 @@ fn a_hoarder_is_seen_in_both_queues() {
 }
 
 #[test]
-fn deliveries_that_come_again_wait_since_the_last_one_ended() {
+fn redeliveries_wait_since_the_last_delivery_ended() {
     let (broker, mut time) = start_driven(|_| {});
     let mut client = Nsq::connect(&broker, "again");
     client.subscribe("t", "c", 1);
-    client.publish_behind(b"body");
+    client.publish_delayed(b"body");
     time.pass(Duration::from_millis(20));
     let id = client.message();
     client.say("REQ", &id, " 150");
@@ -200,7 +200,7 @@ fn deliveries_that_come_again_wait_since_the_last_one_ended() {
 
 impl Nsq {
     /// Publishes to `t` with a delay, so that the answer comes before the message.
-    fn publish_behind(&mut self, body: &[u8]) {
+    fn publish_delayed(&mut self, body: &[u8]) {
         let size = (body.len() as u32).to_be_bytes();
         let command = [&b"DPUB t 20\n"[..], &size, body].concat();
         self.0.write_all(&command).unwrap();
@@ -286,7 +286,7 @@ fn http(broker: &Broker) -> Vec<ConnectionSnapshot> {
 }
 
 #[test]
-fn a_request_over_http_that_waits_for_leave_begins_with_its_body() {
+fn a_request_with_expect_100_begins_with_its_body() {
     let (broker, mut time) = start_driven(|_| {});
     let mut stream = TcpStream::connect(broker.http()).unwrap();
     let head = "POST /pub?topic=orders HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\
@@ -309,7 +309,7 @@ fn a_request_over_http_that_waits_for_leave_begins_with_its_body() {
 }
 
 #[test]
-fn a_kafka_reader_shows_questions_answers_and_commits() {
+fn a_kafka_reader_shows_requests_answers_and_commits() {
     let broker = start(|_| {});
     let address = broker.server.addresses().of("kafka.address").unwrap();
     let mut client = Client::new(crate::kafka_support::connect(address));
@@ -366,7 +366,7 @@ fn commit(client: &mut Client<TcpStream>, group: &str, topic: &str, offset: i64)
 }
 
 #[test]
-fn the_admin_interface_answers_and_says_what_is_wrong() {
+fn the_admin_interface_answers_and_explains_errors() {
     let broker = start(|_| {});
     Nsq::connect(&broker, "shop").publish("orders", b"body");
     let admin = broker.server.addresses().of("admin_address").unwrap();

@@ -85,7 +85,7 @@ fn is_ok(answer: Option<String>) -> bool {
 }
 
 #[test]
-fn without_a_policy_nobody_is_asked_for_a_certificate() {
+fn without_a_policy_no_certificate_is_requested() {
     let tested = start(|_| ());
     assert!(is_ok(tested.ping(None)));
     assert!(tested.plain_ping().starts_with("HTTP/1.1 200"));
@@ -130,7 +130,7 @@ fn require_verify_takes_certificates_of_its_authority_only() {
 }
 
 #[test]
-fn the_lowest_version_is_kept() {
+fn the_minimum_tls_version_is_enforced() {
     let tested = start(|c| c.nsq.tls_min_version = TlsVersion::Tls13);
     assert!(is_ok(tested.ping(None)));
     assert_eq!(tested.ping_with(None, &[&rustls::version::TLS12]), None);

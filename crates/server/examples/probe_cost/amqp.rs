@@ -12,23 +12,23 @@ use cloverleaf_amqp::{Session, SessionOptions, SessionParts};
 use cloverleaf_broker::Realm;
 use cloverleaf_telemetry::Protocol;
 
-use crate::{BODY, CLIENT, Outcome, Peer, World};
+use crate::{BODY, CLIENT, Outcome, Peer, SimulatedBroker};
 
 const FRAME_BYTES_MAX: u32 = 131_072;
 const METHOD: u8 = 1;
 const HEADER: u8 = 2;
 const CONTENT: u8 = 3;
 
-pub(crate) fn play(world: &World, rounds: u32, per_round: u32) -> Outcome<u64> {
-    let host = VirtualHost::open(Realm::whole(world.broker.clone()))?;
+pub(crate) fn play(simulated: &SimulatedBroker, rounds: u32, per_round: u32) -> Outcome<u64> {
+    let host = VirtualHost::open(Realm::whole(simulated.broker.clone()))?;
     let connect = || -> Outcome<Peer<'_, Session>> {
         let parts = SessionParts {
             host: host.clone(),
             options: Arc::new(SessionOptions::default()),
-            probe: world.probe(Protocol::Amqp),
+            probe: simulated.probe(Protocol::Amqp),
             peer: CLIENT,
         };
-        let mut peer = Peer::new(world, Session::new(parts, world.now()));
+        let mut peer = Peer::new(simulated, Session::new(parts, simulated.now()));
         open(&mut peer)?;
         Ok(peer)
     };
@@ -49,7 +49,7 @@ pub(crate) fn play(world: &World, rounds: u32, per_round: u32) -> Outcome<u64> {
     let publish = publish().repeat(per_round as usize);
     let (mut consumed, mut acks) = (0_u64, Vec::new());
     for _ in 0..rounds {
-        world.next_round(per_round);
+        simulated.next_round(per_round);
         producer.say(&publish);
         let come = deliveries(consumer.listen());
         acks.clear();

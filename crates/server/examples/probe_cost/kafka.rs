@@ -8,7 +8,7 @@ use cloverleaf_kafka::{KafkaContext, KafkaOptions, Session, SessionParts, Worker
 use cloverleaf_log::BatchBuilder;
 use cloverleaf_telemetry::Protocol;
 
-use crate::{BODY, CLIENT, Outcome, Peer, World};
+use crate::{BODY, CLIENT, Outcome, Peer, SimulatedBroker};
 
 /// The position of the offset within the request of [`fetch`].
 const FETCH_OFFSET_AT: usize = 50;
@@ -22,10 +22,15 @@ impl Worker for AtOnce {
     }
 }
 
-pub(crate) fn play(world: &World, rounds: u32, per_round: u32) -> Outcome<u64> {
-    world.broker.topic_or_create("t", TopicOptions::default)?;
+pub(crate) fn play(simulated: &SimulatedBroker, rounds: u32, per_round: u32) -> Outcome<u64> {
+    simulated
+        .broker
+        .topic_or_create("t", TopicOptions::default)?;
     let worker = || Arc::new(AtOnce);
-    let (realm, options) = (Realm::whole(world.broker.clone()), KafkaOptions::default());
+    let (realm, options) = (
+        Realm::whole(simulated.broker.clone()),
+        KafkaOptions::default(),
+    );
     let context = KafkaContext::new(realm, options, worker(), worker());
     let connect = || {
         let parts = SessionParts {
@@ -36,9 +41,9 @@ pub(crate) fn play(world: &World, rounds: u32, per_round: u32) -> Outcome<u64> {
                 tls: false,
                 software: None,
             },
-            probe: world.probe(Protocol::Kafka),
+            probe: simulated.probe(Protocol::Kafka),
         };
-        Peer::new(world, Session::new(parts, world.now()))
+        Peer::new(simulated, Session::new(parts, simulated.now()))
     };
     let (mut producer, mut consumer) = (connect(), connect());
     let records = batch(per_round);
@@ -46,7 +51,7 @@ pub(crate) fn play(world: &World, rounds: u32, per_round: u32) -> Outcome<u64> {
     let mut fetch = fetch();
     let mut consumed = 0_u64;
     for _ in 0..rounds {
-        world.next_round(per_round);
+        simulated.next_round(per_round);
         producer.say(&publish);
         fetch[FETCH_OFFSET_AT..FETCH_OFFSET_AT + 8].copy_from_slice(&consumed.to_be_bytes());
         // The batch comes back as it was sent, except for its offset.

@@ -50,21 +50,21 @@ impl Clock for DrivenClock {
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 /// A broker without threads, on real files.
-struct World {
+struct SimulatedBroker {
     broker: Broker,
     registry: Registry,
     clock: Arc<DrivenClock>,
 }
 
-impl World {
-    fn open(folder: &str) -> Outcome<World> {
+impl SimulatedBroker {
+    fn open(folder: &str) -> Outcome<SimulatedBroker> {
         let options = LogOptions {
             manual: true,
             ..LogOptions::default()
         };
         let (log, recovery) = Log::open(RealDisk::open(folder)?, options)?;
         let clock = Arc::new(DrivenClock::default());
-        Ok(World {
+        Ok(SimulatedBroker {
             broker: Broker::open(log, recovery, BrokerOptions::default(), clock.clone())?,
             registry: Registry::new(),
             clock,
@@ -91,16 +91,16 @@ impl World {
 
 /// One connection, and the bytes that its session sent last.
 struct Peer<'w, S> {
-    world: &'w World,
+    simulated: &'w SimulatedBroker,
     session: S,
     out: Output,
     told: Vec<u8>,
 }
 
 impl<'w, S: Session> Peer<'w, S> {
-    fn new(world: &'w World, session: S) -> Peer<'w, S> {
+    fn new(simulated: &'w SimulatedBroker, session: S) -> Peer<'w, S> {
         Peer {
-            world,
+            simulated,
             session,
             out: Output::default(),
             told: Vec::new(),
@@ -116,7 +116,7 @@ impl<'w, S: Session> Peer<'w, S> {
     fn say(&mut self, bytes: &[u8]) -> &[u8] {
         self.told.clear();
         // Computed in both builds, with and without the probe.
-        let now = std::hint::black_box(self.world.now());
+        let now = std::hint::black_box(self.simulated.now());
         self.session.read(bytes.len(), now);
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -131,7 +131,7 @@ impl<'w, S: Session> Peer<'w, S> {
     #[inline(never)]
     fn listen(&mut self) -> &[u8] {
         self.told.clear();
-        let now = std::hint::black_box(self.world.now());
+        let now = std::hint::black_box(self.simulated.now());
         self.go_on(now);
         &self.told
     }
@@ -171,11 +171,11 @@ fn main() -> Outcome<()> {
         return Err("usage: probe_cost nsq|kafka|amqp FOLDER ROUNDS MESSAGES_PER_ROUND".into());
     };
     let (rounds, per_round): (u32, u32) = (rounds.parse()?, per_round.parse()?);
-    let world = World::open(folder)?;
+    let simulated = SimulatedBroker::open(folder)?;
     let consumed = match protocol.as_str() {
-        "nsq" => nsq::play(&world, rounds, per_round)?,
-        "kafka" => kafka::play(&world, rounds, per_round)?,
-        "amqp" => amqp::play(&world, rounds, per_round)?,
+        "nsq" => nsq::play(&simulated, rounds, per_round)?,
+        "kafka" => kafka::play(&simulated, rounds, per_round)?,
+        "amqp" => amqp::play(&simulated, rounds, per_round)?,
         other => return Err(format!("{other} is none of nsq, kafka, amqp").into()),
     };
     if consumed != u64::from(rounds) * u64::from(per_round) {

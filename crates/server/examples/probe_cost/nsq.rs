@@ -8,23 +8,23 @@ use cloverleaf_nsq::stats::clients::Clients;
 use cloverleaf_nsq::{Session, SessionOptions, SessionParts};
 use cloverleaf_telemetry::Protocol;
 
-use crate::{BODY, CLIENT, Outcome, Peer, World};
+use crate::{BODY, CLIENT, Outcome, Peer, SimulatedBroker};
 
 /// In a message frame, the size, frame type, timestamp and attempts come before the id.
 const ID_AT: usize = 18;
 const ID_BYTES: usize = 16;
 
-pub(crate) fn play(world: &World, rounds: u32, per_round: u32) -> Outcome<u64> {
+pub(crate) fn play(simulated: &SimulatedBroker, rounds: u32, per_round: u32) -> Outcome<u64> {
     let clients = Clients::new();
     let connect = || {
         let parts = SessionParts {
-            realm: Realm::whole(world.broker.clone()),
+            realm: Realm::whole(simulated.broker.clone()),
             options: Arc::new(SessionOptions::default()),
             channel_policy: Arc::new(|_, channel| channel_options(channel)),
             client: clients.connect(CLIENT.to_string(), 0),
-            probe: world.probe(Protocol::Nsq),
+            probe: simulated.probe(Protocol::Nsq),
         };
-        Peer::new(world, Session::new(parts, world.now()))
+        Peer::new(simulated, Session::new(parts, simulated.now()))
     };
     let (mut producer, mut consumer) = (connect(), connect());
     consumer.say(b"  V2SUB t ch\nRDY 2500\n");
@@ -33,7 +33,7 @@ pub(crate) fn play(world: &World, rounds: u32, per_round: u32) -> Outcome<u64> {
     let mut fins = Vec::new();
     let mut consumed = 0;
     for _ in 0..rounds {
-        world.next_round(per_round);
+        simulated.next_round(per_round);
         producer.say(&publish);
         consumed += finish_all(consumer.listen(), &mut fins);
         consumer.say(&fins);

@@ -18,7 +18,7 @@ use cloverleaf_doctor::KnownClients;
 use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 
-use crate::admin::{Asked, Context, Refused};
+use crate::admin::{Context, QueryResult, Refused};
 
 /// Maximum length of `client`: no part of a client's description is longer.
 const CLIENT_BYTES_MAX: usize = 1024;
@@ -41,10 +41,10 @@ pub(crate) struct ClientsQuery {
 /// `GET /api/doctor/clients`
 pub(crate) async fn clients(
     State(context): Context,
-    query: Asked<ClientsQuery>,
+    query: QueryResult<ClientsQuery>,
 ) -> Result<impl IntoResponse, Refused> {
     let Query(query) = query?;
-    let client = looked_for(query.client)?;
+    let client = client_filter(query.client)?;
     let context = Arc::clone(&context);
     answer(move || {
         let snapshot = context.registry.snapshot(context.now_us(), |_| None);
@@ -56,10 +56,10 @@ pub(crate) async fn clients(
 /// `GET /api/doctor`
 pub(crate) async fn report(
     State(context): Context,
-    query: Asked<DoctorQuery>,
+    query: QueryResult<DoctorQuery>,
 ) -> Result<impl IntoResponse, Refused> {
     let Query(query) = query?;
-    let client = looked_for(query.client)?;
+    let client = client_filter(query.client)?;
     let query = cloverleaf_doctor::Query {
         since_us: query.since.map(|seconds| seconds.saturating_mul(1_000_000)),
         client,
@@ -69,7 +69,7 @@ pub(crate) async fn report(
 }
 
 /// The text by which clients are filtered.
-fn looked_for(client: Option<String>) -> Result<Option<String>, Refused> {
+fn client_filter(client: Option<String>) -> Result<Option<String>, Refused> {
     let client = client.filter(|text| !text.is_empty());
     match client {
         Some(text) if text.len() > CLIENT_BYTES_MAX => {

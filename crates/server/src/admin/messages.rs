@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::admin::topics::find;
 use crate::admin::types::{Bytes, MessagePage, MessageView};
-use crate::admin::{Asked, Context, Refused};
+use crate::admin::{Context, QueryResult, Refused};
 use crate::context::ServerContext;
 
 /// A compressed batch that would be larger than this after inflation is skipped.
@@ -33,7 +33,7 @@ const MESSAGE_OVERHEAD_BYTES: usize = 128;
 const WAIT_MS_MAX: u64 = 30_000;
 /// How often a long poll checks for messages. People follow topics, and 20 checks per second cost
 /// nothing.
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The query string of a read.
 #[derive(Debug, Deserialize)]
@@ -51,7 +51,7 @@ pub(crate) struct ReadQuery {
 pub(crate) async fn read(
     State(context): Context,
     Path(topic): Path<String>,
-    query: Asked<ReadQuery>,
+    query: QueryResult<ReadQuery>,
 ) -> Result<Json<MessagePage>, Refused> {
     let Query(query) = query?;
     let topic = find(&context, &topic)?;
@@ -78,13 +78,13 @@ pub(crate) async fn read(
 
 async fn wait_for_message(context: &ServerContext, log: &Partition, from: Offset, until: Instant) {
     while log.written_end() <= from && Instant::now() < until && !context.is_draining() {
-        tokio::time::sleep(LOOK_INTERVAL).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
 async fn page(log: &Partition, from: Offset, count: usize) -> Result<MessagePage, Refused> {
-    let mut page = OpenPage::new(from, count, PAGE_BYTES_MAX);
-    while !page.full {
+    let mut page = PageBuilder::new(from, count, PAGE_BYTES_MAX);
+    while !page.is_full {
         let batches = batches(log, page.page.next_offset).await?;
         if batches.is_empty() {
             break;
@@ -119,14 +119,14 @@ async fn batches(log: &Partition, from: Offset) -> Result<Vec<Batch>, Refused> {
 }
 
 /// An answer that is being filled.
-struct OpenPage {
+struct PageBuilder {
     page: MessagePage,
     count_max: usize,
     bytes_left: usize,
-    full: bool,
+    is_full: bool,
 }
 
-impl OpenPage {
+impl PageBuilder {
     fn new(from: Offset, count_max: usize, bytes_max: usize) -> Self {
         let page = MessagePage {
             messages: Vec::new(),
@@ -136,7 +136,7 @@ impl OpenPage {
             page,
             count_max,
             bytes_left: bytes_max,
-            full: false,
+            is_full: false,
         }
     }
 
@@ -147,7 +147,7 @@ impl OpenPage {
             return;
         };
         let mut records = batch.records();
-        while !self.full {
+        while !self.is_full {
             let (offset, record) = match records.next_record() {
                 Ok(Some(next)) => next,
                 // The batch is at its end, or damaged: then the rest of it is skipped.
@@ -161,13 +161,13 @@ impl OpenPage {
             }
             let bytes = json_bytes(&record);
             if bytes > self.bytes_left && !self.page.messages.is_empty() {
-                self.full = true;
+                self.is_full = true;
                 return;
             }
             self.page.messages.push(view(offset, &record));
             self.page.next_offset = offset + 1;
             self.bytes_left = self.bytes_left.saturating_sub(bytes);
-            self.full = self.bytes_left == 0 || self.page.messages.len() >= self.count_max;
+            self.is_full = self.bytes_left == 0 || self.page.messages.len() >= self.count_max;
         }
     }
 }
@@ -217,21 +217,21 @@ mod tests {
             builder.push(Some(b"key"), Some(body), &[(b"name\0", Some(body))]);
         }
         let batch = builder.finish();
-        let mut all = OpenPage::new(0, 100, usize::MAX);
+        let mut all = PageBuilder::new(0, 100, usize::MAX);
         all.take(&batch);
         assert_eq!((all.page.messages.len(), all.page.next_offset), (4, 4));
         for message in 0..4 {
-            let mut one = OpenPage::new(message, 100, 1);
+            let mut one = PageBuilder::new(message, 100, 1);
             one.take(&batch);
             assert_eq!(one.page.next_offset, message + 1, "a first one always fits");
             let json = serde_json::to_vec(&one.page.messages[0]).unwrap();
-            let mut fits = OpenPage::new(message, 1, 1 << 20);
+            let mut fits = PageBuilder::new(message, 1, 1 << 20);
             fits.take(&batch);
             let estimate = (1 << 20) - fits.bytes_left;
             assert!(estimate >= json.len(), "{estimate} for {}", json.len());
         }
-        let mut two = OpenPage::new(0, 100, 9000);
+        let mut two = PageBuilder::new(0, 100, 9000);
         two.take(&batch);
-        assert_eq!((two.full, two.page.next_offset), (true, 2));
+        assert_eq!((two.is_full, two.page.next_offset), (true, 2));
     }
 }

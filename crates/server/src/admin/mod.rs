@@ -130,7 +130,7 @@ impl Refused {
 
 /// The query string, or why it is malformed, which is answered in the same form as any other
 /// refusal.
-pub(crate) type Asked<T> = Result<Query<T>, QueryRejection>;
+pub(crate) type QueryResult<T> = Result<Query<T>, QueryRejection>;
 
 impl From<QueryRejection> for Refused {
     fn from(rejection: QueryRejection) -> Refused {

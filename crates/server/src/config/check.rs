@@ -39,7 +39,7 @@ impl Config {
     /// # Errors
     /// The first value that is out of its range, or contradicts another.
     pub fn check(&self) -> Result<(), OutOfRange> {
-        let all = |check: fn(&OptionDef) -> fn(&Config) -> Verdict| {
+        let all = |check: fn(&OptionDef) -> fn(&Config) -> CheckResult| {
             OPTIONS.iter().try_for_each(|option| {
                 check(option)(self).map_err(|reason| OutOfRange::of(option.name(), reason))
             })
@@ -51,26 +51,26 @@ impl Config {
 }
 
 /// The result of a check: nothing, or a sentence for the operator.
-pub(crate) type Verdict = Result<(), String>;
+pub(crate) type CheckResult = Result<(), String>;
 
-pub(super) fn ensure(fits: bool, reason: impl Into<String>) -> Verdict {
+pub(super) fn ensure(fits: bool, reason: impl Into<String>) -> CheckResult {
     if fits { Ok(()) } else { Err(reason.into()) }
 }
 
 /// Not zero, and otherwise any valid value of the type.
-pub(super) fn positive<T: OptionValue + Default + PartialEq>(value: &T) -> Verdict {
+pub(super) fn positive<T: OptionValue + Default + PartialEq>(value: &T) -> CheckResult {
     value.check()?;
     ensure(*value != T::default(), "it cannot be 0")
 }
 
 /// Not zero, for the reason given.
-pub(super) fn not_zero<T: Default + PartialEq>(consequence: &str) -> impl Fn(&T) -> Verdict {
+pub(super) fn not_zero<T: Default + PartialEq>(consequence: &str) -> impl Fn(&T) -> CheckResult {
     let reason = format!("it cannot be 0: {consequence}");
     move |value| ensure(*value != T::default(), &*reason)
 }
 
 /// At most `max`, which is written as in the configuration file.
-pub(super) fn at_most<T: OptionValue + PartialOrd>(max: &str) -> impl Fn(&T) -> Verdict {
+pub(super) fn at_most<T: OptionValue + PartialOrd>(max: &str) -> impl Fn(&T) -> CheckResult {
     move |value| {
         ensure(
             *value <= T::parse(max)?,
@@ -80,7 +80,7 @@ pub(super) fn at_most<T: OptionValue + PartialOrd>(max: &str) -> impl Fn(&T) -> 
 }
 
 /// From `min` to `max`, which are written as in the configuration file.
-pub(super) fn between<T>(min: &str, max: &str) -> impl Fn(&T) -> Verdict
+pub(super) fn between<T>(min: &str, max: &str) -> impl Fn(&T) -> CheckResult
 where
     T: OptionValue + PartialOrd,
 {
@@ -92,13 +92,13 @@ where
 }
 
 /// A time that is not longer than any option allows.
-pub(super) fn duration(value: &Duration) -> Verdict {
+pub(super) fn duration(value: &Duration) -> CheckResult {
     let reason = format!("{} is too long: the longest is 8760h", value.text());
     ensure(*value <= DURATION_MAX, reason)
 }
 
 /// Whole seconds that fit into the 16 bits of a frame's field.
-pub(super) fn whole_seconds(value: &Duration) -> Verdict {
+pub(super) fn whole_seconds(value: &Duration) -> CheckResult {
     ensure(
         value.as_secs() <= u64::from(u16::MAX) && value.subsec_nanos() == 0,
         "it must be whole seconds, 65535 at most",
@@ -106,7 +106,7 @@ pub(super) fn whole_seconds(value: &Duration) -> Verdict {
 }
 
 /// A length that Kafka's protocol can encode.
-pub(super) fn kafka_length(value: &ByteSize) -> Verdict {
+pub(super) fn kafka_length(value: &ByteSize) -> CheckResult {
     ensure(
         (1..=i32::MAX as u64).contains(&value.0),
         "it must be from 1 to 2147483647, because Kafka's lengths are signed",
@@ -114,7 +114,7 @@ pub(super) fn kafka_length(value: &ByteSize) -> Verdict {
 }
 
 /// A length that NSQ's frames can encode.
-pub(super) fn nsq_frame_length(value: &ByteSize) -> Verdict {
+pub(super) fn nsq_frame_length(value: &ByteSize) -> CheckResult {
     ensure(
         value.0 <= i32::MAX as u64,
         "it cannot be above 2147483647, because NSQ's frames have signed 32-bit lengths",
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_work_is_refused_with_a_sentence() {
+    fn invalid_values_are_refused_with_a_sentence() {
         assert_eq!(Config::default().check(), Ok(()));
         let cases = "\
             nsq.client_timeout=0s | nsq.client_timeout: it cannot be 0

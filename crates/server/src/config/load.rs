@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_go_before_environment_before_file_before_default() {
+    fn flags_take_precedence_over_environment_file_and_default() {
         let file = file("[nsq]\nmax_rdy_count = 10\nmsg_timeout = \"10s\"\nmax_msg_size = 10\n");
         let mut sources = Sources::default();
         let rdy = |sources: &Sources| Config::load(sources).unwrap().nsq.max_rdy_count;

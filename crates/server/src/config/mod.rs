@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_channels_rule_goes_before_the_topics() {
+    fn a_channels_rule_takes_precedence_over_the_topics() {
         let mut config = Config::default();
         config.nsq.attempts_max = 9;
         let rule = |channel: Option<&str>, attempts| DeadLetterRule {

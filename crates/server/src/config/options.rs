@@ -24,7 +24,7 @@ use cloverleaf_nsq::options::SessionOptions as NsqOptions;
 
 use crate::config::DeadLetterRule;
 use crate::config::check::{
-    OutOfRange, Verdict, at_most, between, ensure, kafka_length, not_zero, nsq_frame_length,
+    CheckResult, OutOfRange, at_most, between, ensure, kafka_length, not_zero, nsq_frame_length,
     positive, whole_seconds,
 };
 use crate::config::login::Logins;
@@ -56,9 +56,9 @@ pub struct OptionDef {
     /// The field as text.
     pub(crate) get: fn(&Config) -> String,
     /// Checks the value.
-    pub(crate) check: fn(&Config) -> Verdict,
+    pub(crate) check: fn(&Config) -> CheckResult,
     /// Checks the value against the option that is its upper bound, if there is one.
-    pub(crate) check_bound: fn(&Config) -> Verdict,
+    pub(crate) check_bound: fn(&Config) -> CheckResult,
 }
 
 impl OptionDef {

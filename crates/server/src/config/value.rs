@@ -570,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn choices_name_what_is_possible() {
+    fn errors_list_the_choices() {
         assert_eq!(TlsRequired::parse("tcp-https"), Ok(TlsRequired::TcpOnly));
         let error = DurabilityMode::parse("disc").unwrap_err();
         assert_eq!(error, "`disc` is not one of: protocol, disk, kernel");

@@ -14,13 +14,13 @@ use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::connection::output::{OutputScratch, Unsent, Wire};
+use crate::connection::output::{OutputScratch, SocketWriter, UnsentOutput};
 use crate::context::ServerContext;
 use crate::half_received::{FREE_BYTES, HeldMemory};
 use crate::transport::{Inbox, LayerError, Layers};
 
 /// At most this many bytes that a peer sends after the end of its connection are read and dropped.
-const LINGER_BYTES: usize = 256 * 1024;
+const LINGER_BYTES_MAX: usize = 256 * 1024;
 
 /// Maximum bytes of one socket read.
 const READ_BYTES: usize = 256 * 1024;
@@ -32,7 +32,7 @@ const FRONT_BYTES: usize = FREE_BYTES;
 
 /// Buffers that the connections of a core share; one connection uses them at a time.
 #[derive(Default)]
-pub(crate) struct Scratch {
+pub(crate) struct ConnectionScratch {
     /// `FRONT_BYTES`, then `READ_BYTES`; allocated at the first read.
     input: Vec<u8>,
     /// Raw bytes for layers, `READ_BYTES`; allocated at the first read of a connection that has
@@ -83,7 +83,7 @@ pub(crate) struct ConnectionIo {
     /// The session needs at least this many bytes to go on: fewer are not shown to it.
     needed_bytes: usize,
     /// Output that the socket did not take.
-    unsent: Unsent,
+    unsent: UnsentOutput,
     at_end: bool,
 }
 
@@ -102,7 +102,7 @@ impl ConnectionIo {
             carry: Inbox::default(),
             hold: HeldMemory::new(memory, protocol, peer.ip()),
             needed_bytes: 0,
-            unsent: Unsent::default(),
+            unsent: UnsentOutput::default(),
             at_end: false,
         }
     }
@@ -132,7 +132,7 @@ impl ConnectionIo {
 
     /// Whether the rest of a half received command is late, so that the connection has to end.
     pub(crate) fn is_rest_overdue(&self, now: Now) -> bool {
-        self.hold.is_over(now.us)
+        self.hold.is_expired(now.us)
     }
 
     /// Adds a layer. Bytes that were read and not consumed become that layer's first input, so that
@@ -154,7 +154,7 @@ impl ConnectionIo {
     pub(crate) fn read(
         &mut self,
         session: &mut impl Session,
-        scratch: &mut Scratch,
+        scratch: &mut ConnectionScratch,
         cx: &mut Context<'_>,
         now: Now,
     ) -> Result<Progress, TransportError> {
@@ -179,9 +179,9 @@ impl ConnectionIo {
         if self.layers.is_none() && carried >= FRONT_BYTES {
             return self.read_rest(bytes_max, session, scratch, cx, now);
         }
-        let room = &mut scratch.input[FRONT_BYTES..FRONT_BYTES + bytes_max];
+        let space = &mut scratch.input[FRONT_BYTES..FRONT_BYTES + bytes_max];
         let count = match &mut self.layers {
-            None => match poll_read(&mut self.stream, cx, room) {
+            None => match poll_read(&mut self.stream, cx, space) {
                 Poll::Pending => return Ok(Progress::None),
                 Poll::Ready(result) => {
                     let count = result?;
@@ -189,7 +189,7 @@ impl ConnectionIo {
                     count
                 }
             },
-            Some(layers) => match layers.read(room)? {
+            Some(layers) => match layers.read(space)? {
                 0 if !layers.is_ended() => {
                     if layers.wants_rest() {
                         // A TLS handshake is not a request, so its pauses are not measured.
@@ -219,7 +219,7 @@ impl ConnectionIo {
     fn admit(
         &mut self,
         carried: usize,
-        scratch: &mut Scratch,
+        scratch: &mut ConnectionScratch,
         cx: &mut Context<'_>,
         now: Now,
     ) -> Poll<usize> {
@@ -236,16 +236,16 @@ impl ConnectionIo {
     fn admit_rest(
         &mut self,
         carried: usize,
-        scratch: &mut Scratch,
+        scratch: &mut ConnectionScratch,
         cx: &mut Context<'_>,
         now: Now,
     ) -> Poll<usize> {
         let whole = self.needed_bytes;
         let count = (whole - carried).min(READ_BYTES);
         // Free space of the buffer is charged already.
-        let (count, bytes) = match self.carry.spare() {
-            0 => (count, self.carry.size_with(count, whole)),
-            spare => (count.min(spare), self.carry.size()),
+        let (count, bytes) = match self.carry.spare_bytes() {
+            0 => (count, self.carry.memory_bytes_with(count, whole)),
+            spare => (count.min(spare), self.carry.memory_bytes()),
         };
         if self.hold.try_grow(whole, bytes, cx, now.us) {
             return Poll::Ready(count);
@@ -256,14 +256,14 @@ impl ConnectionIo {
             // A connection whose peer sends nothing does not queue for memory, so its peer's time
             // limit keeps running.
             Poll::Pending => {
-                self.hold.expect(now.us);
+                self.hold.await_peer(now.us);
                 return Poll::Pending;
             }
             // The end of the stream needs no memory.
             Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(1),
             Poll::Ready(Ok(count)) => count,
         };
-        let bytes = self.carry.size_with(count, whole);
+        let bytes = self.carry.memory_bytes_with(count, whole);
         self.hold
             .poll_grow(whole, bytes, cx, now.us)
             .map(|()| count)
@@ -274,25 +274,25 @@ impl ConnectionIo {
         &mut self,
         bytes_max: usize,
         session: &mut impl Session,
-        scratch: &mut Scratch,
+        scratch: &mut ConnectionScratch,
         cx: &mut Context<'_>,
         now: Now,
     ) -> Result<Progress, TransportError> {
-        let read = if self.carry.spare() > 0 {
-            let room = self.carry.room(bytes_max, self.needed_bytes);
-            pin!(self.stream.read_buf(&mut room.limit(bytes_max))).poll(cx)
+        let read = if self.carry.spare_bytes() > 0 {
+            let space = self.carry.reserve(bytes_max, self.needed_bytes);
+            pin!(self.stream.read_buf(&mut space.limit(bytes_max))).poll(cx)
         } else {
             // The buffer grows with the bytes that came: a peer may announce bytes and never send
             // them.
             let fresh = &mut scratch.input[FRONT_BYTES..FRONT_BYTES + bytes_max];
             poll_read(&mut self.stream, cx, fresh).map_ok(|count| {
-                let room = self.carry.room(count, self.needed_bytes);
-                room.extend_from_slice(&fresh[..count]);
+                let space = self.carry.reserve(count, self.needed_bytes);
+                space.extend_from_slice(&fresh[..count]);
                 count
             })
         };
         let Poll::Ready(result) = read else {
-            self.settle(0, cx, now);
+            self.charge(0, cx, now);
             return Ok(Progress::None);
         };
         let count = result?;
@@ -301,7 +301,7 @@ impl ConnectionIo {
             return Ok(self.end_input(session, now));
         }
         if self.carry.rest().len() < self.needed_bytes {
-            self.settle(0, cx, now);
+            self.charge(0, cx, now);
             session.read_ended_inside_frame(now);
             self.acknowledge_quickly();
             return Ok(Progress::Bytes(count));
@@ -316,7 +316,7 @@ impl ConnectionIo {
         &mut self,
         bytes_max: usize,
         session: &mut impl Session,
-        scratch: &mut Scratch,
+        scratch: &mut ConnectionScratch,
         cx: &mut Context<'_>,
         now: Now,
     ) -> Result<Progress, TransportError> {
@@ -324,7 +324,7 @@ impl ConnectionIo {
         // No more than may be kept: the decoded bytes may have to stay in the layers.
         let raw = &mut scratch.raw_input[..bytes_max.max(FRONT_BYTES)];
         let Poll::Ready(result) = poll_read(&mut self.stream, cx, raw) else {
-            self.settle(0, cx, now);
+            self.charge(0, cx, now);
             return Ok(Progress::None);
         };
         let count = result?;
@@ -368,9 +368,9 @@ impl ConnectionIo {
         let fresh = FRONT_BYTES..FRONT_BYTES + count;
         if carried + count < self.needed_bytes {
             self.carry
-                .room(count, self.needed_bytes)
+                .reserve(count, self.needed_bytes)
                 .extend_from_slice(&buffer[fresh]);
-            self.settle(0, cx, now);
+            self.charge(0, cx, now);
             session.read_ended_inside_frame(now);
             return 0;
         }
@@ -386,10 +386,10 @@ impl ConnectionIo {
         self.carry.take(carried);
         let rest = &input[received.consumed_bytes..];
         if !rest.is_empty() {
-            let room = self.carry.room(rest.len(), self.needed_bytes);
-            room.extend_from_slice(rest);
+            let space = self.carry.reserve(rest.len(), self.needed_bytes);
+            space.extend_from_slice(rest);
         }
-        self.settle(received.consumed_bytes, cx, now);
+        self.charge(received.consumed_bytes, cx, now);
         received.cost_bytes
     }
 
@@ -406,45 +406,51 @@ impl ConnectionIo {
         // The session may have taken the buffer, and consumed bytes with it.
         let left = shown - received.consumed_bytes;
         self.carry.take(self.carry.rest().len() - left);
-        self.settle(received.consumed_bytes, cx, now);
+        self.charge(received.consumed_bytes, cx, now);
         received.cost_bytes
     }
 
     /// Charges the connection for exactly the memory that it keeps.
     #[inline]
-    fn settle(&mut self, consumed_bytes: usize, cx: &Context<'_>, now: Now) {
-        let (came_bytes, bytes) = (self.carry.rest().len(), self.carry.size());
+    fn charge(&mut self, consumed_bytes: usize, cx: &Context<'_>, now: Now) {
+        let (received_bytes, bytes) = (self.carry.rest().len(), self.carry.memory_bytes());
         let is_next = consumed_bytes > 0;
-        self.hold
-            .settle(self.needed_bytes, came_bytes, bytes, is_next, cx, now.us);
+        self.hold.charge(
+            self.needed_bytes,
+            received_bytes,
+            bytes,
+            is_next,
+            cx,
+            now.us,
+        );
     }
 
     /// Writes the unsent output; once that is sent, asks the session for more and writes that.
     pub(crate) fn write(
         &mut self,
         session: &mut impl Session,
-        scratch: &mut Scratch,
+        scratch: &mut ConnectionScratch,
         cx: &mut Context<'_>,
         now: Now,
     ) -> Result<Progress, TransportError> {
-        let mut wire = Wire {
+        let mut writer = SocketWriter {
             stream: &mut self.stream,
             layers: self.layers.as_deref_mut(),
             session,
             cx,
             now,
         };
-        self.unsent.write(&mut wire, &mut scratch.output)
+        self.unsent.write(&mut writer, &mut scratch.output)
     }
 
     /// Drops input that was not consumed, and releases its memory.
-    pub(crate) fn forget_input(&mut self) {
+    pub(crate) fn drop_input(&mut self) {
         self.carry = Inbox::default();
         self.hold.release();
     }
 
     /// Sends the closing message of TLS (`close_notify`), if there is TLS.
-    pub(crate) fn say_goodbye(&mut self) {
+    pub(crate) fn send_close_notify(&mut self) {
         if self.is_flushed()
             && let Some(layers) = &mut self.layers
         {
@@ -460,12 +466,12 @@ impl ConnectionIo {
         let _ = self.stream.shutdown().await;
     }
 
-    /// Reads and drops input until the peer closes its side or `LINGER_BYTES` have come.
+    /// Reads and drops input until the peer closes its side or `LINGER_BYTES_MAX` have come.
     pub(crate) async fn linger(&mut self) {
         // On the heap, because an array would be part of every connection's future for its whole
         // life.
         let mut bytes = vec![0; 4096];
-        let mut left = LINGER_BYTES;
+        let mut left = LINGER_BYTES_MAX;
         while !self.at_end {
             match self.stream.read(&mut bytes).await {
                 Ok(read @ 1..) if read < left => left -= read,
@@ -481,9 +487,9 @@ impl ConnectionIo {
 fn poll_read(
     stream: &mut TcpStream,
     cx: &mut Context<'_>,
-    room: &mut [u8],
+    space: &mut [u8],
 ) -> Poll<io::Result<usize>> {
-    let mut buffer = ReadBuf::new(room);
+    let mut buffer = ReadBuf::new(space);
     Pin::new(stream)
         .poll_read(cx, &mut buffer)
         .map_ok(|()| buffer.filled().len())

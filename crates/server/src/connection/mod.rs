@@ -21,9 +21,9 @@ use cloverleaf_session::{Now, Session};
 use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-use crate::connection::io::{ConnectionIo, Progress, Scratch, TransportError};
+use crate::connection::io::{ConnectionIo, ConnectionScratch, Progress, TransportError};
 use crate::context::ServerContext;
-use crate::log_throttle::{LogThrottle, tell_closed};
+use crate::log_throttle::{LogThrottle, log_closed};
 use crate::transport::{LayerError, Layers};
 
 /// Bytes that one connection reads and writes before it lets others of its core have a turn.
@@ -31,14 +31,14 @@ const TURN_BYTES: usize = 256 * 1024;
 
 /// How long we go on reading after the last frame: if unread input were left, the kernel would
 /// reset the connection, and the peer could lose that frame.
-const LINGER: Duration = Duration::from_millis(500);
+const LINGER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How long we wait for the peer to close the socket, if its protocol makes the peer close first.
-const FAREWELL: Duration = Duration::from_secs(10);
+const PEER_CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 thread_local! {
     /// The buffers that all connections of a core share.
-    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
+    static SCRATCH: RefCell<ConnectionScratch> = RefCell::new(ConnectionScratch::default());
 }
 
 /// The part of a protocol that the driver needs for one connection, in addition to the session.
@@ -62,7 +62,7 @@ pub(crate) trait Link {
     fn poll(&mut self, _session: &mut Self::Session, _cx: &mut Context<'_>, _now: Now) {}
 
     /// The log throttle for connections that ended in an error: one log line represents many.
-    fn noise(&self) -> &Mutex<LogThrottle>;
+    fn closed_throttle(&self) -> &Mutex<LogThrottle>;
 
     /// Whether the session has ended in a way in which the peer closes the socket first.
     fn peer_closes_first(&self, _session: &Self::Session) -> bool {
@@ -75,16 +75,16 @@ pub(crate) trait Link {
     }
 
     /// Called once when the TLS handshake has finished.
-    fn handshaken(&mut self, _session: &mut Self::Session, _layers: Option<&Layers>) {}
+    fn on_handshake_done(&mut self, _session: &mut Self::Session, _layers: Option<&Layers>) {}
 
     /// Called when all output is sent and no byte moves, for work that the session cannot do
     /// itself.
-    fn at_rest(
+    fn when_idle(
         &mut self,
         _session: &mut Self::Session,
         _io: &mut ConnectionIo,
         _now: Now,
-    ) -> Result<Progress, Ending> {
+    ) -> Result<Progress, CloseReason> {
         Ok(Progress::None)
     }
 }
@@ -111,42 +111,42 @@ pub(crate) async fn serve<L: Link>(
     context: Arc<ServerContext>,
 ) {
     let mut connection = Connection::new(session, link, io, peer, context);
-    let ending = poll_fn(|cx| connection.poll_turn(cx)).await;
-    connection.end(ending).await;
+    let reason = poll_fn(|cx| connection.poll_turn(cx)).await;
+    connection.end(reason).await;
 }
 
 /// How a connection came to its end.
 #[derive(Debug)]
-pub(crate) enum Ending {
+pub(crate) enum CloseReason {
     /// The session has ended and its last output is sent.
-    Said,
+    Finished,
     /// The socket failed, mostly because the peer has closed it.
-    Gone(std::io::Error),
+    SocketFailed(std::io::Error),
     /// A layer failed.
     Layer(LayerError),
     /// The peer did not take our output within the write timeout.
-    Stuck,
+    WriteTimeout,
     /// The TLS handshake did not finish in time.
     NoHandshake,
     /// No byte moved in either direction for the idle timeout.
-    Idle,
+    IdleTimeout,
     /// A large command was half received, and its rest did not arrive in time, or other connections
     /// needed its memory.
-    Begun,
+    HalfReceived,
 }
 
-impl From<TransportError> for Ending {
-    fn from(broken: TransportError) -> Ending {
+impl From<TransportError> for CloseReason {
+    fn from(broken: TransportError) -> CloseReason {
         match broken {
-            TransportError::Socket(error) => Ending::Gone(error),
-            TransportError::Layer(error) => Ending::Layer(error),
+            TransportError::Socket(error) => CloseReason::SocketFailed(error),
+            TransportError::Layer(error) => CloseReason::Layer(error),
         }
     }
 }
 
-impl From<LayerError> for Ending {
-    fn from(error: LayerError) -> Ending {
-        Ending::Layer(error)
+impl From<LayerError> for CloseReason {
+    fn from(error: LayerError) -> CloseReason {
+        CloseReason::Layer(error)
     }
 }
 
@@ -185,7 +185,7 @@ impl<L: Link> Connection<L> {
         });
         let now = now(&context);
         Connection {
-            idle_check_us: add(now.us, link.idle_timeout_us()),
+            idle_check_us: deadline_us(now.us, link.idle_timeout_us()),
             handshake_since_us: io.is_handshaking().then_some(now.us),
             silent_until_us: None,
             session,
@@ -200,12 +200,12 @@ impl<L: Link> Connection<L> {
         }
     }
 
-    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Ending> {
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
         SCRATCH.with_borrow_mut(|scratch| self.turn(scratch, cx))
     }
 
     /// Reads, executes and writes until nothing moves or the turn's bytes are used up.
-    fn turn(&mut self, scratch: &mut Scratch, cx: &mut Context<'_>) -> Poll<Ending> {
+    fn turn(&mut self, scratch: &mut ConnectionScratch, cx: &mut Context<'_>) -> Poll<CloseReason> {
         if self
             .draining
             .as_mut()
@@ -220,17 +220,17 @@ impl<L: Link> Connection<L> {
             let now = now(&self.context);
             let moved = match self.step(scratch, cx, now) {
                 Ok(moved) => moved,
-                Err(ending) => return Poll::Ready(ending),
+                Err(reason) => return Poll::Ready(reason),
             };
             if self.io.is_flushed() && self.session.is_ended() {
-                return Poll::Ready(Ending::Said);
+                return Poll::Ready(CloseReason::Finished);
             }
             if self.session.wants_turn() {
-                return give_way(cx);
+                return yield_turn(cx);
             }
             let Progress::Bytes(bytes) = moved else {
-                if let Some(ending) = self.overdue(now) {
-                    return Poll::Ready(ending);
+                if let Some(reason) = self.exceeded_limit(now) {
+                    return Poll::Ready(reason);
                 }
                 if self.sleep_until_due(cx, now).is_ready() {
                     continue;
@@ -239,17 +239,17 @@ impl<L: Link> Connection<L> {
             };
             bytes_left = bytes_left.saturating_sub(bytes);
             if bytes_left == 0 {
-                return give_way(cx);
+                return yield_turn(cx);
             }
         }
     }
 
     fn step(
         &mut self,
-        scratch: &mut Scratch,
+        scratch: &mut ConnectionScratch,
         cx: &mut Context<'_>,
         now: Now,
-    ) -> Result<Progress, Ending> {
+    ) -> Result<Progress, CloseReason> {
         if let Some(until_us) = self.silent_until_us {
             if now.us < until_us {
                 return Ok(Progress::None);
@@ -261,7 +261,8 @@ impl<L: Link> Connection<L> {
         let read = self.io.read(&mut self.session, scratch, cx, now)?;
         if self.handshake_since_us.is_some() && !self.io.is_handshaking() {
             self.handshake_since_us = None;
-            self.link.handshaken(&mut self.session, self.io.layers());
+            self.link
+                .on_handshake_done(&mut self.session, self.io.layers());
         }
         if self.link.take_failed_login(&mut self.session) && self.draining.is_some() {
             let wait_us = self.context.failed_logins.count(self.peer.ip(), now.us);
@@ -278,7 +279,7 @@ impl<L: Link> Connection<L> {
         if moved != Progress::None {
             self.active_us = now.us;
         } else if self.io.is_flushed() {
-            moved = self.link.at_rest(&mut self.session, &mut self.io, now)?;
+            moved = self.link.when_idle(&mut self.session, &mut self.io, now)?;
             if self.io.is_handshaking() {
                 self.handshake_since_us.get_or_insert(now.us);
             }
@@ -302,8 +303,8 @@ impl<L: Link> Connection<L> {
         if let Some(since_us) = self.handshake_since_us {
             due_us = due_us.min(since_us + L::HANDSHAKE_TIMEOUT_US);
         }
-        if let Some(stuck_us) = self.stuck_us() {
-            due_us = due_us.min(stuck_us);
+        if let Some(write_deadline_us) = self.write_deadline_us() {
+            due_us = due_us.min(write_deadline_us);
         }
         if let Some(rest_us) = self.io.rest_due_us() {
             due_us = due_us.min(rest_us);
@@ -312,28 +313,31 @@ impl<L: Link> Connection<L> {
     }
 
     /// When the connection ends because the peer does not take its output.
-    fn stuck_us(&self) -> Option<u64> {
+    fn write_deadline_us(&self) -> Option<u64> {
         let timeout_us = self.link.write_timeout_us(&self.session)?;
         Some(self.io.unsent_since_us()? + timeout_us)
     }
 
     /// The reason to end the connection now, if one of its time limits has passed.
-    fn overdue(&mut self, now: Now) -> Option<Ending> {
+    fn exceeded_limit(&mut self, now: Now) -> Option<CloseReason> {
         if let Some(since_us) = self.handshake_since_us
             && now.us >= since_us + L::HANDSHAKE_TIMEOUT_US
         {
-            return Some(Ending::NoHandshake);
+            return Some(CloseReason::NoHandshake);
         }
-        if self.stuck_us().is_some_and(|due_us| now.us >= due_us) {
-            return Some(Ending::Stuck);
+        if self
+            .write_deadline_us()
+            .is_some_and(|due_us| now.us >= due_us)
+        {
+            return Some(CloseReason::WriteTimeout);
         }
         if self.io.is_rest_overdue(now) {
-            return Some(Ending::Begun);
+            return Some(CloseReason::HalfReceived);
         }
         if now.us >= self.idle_check_us {
             // The check is rare, so that a busy connection does not reset its timer all the time.
-            self.idle_check_us = add(self.active_us, self.link.idle_timeout_us());
-            return (now.us >= self.idle_check_us).then_some(Ending::Idle);
+            self.idle_check_us = deadline_us(self.active_us, self.link.idle_timeout_us());
+            return (now.us >= self.idle_check_us).then_some(CloseReason::IdleTimeout);
         }
         None
     }
@@ -372,7 +376,7 @@ impl<L: Link> Connection<L> {
     }
 
     /// Logs why the connection ended, if that is worth a line, and closes it.
-    async fn end(self, ending: Ending) {
+    async fn end(self, reason: CloseReason) {
         let Connection {
             mut session,
             mut io,
@@ -381,39 +385,41 @@ impl<L: Link> Connection<L> {
             context,
             ..
         } = self;
-        let close = |error: &dyn Display| tell_closed(link.noise(), peer, error);
+        let close = |error: &dyn Display| log_closed(link.closed_throttle(), peer, error);
         let failure = session.take_failure();
         let peer_closes_first = link.peer_closes_first(&session);
         // Messages in flight to this client are requeued now, not after a slow farewell.
         drop(session);
-        io.forget_input();
-        match &ending {
-            Ending::Said => match &failure {
+        io.drop_input();
+        match &reason {
+            CloseReason::Finished => match &failure {
                 Some(error) => close(error),
                 None => tracing::debug!(%peer, "connection ended"),
             },
-            Ending::Gone(error) => tracing::debug!(%peer, %error, "connection ended"),
-            Ending::Idle => tracing::debug!(%peer, "connection ended: nothing was said for long"),
-            Ending::Layer(error) => close(error),
-            Ending::Stuck => close(&"it takes no output"),
-            Ending::NoHandshake => close(&"no TLS handshake"),
-            Ending::Begun => {
+            CloseReason::SocketFailed(error) => tracing::debug!(%peer, %error, "connection ended"),
+            CloseReason::IdleTimeout => {
+                tracing::debug!(%peer, "connection ended: nothing was said for long")
+            }
+            CloseReason::Layer(error) => close(error),
+            CloseReason::WriteTimeout => close(&"it takes no output"),
+            CloseReason::NoHandshake => close(&"no TLS handshake"),
+            CloseReason::HalfReceived => {
                 context.half_received.count_closed();
                 close(&"it began a large request and did not send the rest in time");
             }
         }
-        if peer_closes_first && matches!(ending, Ending::Said) {
+        if peer_closes_first && matches!(reason, CloseReason::Finished) {
             let mut receiver = context.draining();
             tokio::select! {
-                _ = timeout(FAREWELL, io.linger()) => {}
+                _ = timeout(PEER_CLOSE_TIMEOUT, io.linger()) => {}
                 // A broker that shuts down does not wait for the peer.
                 _ = receiver.wait_for(|draining| *draining) => {}
             }
         }
-        io.say_goodbye();
-        if matches!(ending, Ending::Said | Ending::Layer(_)) {
+        io.send_close_notify();
+        if matches!(reason, CloseReason::Finished | CloseReason::Layer(_)) {
             io.shutdown().await;
-            let _ = timeout(LINGER, io.linger()).await;
+            let _ = timeout(LINGER_TIMEOUT, io.linger()).await;
         }
     }
 }
@@ -421,7 +427,7 @@ impl<L: Link> Connection<L> {
 /// Ends a turn with work left: other connections go first, also those whose sockets became ready in
 /// the meantime. Waking the task directly would give it up to 61 more turns, because tokio polls
 /// for I/O only at every 61st task poll.
-fn give_way<T>(cx: &mut Context<'_>) -> Poll<T> {
+fn yield_turn<T>(cx: &mut Context<'_>) -> Poll<T> {
     match pin!(tokio::task::yield_now()).poll(cx) {
         Poll::Pending => {}
         // `yield_now` is always pending at its first poll.
@@ -431,7 +437,7 @@ fn give_way<T>(cx: &mut Context<'_>) -> Poll<T> {
 }
 
 /// The time `timeout_us` after `us`; without a timeout, never.
-fn add(us: u64, timeout_us: Option<u64>) -> u64 {
+fn deadline_us(us: u64, timeout_us: Option<u64>) -> u64 {
     timeout_us.map_or(u64::MAX, |timeout_us| us.saturating_add(timeout_us))
 }
 
@@ -457,7 +463,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_gives_way_lets_the_core_look_at_its_sockets() {
+    fn a_yielding_task_lets_the_core_poll_its_sockets() {
         const TURNS: u32 = 500;
         const WRITTEN_AT: u32 = 10;
         let mut runtime = Builder::new_current_thread();
@@ -479,7 +485,7 @@ mod tests {
                 }
                 match turns.get() {
                     TURNS => Poll::Ready(()),
-                    _ => give_way(cx),
+                    _ => yield_turn(cx),
                 }
             }));
             busy.await.unwrap();

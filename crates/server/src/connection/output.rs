@@ -41,7 +41,7 @@ pub(crate) struct OutputScratch {
 
 impl OutputScratch {
     /// Drops the output that was written, and buffers that grew large.
-    fn tidy(&mut self) {
+    fn shrink(&mut self) {
         // Shared bytes must not stay here: they belong to the log, which counts them as its memory.
         self.plain.clear();
         if self.plain.bytes.capacity() > OUTPUT_KEPT_BYTES {
@@ -54,7 +54,7 @@ impl OutputScratch {
 }
 
 /// The socket, the layers and the session of one connection, for one turn.
-pub(crate) struct Wire<'a, 'c, S> {
+pub(crate) struct SocketWriter<'a, 'c, S> {
     pub(crate) stream: &'a mut TcpStream,
     pub(crate) layers: Option<&'a mut Layers>,
     pub(crate) session: &'a mut S,
@@ -62,7 +62,7 @@ pub(crate) struct Wire<'a, 'c, S> {
     pub(crate) now: Now,
 }
 
-impl<S: Session> Wire<'_, '_, S> {
+impl<S: Session> SocketWriter<'_, '_, S> {
     /// One write; `None` when the socket is full.
     fn write(&mut self, bytes: &[u8]) -> io::Result<Option<usize>> {
         let written = Pin::new(&mut *self.stream).poll_write(self.cx, bytes);
@@ -113,7 +113,7 @@ impl<S: Session> Wire<'_, '_, S> {
             }
             let stream = &*self.stream;
             match stream.try_io(Interest::WRITABLE, || call(stream)) {
-                Err(error) if is_passing(&error) => {}
+                Err(error) if is_transient(&error) => {}
                 sent => return self.wrote(Poll::Ready(sent)),
             }
         }
@@ -131,7 +131,7 @@ impl<S: Session> Wire<'_, '_, S> {
 
 /// Output that the socket did not take.
 #[derive(Default)]
-pub(crate) struct Unsent {
+pub(crate) struct UnsentOutput {
     /// Raw bytes.
     raw: VecDeque<Piece>,
     /// Plain bytes that follow `raw`, and have yet to go through the layers.
@@ -141,7 +141,7 @@ pub(crate) struct Unsent {
     taken_bytes: usize,
 }
 
-impl Unsent {
+impl UnsentOutput {
     pub(crate) fn is_empty(&self) -> bool {
         self.raw.is_empty() && self.plain.is_empty()
     }
@@ -154,26 +154,28 @@ impl Unsent {
     /// Writes the unsent output; once that is sent, asks the session for more and writes that.
     pub(crate) fn write<S: Session>(
         &mut self,
-        wire: &mut Wire<'_, '_, S>,
+        writer: &mut SocketWriter<'_, '_, S>,
         scratch: &mut OutputScratch,
     ) -> Result<Progress, TransportError> {
         let mut moved = Progress::None;
         if !self.is_empty() {
-            moved = self.write_stuck(wire, scratch)?;
+            moved = self.write_unsent(writer, scratch)?;
             if !self.is_empty() {
                 return Ok(moved);
             }
         }
         // A session whose turn panicked may have left output in the shared buffer.
         scratch.plain.clear();
-        wire.session.poll(wire.cx, wire.now, &mut scratch.plain);
-        let written = match wire.layers {
+        writer
+            .session
+            .poll(writer.cx, writer.now, &mut scratch.plain);
+        let written = match writer.layers {
             None if scratch.plain.is_empty() => return Ok(moved),
-            None => self.write_plain(wire, &mut scratch.plain),
-            Some(_) => self.write_layered(wire, scratch),
+            None => self.write_plain(writer, &mut scratch.plain),
+            Some(_) => self.write_layered(writer, scratch),
         };
         // The buffers are emptied whether or not the write succeeded.
-        scratch.tidy();
+        scratch.shrink();
         match written? {
             0 => Ok(moved),
             bytes => Ok(moved.and(Progress::Bytes(bytes))),
@@ -183,30 +185,30 @@ impl Unsent {
     /// Writes output as it is; keeps the bytes that the socket does not take.
     fn write_plain<S: Session>(
         &mut self,
-        wire: &mut Wire<'_, '_, S>,
+        writer: &mut SocketWriter<'_, '_, S>,
         output: &mut Output,
     ) -> Result<usize, TransportError> {
         let length = output.len();
         if output.has_files() {
             output.drain_from(0, &mut self.raw);
-            self.since_us = Some(wire.now.us);
-            self.write_raw(wire)?;
-            self.forget_if_empty();
+            self.since_us = Some(writer.now.us);
+            self.write_raw(writer)?;
+            self.reset_if_empty();
             return Ok(length);
         }
         let (written, offered) = if output.is_plain() {
-            (wire.write(&output.bytes)?, length)
+            (writer.write(&output.bytes)?, length)
         } else {
-            wire.write_parts(output.parts())?
+            writer.write_parts(output.parts())?
         };
         let count = written.unwrap_or(0);
         if count < length {
             output.drain_from(count, &mut self.raw);
-            self.since_us = Some(wire.now.us);
+            self.since_us = Some(writer.now.us);
             if count == offered {
                 // One call could not take all parts, and the socket is not full.
-                self.write_raw(wire)?;
-                self.forget_if_empty();
+                self.write_raw(writer)?;
+                self.reset_if_empty();
             }
         }
         Ok(length)
@@ -216,65 +218,65 @@ impl Unsent {
     /// socket does not take. Returns how many raw bytes were made so far.
     fn write_layered<S: Session>(
         &mut self,
-        wire: &mut Wire<'_, '_, S>,
+        writer: &mut SocketWriter<'_, '_, S>,
         scratch: &mut OutputScratch,
     ) -> Result<usize, TransportError> {
         if scratch.plain.len() > LAYER_STEP_BYTES || scratch.plain.has_files() {
             scratch.plain.drain_from(0, &mut self.plain);
-            self.since_us = Some(wire.now.us);
-            let bytes = self.write_step(wire, &mut scratch.raw)?;
-            self.forget_if_empty();
+            self.since_us = Some(writer.now.us);
+            let bytes = self.write_step(writer, &mut scratch.raw)?;
+            self.reset_if_empty();
             return Ok(bytes);
         }
         let OutputScratch { plain, raw } = scratch;
-        self.write_through(wire, plain.parts(), raw)
+        self.write_through(writer, plain.parts(), raw)
     }
 
     /// Writes the unsent output; of the part that has yet to go through the layers, one step.
-    fn write_stuck<S: Session>(
+    fn write_unsent<S: Session>(
         &mut self,
-        wire: &mut Wire<'_, '_, S>,
+        writer: &mut SocketWriter<'_, '_, S>,
         scratch: &mut OutputScratch,
     ) -> Result<Progress, TransportError> {
-        let mut moved = self.write_raw(wire)?;
+        let mut moved = self.write_raw(writer)?;
         if self.raw.is_empty() && !self.plain.is_empty() {
-            let bytes = self.write_step(wire, &mut scratch.raw)?;
+            let bytes = self.write_step(writer, &mut scratch.raw)?;
             moved = moved.and(Progress::Bytes(bytes));
-            scratch.tidy();
+            scratch.shrink();
         }
-        self.forget_if_empty();
+        self.reset_if_empty();
         Ok(moved)
     }
 
     fn write_step<S: Session>(
         &mut self,
-        wire: &mut Wire<'_, '_, S>,
+        writer: &mut SocketWriter<'_, '_, S>,
         raw: &mut Vec<u8>,
     ) -> Result<usize, TransportError> {
         let step = take_step(&mut self.plain, LAYER_STEP_BYTES)?;
-        self.write_through(wire, step.iter().map(|part| &part[..]), raw)
+        self.write_through(writer, step.iter().map(|part| &part[..]), raw)
     }
 
     /// Sends plain bytes through the layers and to the socket; `raw` is scratch memory.
     fn write_through<'p, S: Session>(
         &mut self,
-        wire: &mut Wire<'_, '_, S>,
+        writer: &mut SocketWriter<'_, '_, S>,
         parts: impl Iterator<Item = &'p [u8]>,
         raw: &mut Vec<u8>,
     ) -> Result<usize, TransportError> {
         raw.clear();
-        if let Some(layers) = &mut wire.layers {
+        if let Some(layers) = &mut writer.layers {
             layers.write(parts, raw)?;
         }
         if raw.is_empty() {
             return Ok(0);
         }
-        let count = wire.write(raw)?.unwrap_or(0);
-        self.note_taken(count, wire.now);
+        let count = writer.write(raw)?.unwrap_or(0);
+        self.note_taken(count, writer.now);
         if count < raw.len() {
             let rest = Bytes::copy_from_slice(&raw[count..]);
             self.raw.push_back(Piece::Bytes(rest));
-            self.since_us.get_or_insert(wire.now.us);
+            self.since_us.get_or_insert(writer.now.us);
         }
         Ok(raw.len())
     }
@@ -282,21 +284,21 @@ impl Unsent {
     /// Writes the unsent raw bytes.
     fn write_raw<S: Session>(
         &mut self,
-        wire: &mut Wire<'_, '_, S>,
+        writer: &mut SocketWriter<'_, '_, S>,
     ) -> Result<Progress, TransportError> {
         let mut moved = Progress::None;
         while let Some(first) = self.raw.front() {
             let written = match first {
-                Piece::File(range) => wire.send_file(range)?,
-                Piece::Bytes(first) if self.raw.len() == 1 => wire.write(first)?,
-                Piece::Bytes(_) if has_file(&self.raw) => wire.write_before_file(&self.raw)?,
-                Piece::Bytes(_) => wire.write_parts(leading_bytes(&self.raw))?.0,
+                Piece::File(range) => writer.send_file(range)?,
+                Piece::Bytes(first) if self.raw.len() == 1 => writer.write(first)?,
+                Piece::Bytes(_) if has_file(&self.raw) => writer.write_before_file(&self.raw)?,
+                Piece::Bytes(_) => writer.write_parts(leading_bytes(&self.raw))?.0,
             };
             let Some(count) = written else {
                 break;
             };
-            forget_first(&mut self.raw, count);
-            self.note_taken(count, wire.now);
+            drop_first(&mut self.raw, count);
+            self.note_taken(count, writer.now);
             moved = moved.and(Progress::Bytes(count));
         }
         Ok(moved)
@@ -313,16 +315,16 @@ impl Unsent {
         }
     }
 
-    fn forget_if_empty(&mut self) {
+    fn reset_if_empty(&mut self) {
         if self.is_empty() {
             // The allocations are freed too: an idle connection keeps none.
-            *self = Unsent::default();
+            *self = UnsentOutput::default();
         }
     }
 }
 
 /// Whether the call should be repeated, at once or when the socket is writable again.
-fn is_passing(error: &io::Error) -> bool {
+fn is_transient(error: &io::Error) -> bool {
     use io::ErrorKind::{Interrupted, WouldBlock};
     matches!(error.kind(), Interrupted | WouldBlock)
 }
@@ -379,7 +381,7 @@ fn read_range(range: &mut FileRange, count: usize) -> io::Result<Bytes> {
 }
 
 /// Drops `count` bytes from the front.
-fn forget_first(queue: &mut VecDeque<Piece>, mut count: usize) {
+fn drop_first(queue: &mut VecDeque<Piece>, mut count: usize) {
     while count > 0
         && let Some(first) = queue.front_mut()
     {

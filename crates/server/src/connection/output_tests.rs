@@ -45,10 +45,10 @@ fn a_file_that_is_too_short_is_an_error() {
 }
 
 #[test]
-fn what_was_written_is_forgotten() {
+fn written_bytes_are_dropped() {
     let mut unsent = queue(&["abc", "def", "g"]);
     let mut left_after = |count| {
-        forget_first(&mut unsent, count);
+        drop_first(&mut unsent, count);
         leading_bytes(&unsent)
             .map(<[u8]>::to_vec)
             .collect::<Vec<_>>()
@@ -121,7 +121,7 @@ fn many_parts(shared: &Bytes) -> (Output, Vec<u8>) {
 
 /// Writes `output` of one session to a slow reader; `look` gets the unsent output after the first
 /// turn. Returns the bytes that the reader got.
-fn write_to_slow_reader(output: Output, look: impl FnOnce(&Unsent)) -> Vec<u8> {
+fn write_to_slow_reader(output: Output, look: impl FnOnce(&UnsentOutput)) -> Vec<u8> {
     let length = output.len();
     let mut session = Speaker {
         output: Some(output),
@@ -136,17 +136,17 @@ fn write_to_slow_reader(output: Output, look: impl FnOnce(&Unsent)) -> Vec<u8> {
         let client = TcpStream::connect(listener.local_addr().unwrap());
         let (client, accepted) = tokio::join!(client, listener.accept());
         let (mut client, mut stream) = (client.unwrap(), accepted.unwrap().0);
-        let (mut unsent, mut scratch) = (Unsent::default(), OutputScratch::default());
+        let (mut unsent, mut scratch) = (UnsentOutput::default(), OutputScratch::default());
         let now = Now { us: 1, unix_us: 1 };
-        let mut turn = |unsent: &mut Unsent, cx: &mut Context<'_>| {
-            let mut wire = Wire {
+        let mut turn = |unsent: &mut UnsentOutput, cx: &mut Context<'_>| {
+            let mut writer = SocketWriter {
                 stream: &mut stream,
                 layers: None,
                 session: &mut session,
                 cx,
                 now,
             };
-            unsent.write(&mut wire, &mut scratch).unwrap();
+            unsent.write(&mut writer, &mut scratch).unwrap();
             if unsent.is_empty() {
                 Poll::Ready(())
             } else {
@@ -176,7 +176,7 @@ fn write_to_slow_reader(output: Output, look: impl FnOnce(&Unsent)) -> Vec<u8> {
 }
 
 #[test]
-fn a_slow_reader_gets_many_parts_in_order_and_what_is_shared_is_not_copied() {
+fn a_slow_reader_gets_many_parts_in_order_and_shared_bytes_are_not_copied() {
     let bytes: Vec<u8> = (0..8_000_u32).map(|n| (n * 7 / 3) as u8).collect();
     let shared = Bytes::from(bytes);
     let (output, expected) = many_parts(&shared);

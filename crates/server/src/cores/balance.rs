@@ -63,7 +63,7 @@ impl CoreLoad {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Busy {
+struct CoreActivity {
     cpu_time: Duration,
     /// CPU time during the last interval, in eighths of a core.
     eighths: u64,
@@ -75,14 +75,14 @@ struct Busy {
 /// The acceptor's measurements of all cores.
 #[derive(Debug)]
 pub(crate) struct Balance {
-    cores: Vec<Busy>,
+    cores: Vec<CoreActivity>,
     sampled: Instant,
 }
 
 impl Balance {
     pub(crate) fn new(cores: usize) -> Self {
         Self {
-            cores: vec![Busy::default(); cores],
+            cores: vec![CoreActivity::default(); cores],
             sampled: Instant::now(),
         }
     }
@@ -95,7 +95,7 @@ impl Balance {
             let cpu_time = load.as_ref().cpu_time();
             let spent = cpu_time.saturating_sub(busy.cpu_time);
             let eighths = (spent.as_micros() * 8 / elapsed.as_micros()) as u64;
-            *busy = Busy {
+            *busy = CoreActivity {
                 cpu_time,
                 eighths,
                 assigned: 0,

@@ -20,11 +20,11 @@ use tokio::time::timeout;
 use crate::context::{CoreContext, ServerContext};
 use crate::cores::balance::CoreLoad;
 use crate::fronts::{AcceptedConnection, Front};
-use crate::health::Vital;
+use crate::health::VitalThreadGuard;
 
 /// A connection on its way from the acceptor to its core. The acceptor enforces `connections_max`,
 /// which bounds the channel between them.
-pub(crate) struct Accepted {
+pub(crate) struct UnservedConnection {
     pub(crate) stream: std::net::TcpStream,
     pub(crate) peer: SocketAddr,
     pub(crate) front: Arc<dyn Front>,
@@ -33,25 +33,26 @@ pub(crate) struct Accepted {
 }
 
 /// The acceptor's end of one core.
-pub(crate) struct Core {
-    pub(crate) sender: UnboundedSender<Accepted>,
+pub(crate) struct CoreHandle {
+    pub(crate) sender: UnboundedSender<UnservedConnection>,
     pub(crate) load: Arc<CoreLoad>,
 }
 
-impl AsRef<CoreLoad> for Core {
+impl AsRef<CoreLoad> for CoreHandle {
     fn as_ref(&self) -> &CoreLoad {
         &self.load
     }
 }
 
-/// Starts the threads. They end when the [`Core`]s are dropped and their connections have ended.
+/// Starts the threads. They end when the [`CoreHandle`]s are dropped and their connections have
+/// ended.
 ///
 /// # Errors
 /// A thread or its runtime cannot be made.
 pub(crate) fn start(
     context: &Arc<ServerContext>,
     count: usize,
-) -> io::Result<(Vec<Core>, Vec<JoinHandle<()>>)> {
+) -> io::Result<(Vec<CoreHandle>, Vec<JoinHandle<()>>)> {
     let mut cores = Vec::with_capacity(count);
     let (ready, started) = mpsc::channel();
     let mut threads = Vec::with_capacity(count);
@@ -69,7 +70,7 @@ pub(crate) fn start(
         };
         let thread = thread::Builder::new().name(format!("core-{core}"));
         threads.push(thread.spawn(move || context.run())?);
-        cores.push(Core { sender, load });
+        cores.push(CoreHandle { sender, load });
     }
     drop(ready);
     for started in started.iter().take(count) {
@@ -83,7 +84,7 @@ struct CoreStart {
     context: Arc<ServerContext>,
     core: usize,
     load: Arc<CoreLoad>,
-    receiver: UnboundedReceiver<Accepted>,
+    receiver: UnboundedReceiver<UnservedConnection>,
     runtime: Builder,
     /// Gets the outcome of the runtime's start, which is possible only on the core's own thread.
     ready: mpsc::Sender<io::Result<()>>,
@@ -92,7 +93,7 @@ struct CoreStart {
 impl CoreStart {
     fn run(mut self) {
         self.load.measure_this_thread();
-        let _vital = Vital::new(&self.context, format!("core-{}", self.core));
+        let _vital = VitalThreadGuard::new(&self.context, format!("core-{}", self.core));
         let runtime = self.runtime.enable_all();
         let runtime = match runtime.build_local(LocalOptions::default()) {
             Ok(runtime) => runtime,
@@ -117,7 +118,7 @@ impl CoreStart {
 
 async fn serve_core(
     core: Rc<CoreContext>,
-    mut receiver: UnboundedReceiver<Accepted>,
+    mut receiver: UnboundedReceiver<UnservedConnection>,
     load: Arc<CoreLoad>,
 ) {
     let mut sessions = JoinSet::new();
@@ -157,17 +158,17 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
 
 /// Subtracts the connection from its core's load when dropped, also after a panic or a
 /// cancellation.
-struct Release(Arc<CoreLoad>);
+struct LoadGuard(Arc<CoreLoad>);
 
-impl Drop for Release {
+impl Drop for LoadGuard {
     fn drop(&mut self) {
         self.0.release();
     }
 }
 
-async fn serve_one(accepted: Accepted, core: Rc<CoreContext>, load: Arc<CoreLoad>) {
-    let _release = Release(load);
-    let Accepted {
+async fn serve_one(accepted: UnservedConnection, core: Rc<CoreContext>, load: Arc<CoreLoad>) {
+    let _release = LoadGuard(load);
+    let UnservedConnection {
         stream,
         peer,
         front,
@@ -175,13 +176,13 @@ async fn serve_one(accepted: Accepted, core: Rc<CoreContext>, load: Arc<CoreLoad
     } = accepted;
     match TcpStream::from_std(stream) {
         Ok(stream) => {
-            let visitor = AcceptedConnection {
+            let accepted = AcceptedConnection {
                 stream,
                 peer,
                 is_tls,
                 core,
             };
-            front.serve(visitor).await;
+            front.serve(accepted).await;
         }
         Err(error) => tracing::warn!(%peer, %error, "a connection cannot be served"),
     }

@@ -124,7 +124,7 @@ source = "our own repository"
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_place() {
+    fn errors_name_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let why = || load(Some(folder.path())).unwrap_err().to_string();
         fs::write(folder.path().join("other.toml"), OWN).unwrap();

@@ -27,16 +27,16 @@ use crate::tcp_info::tcp_info;
 const NAME: &str = "doctor";
 
 /// The interval of checks.
-const INTERVAL: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// After a check, the thread rests for at least this many times as long as the check took.
 const REST_FACTOR: u32 = 3;
 
 /// How long it rests after a panic, which would occur again with the same connections.
-const REST: Duration = Duration::from_secs(60);
+const REST_AFTER_PANIC: Duration = Duration::from_secs(60);
 
 /// How long an answer waits for the end of a running check, to include its findings.
-const WAIT: Duration = Duration::from_millis(300);
+const ANSWER_WAIT_MAX: Duration = Duration::from_millis(300);
 
 /// The doctor and its latest findings, which any thread may ask for.
 pub(crate) struct SharedDoctor {
@@ -64,7 +64,7 @@ impl SharedDoctor {
     /// The current findings. While a check runs, which takes some time with thousands of
     /// connections, they are those of the last check.
     pub(crate) fn report(&self, query: &Query) -> Report {
-        match self.doctor.try_lock_for(WAIT) {
+        match self.doctor.try_lock_for(ANSWER_WAIT_MAX) {
             Some(doctor) => doctor.report(query),
             None => self.known().report(query),
         }
@@ -90,7 +90,7 @@ impl SharedDoctor {
     }
 
     /// Runs a check; `None` after a panic, after which the doctor starts with no memory.
-    fn safely<R>(&self, look: impl FnOnce() -> R) -> Option<R> {
+    fn catch_panics<R>(&self, look: impl FnOnce() -> R) -> Option<R> {
         // Unwind safe: the doctor's state, which the panic may have left half changed, is replaced.
         let seen = catch_unwind(AssertUnwindSafe(look));
         if seen.is_err() {
@@ -104,7 +104,7 @@ impl SharedDoctor {
 
 /// State that is kept from one check to the next.
 #[derive(Default)]
-struct Looks {
+struct DoctorChecks {
     log: FindingsLog,
     observer: Option<Observer>,
 }
@@ -112,7 +112,7 @@ struct Looks {
 /// Gets each observation, before the doctor does.
 pub type Observer = Box<dyn FnMut(&Observation) + Send>;
 
-impl Looks {
+impl DoctorChecks {
     fn look(&mut self, context: &ServerContext) {
         let seen = observation(context);
         if let Some(observer) = &mut self.observer {
@@ -125,7 +125,7 @@ impl Looks {
 
 /// The doctor's thread. Dropping this ends it.
 pub(crate) struct DoctorThread {
-    looks: Arc<Mutex<Looks>>,
+    checks: Arc<Mutex<DoctorChecks>>,
     /// Dropped to end the thread.
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -141,28 +141,28 @@ impl DoctorThread {
         context: &Arc<ServerContext>,
         observer: Option<Observer>,
     ) -> io::Result<DoctorThread> {
-        let looks = Looks {
+        let checks = DoctorChecks {
             observer,
-            ..Looks::default()
+            ..DoctorChecks::default()
         };
-        let looks = Arc::new(Mutex::new(looks));
+        let checks = Arc::new(Mutex::new(checks));
         let (end, ended) = channel();
         let mut doctor = DoctorThread {
-            looks: Arc::clone(&looks),
+            checks: Arc::clone(&checks),
             end: Some(end),
             thread: None,
         };
         if !context.clock.is_driven() {
             let context = Arc::clone(context);
             let thread = thread::Builder::new().name(NAME.to_owned());
-            doctor.thread = Some(thread.spawn(move || run(&context, &looks, &ended))?);
+            doctor.thread = Some(thread.spawn(move || run(&context, &checks, &ended))?);
         }
         Ok(doctor)
     }
 
     /// Runs a check now, on the caller's thread.
     pub(crate) fn look(&self, context: &ServerContext) {
-        self.looks.lock().look(context);
+        self.checks.lock().look(context);
     }
 
     /// Ends the thread. Blocks until then, which takes one check at most.
@@ -183,23 +183,23 @@ impl Drop for DoctorThread {
     }
 }
 
-fn run(context: &ServerContext, looks: &Mutex<Looks>, ended: &Receiver<()>) {
+fn run(context: &ServerContext, checks: &Mutex<DoctorChecks>, ended: &Receiver<()>) {
     let mut next = Instant::now();
     loop {
         let began = Instant::now();
-        let look = || looks.lock().look(context);
-        next = match context.doctor.safely(look) {
+        let look = || checks.lock().look(context);
+        next = match context.doctor.catch_panics(look) {
             Some(()) => {
                 // A late check is not made up for, and a slow one leaves more time to other
                 // threads.
                 let now = Instant::now();
-                (next + INTERVAL).max(now + REST_FACTOR * (now - began))
+                (next + CHECK_INTERVAL).max(now + REST_FACTOR * (now - began))
             }
             None => {
                 tracing::error!(
                     "the doctor ended by a fault and begins anew in a minute; the broker goes on"
                 );
-                Instant::now() + REST
+                Instant::now() + REST_AFTER_PANIC
             }
         };
         let pause = next.saturating_duration_since(Instant::now());
@@ -285,7 +285,7 @@ mod tests {
         probes: Vec<Probe>,
         sent_us: u64,
         now_us: u64,
-        dice: u64,
+        random: u64,
     }
 
     impl Clients {
@@ -306,7 +306,7 @@ mod tests {
                 registry,
                 sent_us: 1,
                 now_us: 0,
-                dice: 1,
+                random: 1,
             }
         }
 
@@ -316,11 +316,11 @@ mod tests {
             while self.sent_us < until_us - 12_000 {
                 // A round trip plus the varying time of a program's own work. Each time is random:
                 // requests at regular times would look like a timer's.
-                self.dice = self
-                    .dice
+                self.random = self
+                    .random
                     .wrapping_mul(0x5851_f42d_4c95_7f2d)
                     .wrapping_add(1);
-                self.sent_us += 10_200 + (self.dice >> 33) % 700;
+                self.sent_us += 10_200 + (self.random >> 33) % 700;
                 let us = self.sent_us;
                 for probe in &self.probes {
                     probe.read(100, us);
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_does_not_wait_for_a_look() {
+    fn an_answer_does_not_wait_for_a_check() {
         let shared = shared();
         let mut clients = Clients::new(&["a", "b"]);
         for _ in 0..12 {
@@ -356,7 +356,7 @@ mod tests {
         }
         let all = shared.report(&Query::default());
         assert_eq!(all.findings.len(), 2, "{all:?}");
-        let thinking = shared.doctor.lock();
+        let busy = shared.doctor.lock();
         let asked = thread::scope(|scope| {
             let ask = |query: Query| scope.spawn(|| shared.report(&{ query })).join().unwrap();
             let all_again = ask(Query::default());
@@ -366,7 +366,7 @@ mod tests {
             });
             [all_again, of_b]
         });
-        drop(thinking);
+        drop(busy);
         assert_eq!(asked[0], all);
         assert_eq!(asked[1].findings, all.findings[1..]);
         let active: u64 = shared.counts().iter().map(|count| count.active).sum();
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn while_the_doctor_thinks_answers_leave_nothing_out() {
+    fn answers_during_a_check_are_complete() {
         let shared = shared();
         let names: Vec<String> = (0..260).map(|it| format!("name-{it:03}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -388,38 +388,40 @@ mod tests {
         };
         let queries = [Query::default(), of("name-1"), of("name-259"), of("nobody")];
         let awake = queries.each_ref().map(|query| shared.report(query));
-        let thinking = shared.doctor.lock();
+        let busy = shared.doctor.lock();
         let answers = thread::scope(|scope| {
             let shared = &shared;
             let ask = |query| scope.spawn(move || shared.report(query));
             let asked = queries.each_ref().map(ask);
             asked.map(|answer| answer.join().unwrap())
         });
-        drop(thinking);
+        drop(busy);
         assert_eq!(answers, awake);
         let counts = answers.each_ref().map(|it| (it.findings.len(), it.more));
         assert_eq!(counts, [(200, 60), (100, 0), (1, 0), (0, 0)]);
     }
 
     #[test]
-    fn a_fault_of_the_doctors_ends_nothing_and_it_begins_anew() {
+    fn after_a_panic_the_doctor_starts_again() {
         let shared = shared();
         let mut clients = Clients::new(&["a"]);
         for _ in 0..12 {
             shared.observe(&clients.second());
         }
-        let fault = shared.safely(|| -> Vec<Finding> { panic!("a fault in a test") });
+        let fault = shared.catch_panics(|| -> Vec<Finding> { panic!("a fault in a test") });
         assert_eq!(fault, None);
         assert_eq!(shared.report(&Query::default()).watched_us, 0);
         for _ in 0..12 {
             let observation = clients.second();
-            shared.safely(|| shared.observe(&observation)).unwrap();
+            shared
+                .catch_panics(|| shared.observe(&observation))
+                .unwrap();
         }
         assert_eq!(shared.report(&Query::default()).findings.len(), 1);
     }
 
     #[test]
-    fn the_log_is_told_of_so_many_findings_a_minute() {
+    fn logged_findings_per_minute_are_limited() {
         let shared = shared();
         let names: Vec<String> = (0..30).map(|it| format!("{it}\u{1b}[2J")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();

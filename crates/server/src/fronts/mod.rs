@@ -184,7 +184,7 @@ pub(crate) struct GroupMember {
 /// An open protocol. Nothing here is called for each message.
 pub(crate) trait Front: Send + Sync {
     /// Serves a connection from its first byte to its end.
-    fn serve(self: Arc<Self>, visitor: AcceptedConnection) -> LocalFuture;
+    fn serve(self: Arc<Self>, accepted: AcceptedConnection) -> LocalFuture;
 
     /// Starts the threads that need the server's context.
     ///

@@ -25,7 +25,7 @@ const BYTES_PER_SECOND_MIN: u64 = 1 << 20;
 
 /// The size of the budget, and how long a peer may hold a part of it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
+pub(crate) struct BudgetBounds {
     /// Maximum bytes of all connections together.
     pub(crate) bytes_max: u64,
     /// Maximum bytes of the connections from one address, which may be many clients behind a NAT;
@@ -35,11 +35,11 @@ pub(crate) struct Bounds {
     pub(crate) timeout_us: u64,
 }
 
-impl Bounds {
-    pub(crate) fn of(config: &Config) -> Bounds {
+impl BudgetBounds {
+    pub(crate) fn of(config: &Config) -> BudgetBounds {
         let general = &config.general;
         let address = general.half_received_address_bytes_max.0;
-        Bounds {
+        BudgetBounds {
             bytes_max: general.half_received_bytes_max.0,
             address_bytes_max: (address > 0).then_some(address),
             timeout_us: ms(general.half_received_timeout).saturating_mul(1000),
@@ -114,12 +114,12 @@ impl ChargedConnection {
 }
 
 pub(crate) struct HalfReceivedBudget {
-    bounds: Bounds,
-    lots: [ShareUse; SHARES],
+    bounds: BudgetBounds,
+    shares: [ShareUse; SHARES],
     /// Connections by ticket.
-    places: BTreeMap<u64, ChargedConnection>,
-    tickets: u64,
-    turns: u64,
+    connections: BTreeMap<u64, ChargedConnection>,
+    last_ticket: u64,
+    last_turn: u64,
     /// Bytes held by address; empty when addresses have no limit.
     addresses: HashMap<IpAddr, u64>,
     /// The ticket that may go beyond the limit of its address, by address and index of its share.
@@ -130,64 +130,65 @@ pub(crate) struct HalfReceivedBudget {
 impl HalfReceivedBudget {
     /// Each of `protocols` gets a part of its own; connections of any other protocol use the common
     /// part.
-    pub(crate) fn new(bounds: Bounds, protocols: &[Protocol]) -> HalfReceivedBudget {
-        let mut lots: [ShareUse; SHARES] = Default::default();
+    pub(crate) fn new(bounds: BudgetBounds, protocols: &[Protocol]) -> HalfReceivedBudget {
+        let mut shares: [ShareUse; SHARES] = Default::default();
         for &protocol in protocols {
             let share = Share {
                 protocol,
                 is_usual: true,
             };
-            lots[share.index()].own_bytes = bounds.bytes_max / OWN_PART;
+            shares[share.index()].own_bytes = bounds.bytes_max / OWN_PART;
         }
         HalfReceivedBudget {
             bounds,
-            lots,
-            places: BTreeMap::new(),
-            tickets: 0,
-            turns: 0,
+            shares,
+            connections: BTreeMap::new(),
+            last_ticket: 0,
+            last_turn: 0,
             addresses: HashMap::new(),
             ahead_of_address: HashMap::new(),
         }
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        self.lots.iter().map(|lot| lot.bytes).sum()
+        self.shares.iter().map(|usage| usage.bytes).sum()
     }
 
     pub(crate) fn waiting(&self) -> usize {
-        self.lots.iter().map(|lot| lot.waiting.len()).sum()
+        self.shares.iter().map(|usage| usage.waiting.len()).sum()
     }
 
     /// Whether a connection waits, or the next one would.
     pub(crate) fn is_tight(&self) -> bool {
         self.common_bytes() >= self.common_bytes_max()
-            || self.lots.iter().any(|lot| !lot.waiting.is_empty())
+            || self.shares.iter().any(|usage| !usage.waiting.is_empty())
     }
 
     /// Whether a connection waits that could use this one's memory, or the next one would wait.
-    fn is_tight_for(&self, place: &ChargedConnection) -> bool {
-        let may_help = |it: Waiting<'_>| it.place.address == place.address || !it.for_address;
+    fn is_tight_for(&self, connection: &ChargedConnection) -> bool {
+        let may_help =
+            |it: Waiter<'_>| it.connection.address == connection.address || !it.for_address;
         self.common_bytes() >= self.common_bytes_max()
-            || (self.lots.iter()).any(|lot| self.waiting_places(lot).any(may_help))
+            || (self.shares.iter()).any(|usage| self.waiters(usage).any(may_help))
     }
 
     fn common_bytes(&self) -> u64 {
-        self.lots.iter().map(ShareUse::common_bytes).sum()
+        self.shares.iter().map(ShareUse::common_bytes).sum()
     }
 
     fn common_bytes_max(&self) -> u64 {
-        let own: u64 = self.lots.iter().map(|lot| lot.own_bytes).sum();
+        let own: u64 = self.shares.iter().map(|usage| usage.own_bytes).sum();
         self.bounds.bytes_max - own
     }
 
-    fn lot(&mut self, share: Share) -> &mut ShareUse {
-        &mut self.lots[share.index()]
+    fn usage(&mut self, share: Share) -> &mut ShareUse {
+        &mut self.shares[share.index()]
     }
 
     /// Adds a connection that holds nothing yet; returns its ticket.
     pub(crate) fn open(&mut self, share: Share, address: IpAddr, now_us: u64) -> u64 {
-        self.tickets += 1;
-        let place = ChargedConnection {
+        self.last_ticket += 1;
+        let connection = ChargedConnection {
             share,
             address,
             bytes: 0,
@@ -200,30 +201,34 @@ impl HalfReceivedBudget {
             is_given_up: false,
             waker: None,
         };
-        self.places.insert(self.tickets, place);
-        self.tickets
+        self.connections.insert(self.last_ticket, connection);
+        self.last_ticket
     }
 
     /// Removes a connection and frees its memory.
     pub(crate) fn close(&mut self, ticket: u64) {
         self.resize(ticket, 0);
         self.leave_share(ticket);
-        if self.places.remove(&ticket).is_some() {
+        if self.connections.remove(&ticket).is_some() {
             self.wake_next();
         }
     }
 
     /// Removes the connection from its share's queue, and from the tickets that may go beyond.
     fn leave_share(&mut self, ticket: u64) {
-        let Some(place) = self.places.get_mut(&ticket) else {
+        let Some(connection) = self.connections.get_mut(&ticket) else {
             return;
         };
-        let (share, address, waits) = (place.share, place.address, place.waits.take());
-        let lot = self.lot(share);
+        let (share, address, waits) = (
+            connection.share,
+            connection.address,
+            connection.waits.take(),
+        );
+        let usage = self.usage(share);
         if let Some((turn, _)) = waits {
-            lot.waiting.remove(&turn);
+            usage.waiting.remove(&turn);
         }
-        lot.ahead.take_if(|ahead| *ahead == ticket);
+        usage.ahead.take_if(|ahead| *ahead == ticket);
         if self.ahead_of_address(share, address) == Some(ticket) {
             self.ahead_of_address.remove(&(address, share.index()));
         }
@@ -236,22 +241,22 @@ impl HalfReceivedBudget {
 
     /// Sets the command that the connection holds a part of, and the waker to wake.
     pub(crate) fn describe(&mut self, ticket: u64, share: Share, needed_bytes: u64, waker: &Waker) {
-        let Some(place) = self.places.get_mut(&ticket) else {
+        let Some(connection) = self.connections.get_mut(&ticket) else {
             return;
         };
-        place.needed_bytes = needed_bytes;
-        match &mut place.waker {
+        connection.needed_bytes = needed_bytes;
+        match &mut connection.waker {
             Some(old) => old.clone_from(waker),
             none @ None => *none = Some(waker.clone()),
         }
-        if place.share != share {
+        if connection.share != share {
             // The command turned out to be larger than it seemed.
-            let (old, bytes) = (place.share, place.bytes);
+            let (old, bytes) = (connection.share, connection.bytes);
             self.leave_share(ticket);
-            self.lot(old).bytes -= bytes;
-            self.lot(share).bytes += bytes;
-            if let Some(place) = self.places.get_mut(&ticket) {
-                place.share = share;
+            self.usage(old).bytes -= bytes;
+            self.usage(share).bytes += bytes;
+            if let Some(connection) = self.connections.get_mut(&ticket) {
+                connection.share = share;
             }
             self.wake_next();
         }
@@ -259,13 +264,13 @@ impl HalfReceivedBudget {
 
     /// Sets the bytes that the connection holds, whether or not they are within the budget.
     pub(crate) fn resize(&mut self, ticket: u64, bytes: u64) {
-        let Some(place) = self.places.get_mut(&ticket) else {
+        let Some(connection) = self.connections.get_mut(&ticket) else {
             return;
         };
-        let held = std::mem::replace(&mut place.bytes, bytes);
-        let (share, address) = (place.share, place.address);
-        let lot = self.lot(share);
-        lot.bytes = lot.bytes - held + bytes;
+        let held = std::mem::replace(&mut connection.bytes, bytes);
+        let (share, address) = (connection.share, connection.address);
+        let usage = self.usage(share);
+        usage.bytes = usage.bytes - held + bytes;
         if self.bounds.address_bytes_max.is_some() {
             let sum = self.addresses.entry(address).or_default();
             *sum = *sum - held + bytes;
@@ -282,26 +287,26 @@ impl HalfReceivedBudget {
 
     /// Lets the connection hold `bytes` bytes, if it overtakes no other, and enough is free or it
     /// may go beyond the bounds.
-    pub(crate) fn take(&mut self, ticket: u64, bytes: u64, may_go_ahead: bool) -> bool {
-        let Some(place) = self.places.get(&ticket) else {
+    pub(crate) fn try_hold(&mut self, ticket: u64, bytes: u64, may_go_ahead: bool) -> bool {
+        let Some(connection) = self.connections.get(&ticket) else {
             return false;
         };
-        let (share, address) = (place.share, place.address);
-        let lack = self.lack(place, bytes);
-        let is_next = self.is_next(ticket, place);
-        let (of_address, of_all) = (self.ahead_of_address(share, address), self.ahead(share));
+        let (share, address) = (connection.share, connection.address);
+        let shortage = self.shortage(connection, bytes);
+        let is_next = self.is_next(ticket, connection);
+        let (of_address, of_budget) = (self.ahead_of_address(share, address), self.ahead(share));
         let is_ahead = |of: Option<u64>| of == Some(ticket);
         let may_go = |of: Option<u64>| is_ahead(of) || may_go_ahead && is_next && of.is_none();
         // The connection that goes beyond the budget always makes progress, or the others could
         // wait for it in vain.
-        let fits_address = lack.of_address == 0 || is_ahead(of_all) || may_go(of_address);
-        let fits = fits_address && (lack.of_all == 0 || may_go(of_all));
-        if !fits || !(is_next || is_ahead(of_address) || is_ahead(of_all)) {
+        let fits_address = shortage.of_address == 0 || is_ahead(of_budget) || may_go(of_address);
+        let fits = fits_address && (shortage.of_budget == 0 || may_go(of_budget));
+        if !fits || !(is_next || is_ahead(of_address) || is_ahead(of_budget)) {
             return false;
         }
-        if lack.of_all > 0 {
-            self.lot(share).ahead = Some(ticket);
-        } else if lack.of_address > 0 && !is_ahead(of_all) {
+        if shortage.of_budget > 0 {
+            self.usage(share).ahead = Some(ticket);
+        } else if shortage.of_address > 0 && !is_ahead(of_budget) {
             self.ahead_of_address
                 .insert((address, share.index()), ticket);
         }
@@ -311,17 +316,17 @@ impl HalfReceivedBudget {
     }
 
     fn ahead(&self, share: Share) -> Option<u64> {
-        self.lots[share.index()].ahead
+        self.shares[share.index()].ahead
     }
 
     /// Queues the connection until it may hold `bytes` bytes. The wait does not count as silence of
     /// its peer.
-    pub(crate) fn wait(&mut self, ticket: u64, bytes: u64, now_us: u64) {
-        let Some(place) = self.places.get_mut(&ticket) else {
+    pub(crate) fn enqueue(&mut self, ticket: u64, bytes: u64, now_us: u64) {
+        let Some(connection) = self.connections.get_mut(&ticket) else {
             return;
         };
-        let share = place.share;
-        match &mut place.waits {
+        let share = connection.share;
+        match &mut connection.waits {
             // It may now wait for its address, and no longer delay the connections after it.
             Some((_, wanted)) if *wanted != bytes => {
                 *wanted = bytes;
@@ -329,70 +334,75 @@ impl HalfReceivedBudget {
             }
             Some(_) => {}
             none @ None => {
-                self.turns += 1;
-                *none = Some((self.turns, bytes));
-                let turn = self.turns;
-                self.lot(share).waiting.insert(turn, ticket);
+                self.last_turn += 1;
+                *none = Some((self.last_turn, bytes));
+                let turn = self.last_turn;
+                self.usage(share).waiting.insert(turn, ticket);
             }
         }
         self.pause(ticket, now_us);
     }
 
     pub(crate) fn is_waiting(&self, ticket: u64) -> bool {
-        let place = self.places.get(&ticket);
-        place.is_some_and(|place| place.waits.is_some())
+        let connection = self.connections.get(&ticket);
+        connection.is_some_and(|connection| connection.waits.is_some())
     }
 
     /// Whether it overtakes no other connection. A connection that waits for its address delays no
     /// other address, nor the ticket of its address that may go beyond.
-    fn is_next(&self, ticket: u64, place: &ChargedConnection) -> bool {
-        let is_ahead = self.ahead_of_address(place.share, place.address) == Some(ticket);
-        self.waiting_places(&self.lots[place.share.index()])
+    fn is_next(&self, ticket: u64, connection: &ChargedConnection) -> bool {
+        let is_ahead = self.ahead_of_address(connection.share, connection.address) == Some(ticket);
+        self.waiters(&self.shares[connection.share.index()])
             .take_while(|other| other.ticket != ticket)
-            .all(|it| (is_ahead || it.place.address != place.address) && it.for_address)
+            .all(|it| (is_ahead || it.connection.address != connection.address) && it.for_address)
     }
 
     /// The waiting connections of a share, in order.
-    fn waiting_places<'a>(&'a self, lot: &'a ShareUse) -> impl Iterator<Item = Waiting<'a>> {
+    fn waiters<'a>(&'a self, usage: &'a ShareUse) -> impl Iterator<Item = Waiter<'a>> {
         let mut held_up = HashSet::new();
-        lot.waiting.values().filter_map(move |&ticket| {
-            let place = self.places.get(&ticket)?;
-            let is_ahead = self.ahead_of_address(place.share, place.address) == Some(ticket);
-            let for_address = self.waits_for_address(ticket, place)
-                || !is_ahead && held_up.contains(&place.address);
+        usage.waiting.values().filter_map(move |&ticket| {
+            let connection = self.connections.get(&ticket)?;
+            let is_ahead =
+                self.ahead_of_address(connection.share, connection.address) == Some(ticket);
+            let for_address = self.waits_for_address(ticket, connection)
+                || !is_ahead && held_up.contains(&connection.address);
             if for_address {
-                held_up.insert(place.address);
+                held_up.insert(connection.address);
             }
-            Some(Waiting {
+            Some(Waiter {
                 ticket,
-                place,
+                connection,
                 for_address,
             })
         })
     }
 
     /// Whether the connection waits because its address is at its limit.
-    fn waits_for_address(&self, ticket: u64, place: &ChargedConnection) -> bool {
-        let Some((_, bytes)) = place.waits else {
+    fn waits_for_address(&self, ticket: u64, connection: &ChargedConnection) -> bool {
+        let Some((_, bytes)) = connection.waits else {
             return false;
         };
-        let ahead = self.ahead_of_address(place.share, place.address);
+        let ahead = self.ahead_of_address(connection.share, connection.address);
         self.bounds.address_bytes_max.is_some()
             && ahead.is_some_and(|ahead| ahead != ticket)
-            && self.ahead(place.share) != Some(ticket)
-            && self.lack(place, bytes).of_address > 0
+            && self.ahead(connection.share) != Some(ticket)
+            && self.shortage(connection, bytes).of_address > 0
     }
 
     /// How many bytes are missing for a connection to hold `bytes` bytes.
-    fn lack(&self, place: &ChargedConnection, bytes: u64) -> Lack {
-        let more = bytes.saturating_sub(place.bytes);
-        let sum = self.addresses.get(&place.address).copied().unwrap_or(0);
+    fn shortage(&self, connection: &ChargedConnection, bytes: u64) -> Shortage {
+        let more = bytes.saturating_sub(connection.bytes);
+        let sum = self
+            .addresses
+            .get(&connection.address)
+            .copied()
+            .unwrap_or(0);
         let address_max = self.bounds.address_bytes_max;
-        let lot = &self.lots[place.share.index()];
-        let beyond = (lot.bytes + more).saturating_sub(lot.own_bytes) - lot.common_bytes();
-        Lack {
+        let usage = &self.shares[connection.share.index()];
+        let beyond = (usage.bytes + more).saturating_sub(usage.own_bytes) - usage.common_bytes();
+        Shortage {
             of_address: address_max.map_or(0, |max| (sum + more).saturating_sub(max)),
-            of_all: match beyond {
+            of_budget: match beyond {
                 0 => 0,
                 _ => (self.common_bytes() + beyond).saturating_sub(self.common_bytes_max()),
             },
@@ -402,32 +412,32 @@ impl HalfReceivedBudget {
     /// Closes the connections that have been silent longest, until there will be memory for the
     /// waiting connection `ticket`, if that is next. Returns when to check again if it has not been
     /// woken.
-    pub(crate) fn make_room(&mut self, ticket: u64, bytes: u64, now_us: u64) -> Option<u64> {
-        let place = self.places.get(&ticket)?;
-        if !self.is_next(ticket, place) {
+    pub(crate) fn close_silent(&mut self, ticket: u64, bytes: u64, now_us: u64) -> Option<u64> {
+        let connection = self.connections.get(&ticket)?;
+        if !self.is_next(ticket, connection) {
             return None;
         }
-        let lack = self.lack(place, bytes);
-        let is_of_address = self.waits_for_address(ticket, place);
-        let (share, address) = (place.share, place.address);
+        let shortage = self.shortage(connection, bytes);
+        let is_of_address = self.waits_for_address(ticket, connection);
+        let (share, address) = (connection.share, connection.address);
         let helps = |other: &ChargedConnection| {
             if is_of_address {
                 other.address == address
             } else {
-                other.share == share || self.lots[other.share.index()].common_bytes() > 0
+                other.share == share || self.shares[other.share.index()].common_bytes() > 0
             }
         };
         let mut missing = if is_of_address {
-            lack.of_address
+            shortage.of_address
         } else {
-            lack.of_all
+            shortage.of_budget
         };
         let mut silent = Vec::new();
-        for (other, place) in &self.places {
-            if place.is_given_up && helps(place) {
-                missing = missing.saturating_sub(place.bytes);
-            } else if place.paused_us.is_none() && place.bytes > 0 && helps(place) {
-                silent.push((place.moved_us, *other));
+        for (other, connection) in &self.connections {
+            if connection.is_given_up && helps(connection) {
+                missing = missing.saturating_sub(connection.bytes);
+            } else if connection.paused_us.is_none() && connection.bytes > 0 && helps(connection) {
+                silent.push((connection.moved_us, *other));
             }
         }
         silent.sort_unstable();
@@ -441,99 +451,99 @@ impl HalfReceivedBudget {
                 again_us = moved_us + silent_us;
                 break;
             }
-            if let Some(place) = self.places.get_mut(&other) {
-                place.is_given_up = true;
-                place.wake();
-                missing = missing.saturating_sub(place.bytes);
+            if let Some(connection) = self.connections.get_mut(&other) {
+                connection.is_given_up = true;
+                connection.wake();
+                missing = missing.saturating_sub(connection.bytes);
             }
         }
         Some(again_us)
     }
 
     pub(crate) fn leave_queue(&mut self, ticket: u64) {
-        let Some(place) = self.places.get_mut(&ticket) else {
+        let Some(connection) = self.connections.get_mut(&ticket) else {
             return;
         };
-        if let Some((turn, _)) = place.waits.take() {
-            let share = place.share;
-            self.lot(share).waiting.remove(&turn);
+        if let Some((turn, _)) = connection.waits.take() {
+            let share = connection.share;
+            self.usage(share).waiting.remove(&turn);
             self.wake_next();
         }
     }
 
     /// Wakes the connections that may get memory now.
     fn wake_next(&self) {
-        for lot in &self.lots {
-            let places = || self.waiting_places(lot);
-            let next = places().find(|it| !it.for_address);
-            if let Some(next) = next.or_else(|| places().next()) {
-                next.place.wake();
+        for usage in &self.shares {
+            let connections = || self.waiters(usage);
+            let next = connections().find(|it| !it.for_address);
+            if let Some(next) = next.or_else(|| connections().next()) {
+                next.connection.wake();
             }
         }
     }
 
     /// The connection is not read from, which must not count as silence of its peer.
     pub(crate) fn pause(&mut self, ticket: u64, now_us: u64) {
-        if let Some(place) = self.places.get_mut(&ticket) {
-            place.paused_us.get_or_insert(now_us);
+        if let Some(connection) = self.connections.get_mut(&ticket) {
+            connection.paused_us.get_or_insert(now_us);
         }
     }
 
     /// The connection is read from again.
     pub(crate) fn resume(&mut self, ticket: u64, now_us: u64) {
-        if let Some(place) = self.places.get_mut(&ticket)
-            && let Some(since_us) = place.paused_us.take()
+        if let Some(connection) = self.connections.get_mut(&ticket)
+            && let Some(since_us) = connection.paused_us.take()
         {
             let paused_us = now_us.saturating_sub(since_us);
-            place.began_us += paused_us;
-            place.moved_us += paused_us;
+            connection.began_us += paused_us;
+            connection.moved_us += paused_us;
         }
     }
 
     /// `bytes` bytes of its command have come in total.
-    pub(crate) fn came(&mut self, ticket: u64, bytes: u64, now_us: u64) {
-        if let Some(place) = self.places.get_mut(&ticket)
-            && bytes >= place.moved_bytes + MOVED_BYTES_MIN
+    pub(crate) fn received(&mut self, ticket: u64, bytes: u64, now_us: u64) {
+        if let Some(connection) = self.connections.get_mut(&ticket)
+            && bytes >= connection.moved_bytes + MOVED_BYTES_MIN
         {
-            (place.moved_us, place.moved_bytes) = (now_us, bytes);
+            (connection.moved_us, connection.moved_bytes) = (now_us, bytes);
             // The bytes had come in time, but the connection's core was busy.
-            place.is_given_up = false;
+            connection.is_given_up = false;
         }
     }
 
     /// When the connection has to end; `None` while it does not wait for its peer.
     pub(crate) fn end_us(&self, ticket: u64) -> Option<u64> {
-        let place = self.places.get(&ticket)?;
-        if place.is_given_up {
+        let connection = self.connections.get(&ticket)?;
+        if connection.is_given_up {
             return Some(0);
         }
-        if place.paused_us.is_some() {
+        if connection.paused_us.is_some() {
             return None;
         }
         let timeout_us = self.bounds.timeout_us;
-        let silent_us = place.moved_us.saturating_add(timeout_us);
-        if !self.is_tight_for(place) {
+        let silent_us = connection.moved_us.saturating_add(timeout_us);
+        if !self.is_tight_for(connection) {
             return Some(silent_us);
         }
-        let allowed_us = place.needed_bytes.saturating_mul(1_000_000) / BYTES_PER_SECOND_MIN;
-        let whole_us = place.began_us.saturating_add(timeout_us);
+        let allowed_us = connection.needed_bytes.saturating_mul(1_000_000) / BYTES_PER_SECOND_MIN;
+        let whole_us = connection.began_us.saturating_add(timeout_us);
         Some(silent_us.min(whole_us.saturating_add(allowed_us)))
     }
 }
 
 /// A waiting connection.
-struct Waiting<'a> {
+struct Waiter<'a> {
     ticket: u64,
-    place: &'a ChargedConnection,
+    connection: &'a ChargedConnection,
     /// It waits for its address, or is queued after a connection of its address that does.
     for_address: bool,
 }
 
 /// How many bytes are missing.
 #[derive(Clone, Copy)]
-struct Lack {
+struct Shortage {
     /// Bytes above the limit of its address.
     of_address: u64,
     /// Bytes above the common part of the budget.
-    of_all: u64,
+    of_budget: u64,
 }

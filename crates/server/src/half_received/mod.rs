@@ -21,7 +21,7 @@ use std::task::{Context, Poll};
 use cloverleaf_telemetry::Protocol;
 use parking_lot::Mutex;
 
-use crate::half_received::budget::{Bounds, HalfReceivedBudget, Share};
+use crate::half_received::budget::{BudgetBounds, HalfReceivedBudget, Share};
 
 /// Bytes that a connection may hold without a charge.
 pub(crate) const FREE_BYTES: usize = 32 * 1024;
@@ -40,7 +40,7 @@ pub(crate) struct HalfReceived {
 
 impl HalfReceived {
     /// A budget for connections of these protocols.
-    pub(crate) fn new(bounds: Bounds, protocols: &[Protocol]) -> Arc<HalfReceived> {
+    pub(crate) fn new(bounds: BudgetBounds, protocols: &[Protocol]) -> Arc<HalfReceived> {
         Arc::new(HalfReceived {
             is_tight: AtomicBool::new(false),
             closed: AtomicU64::new(0),
@@ -77,7 +77,7 @@ impl HalfReceived {
 
 /// The part of the memory that one connection holds.
 pub(crate) struct HeldMemory {
-    of: Arc<HalfReceived>,
+    memory: Arc<HalfReceived>,
     protocol: Protocol,
     address: IpAddr,
     /// Its ticket in the budget; `None` while nothing is charged and it does not wait.
@@ -86,19 +86,23 @@ pub(crate) struct HeldMemory {
     bytes: u64,
     /// While it waits: when to call [`HeldMemory::poll_grow`] again, if it has not been woken by
     /// then.
-    again_us: Option<u64>,
+    retry_us: Option<u64>,
 }
 
 impl HeldMemory {
-    pub(crate) fn new(of: Arc<HalfReceived>, protocol: Protocol, address: IpAddr) -> HeldMemory {
+    pub(crate) fn new(
+        memory: Arc<HalfReceived>,
+        protocol: Protocol,
+        address: IpAddr,
+    ) -> HeldMemory {
         HeldMemory {
-            of,
+            memory,
             protocol,
             // A client may appear as IPv4 and as IPv4-mapped IPv6: both are one address.
             address: address.to_canonical(),
             ticket: None,
             bytes: 0,
-            again_us: None,
+            retry_us: None,
         }
     }
 
@@ -113,7 +117,7 @@ impl HeldMemory {
     /// known yet.
     #[inline]
     pub(crate) fn is_tight(&self) -> bool {
-        self.of.is_tight.load(Relaxed)
+        self.memory.is_tight.load(Relaxed)
     }
 
     /// Reserves memory for `bytes` bytes of a command of `needed_bytes`, if enough is free and no
@@ -127,17 +131,17 @@ impl HeldMemory {
     ) -> bool {
         let share = self.share(needed_bytes);
         let bytes = self.bytes.max(bytes as u64);
-        self.of.with(|budget| {
+        self.memory.with(|budget| {
             let ticket = *self
                 .ticket
                 .get_or_insert_with(|| budget.open(share, self.address, now_us));
             budget.describe(ticket, share, needed_bytes as u64, cx.waker());
-            let has_room = bytes == self.bytes || budget.take(ticket, bytes, false);
-            if has_room {
+            let is_granted = bytes == self.bytes || budget.try_hold(ticket, bytes, false);
+            if is_granted {
                 budget.resume(ticket, now_us);
-                (self.bytes, self.again_us) = (bytes, None);
+                (self.bytes, self.retry_us) = (bytes, None);
             }
-            has_room
+            is_granted
         })
     }
 
@@ -158,14 +162,14 @@ impl HeldMemory {
             return Poll::Pending;
         };
         let bytes = bytes as u64;
-        self.of.with(|budget| {
-            if budget.take(ticket, bytes, true) {
+        self.memory.with(|budget| {
+            if budget.try_hold(ticket, bytes, true) {
                 budget.resume(ticket, now_us);
-                (self.bytes, self.again_us) = (bytes, None);
+                (self.bytes, self.retry_us) = (bytes, None);
                 return Poll::Ready(());
             }
-            budget.wait(ticket, bytes, now_us);
-            self.again_us = budget.make_room(ticket, bytes, now_us);
+            budget.enqueue(ticket, bytes, now_us);
+            self.retry_us = budget.close_silent(ticket, bytes, now_us);
             Poll::Pending
         })
     }
@@ -173,15 +177,15 @@ impl HeldMemory {
     /// Whether the connection waits for memory.
     pub(crate) fn is_waiting(&self) -> bool {
         self.ticket
-            .is_some_and(|ticket| self.of.budget.lock().is_waiting(ticket))
+            .is_some_and(|ticket| self.memory.budget.lock().is_waiting(ticket))
     }
 
     /// The session wants no input now, which must not count as silence of the peer.
     #[inline]
     pub(crate) fn pause(&mut self, now_us: u64) {
         if let Some(ticket) = self.ticket {
-            self.again_us = None;
-            self.of.with(|budget| {
+            self.retry_us = None;
+            self.memory.with(|budget| {
                 budget.leave_queue(ticket);
                 budget.pause(ticket, now_us);
             });
@@ -190,24 +194,24 @@ impl HeldMemory {
 
     /// The socket is empty: the connection waits for its peer, not for memory, so the peer's time
     /// limit runs.
-    pub(crate) fn expect(&mut self, now_us: u64) {
+    pub(crate) fn await_peer(&mut self, now_us: u64) {
         if let Some(ticket) = self.ticket {
-            self.again_us = None;
-            self.of.with(|budget| {
+            self.retry_us = None;
+            self.memory.with(|budget| {
                 budget.leave_queue(ticket);
                 budget.resume(ticket, now_us);
             });
         }
     }
 
-    /// Charges the connection for a buffer of `bytes` that has `came_bytes` of a command of
+    /// Charges the connection for a buffer of `bytes` that has `received_bytes` of a command of
     /// `needed_bytes`. Never refuses, because the bytes were read already; the waker is woken if
     /// others need the memory. `is_next`: this command is not the one of the last call.
     #[inline]
-    pub(crate) fn settle(
+    pub(crate) fn charge(
         &mut self,
         needed_bytes: usize,
-        came_bytes: usize,
+        received_bytes: usize,
         bytes: usize,
         is_next: bool,
         cx: &Context<'_>,
@@ -224,30 +228,30 @@ impl HeldMemory {
         }
         let share = self.share(needed_bytes);
         self.bytes = bytes as u64;
-        self.of.with(|budget| {
+        self.memory.with(|budget| {
             let ticket = *self
                 .ticket
                 .get_or_insert_with(|| budget.open(share, self.address, now_us));
             budget.describe(ticket, share, needed_bytes as u64, cx.waker());
             budget.resize(ticket, bytes as u64);
-            budget.came(ticket, came_bytes as u64, now_us);
+            budget.received(ticket, received_bytes as u64, now_us);
         });
     }
 
-    /// When to call [`HeldMemory::is_over`] again, or, while it waits, [`HeldMemory::poll_grow`].
+    /// When to call [`HeldMemory::is_expired`] again; while it waits, [`HeldMemory::poll_grow`].
     #[inline]
     pub(crate) fn due_us(&self) -> Option<u64> {
         let ticket = self.ticket?;
-        self.again_us
-            .or_else(|| self.of.budget.lock().end_us(ticket))
+        self.retry_us
+            .or_else(|| self.memory.budget.lock().end_us(ticket))
     }
 
     /// Whether the connection has to end, because the rest did not come in time, or because others
     /// need the memory.
     #[inline]
-    pub(crate) fn is_over(&self, now_us: u64) -> bool {
+    pub(crate) fn is_expired(&self, now_us: u64) -> bool {
         self.ticket.is_some_and(|ticket| {
-            let end_us = self.of.budget.lock().end_us(ticket);
+            let end_us = self.memory.budget.lock().end_us(ticket);
             end_us.is_some_and(|end_us| now_us >= end_us)
         })
     }
@@ -255,8 +259,8 @@ impl HeldMemory {
     /// Releases all memory: the connection holds no part of a command any more.
     pub(crate) fn release(&mut self) {
         if let Some(ticket) = self.ticket.take() {
-            (self.bytes, self.again_us) = (0, None);
-            self.of.with(|budget| budget.close(ticket));
+            (self.bytes, self.retry_us) = (0, None);
+            self.memory.with(|budget| budget.close(ticket));
         }
     }
 }

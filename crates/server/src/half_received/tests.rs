@@ -31,13 +31,13 @@ struct Peer {
     woken: Arc<Woken>,
 }
 
-fn room(bounds: Bounds) -> Arc<HalfReceived> {
+fn memory_with(bounds: BudgetBounds) -> Arc<HalfReceived> {
     HalfReceived::new(bounds, &[Protocol::Nsq, Protocol::Kafka, Protocol::Amqp])
 }
 
 /// A budget of `bytes_max` bytes, without a limit for addresses.
 fn memory(bytes_max: u64) -> Arc<HalfReceived> {
-    room(Bounds {
+    memory_with(BudgetBounds {
         bytes_max,
         address_bytes_max: None,
         timeout_us: 30 * SECOND_US,
@@ -65,7 +65,7 @@ impl Peer {
     fn came_into(&mut self, needed: usize, bytes: usize, size: usize, now_us: u64) {
         let waker = Waker::from(Arc::clone(&self.woken));
         let cx = Context::from_waker(&waker);
-        self.hold.settle(needed, bytes, size, false, &cx, now_us);
+        self.hold.charge(needed, bytes, size, false, &cx, now_us);
     }
 
     /// Its command is complete, or dropped.
@@ -126,7 +126,7 @@ fn one_goes_beyond_the_bound_and_the_others_follow_in_order() {
 }
 
 #[test]
-fn who_goes_or_pauses_leaves_its_place() {
+fn a_connection_that_ends_or_pauses_leaves_the_queue() {
     let memory = memory(4 << 20);
     let mut peers: Vec<Peer> = (0..4).map(|_| Peer::new(&memory)).collect();
     assert!(peers[0].grows(10 * MIB, 10 * MIB, 0));
@@ -146,7 +146,7 @@ fn who_goes_or_pauses_leaves_its_place() {
 }
 
 #[test]
-fn each_protocol_has_room_of_its_own_for_usual_requests() {
+fn each_protocol_has_memory_of_its_own_for_usual_requests() {
     let memory = memory(8 << 20);
     let of = |protocol| Peer::from(&memory, protocol, [127, 0, 0, 1]);
     let mut large = of(Protocol::Kafka);
@@ -162,7 +162,7 @@ fn each_protocol_has_room_of_its_own_for_usual_requests() {
 }
 
 #[test]
-fn room_for_what_did_not_come_is_given_back() {
+fn memory_for_bytes_that_did_not_come_is_released() {
     let memory = memory(8 << 20);
     let mut peer = Peer::new(&memory);
     peer.came(MIB, 40_000, 0);
@@ -173,7 +173,7 @@ fn room_for_what_did_not_come_is_given_back() {
 }
 
 #[test]
-fn a_peer_has_all_its_time_only_while_nobody_waits() {
+fn a_peer_has_a_total_time_limit_only_while_others_wait() {
     let memory = memory(8 << 20);
     let mut peer = Peer::new(&memory);
     assert_eq!(peer.hold.due_us(), None);
@@ -196,15 +196,15 @@ fn a_peer_has_all_its_time_only_while_nobody_waits() {
     assert!(others[0].grows(10 * MIB, 2 * MIB, 190 * SECOND_US));
     assert!(!others[1].grows(10 * MIB, 2 * MIB, 190 * SECOND_US));
     assert!(
-        !others[1].hold.is_over(u64::MAX),
+        !others[1].hold.is_expired(u64::MAX),
         "who waits is not to blame"
     );
-    assert!(peer.hold.is_over((5 + 100 + 30 + 10) * SECOND_US));
-    assert!(!peer.hold.is_over((5 + 100 + 30 + 10) * SECOND_US - 1));
+    assert!(peer.hold.is_expired((5 + 100 + 30 + 10) * SECOND_US));
+    assert!(!peer.hold.is_expired((5 + 100 + 30 + 10) * SECOND_US - 1));
 }
 
 #[test]
-fn who_was_silent_longest_makes_room() {
+fn the_connections_silent_longest_are_closed() {
     let memory = memory(8 << 20);
     let mut peers: Vec<Peer> = (0..6).map(|_| Peer::new(&memory)).collect();
     for (peer, at) in peers.iter_mut().zip([3, 1, 5, 2, 4, 6]) {
@@ -217,7 +217,7 @@ fn who_was_silent_longest_makes_room() {
     assert!(usual[0].grows(MIB, MIB, SECOND_US));
     assert!(!usual[1].grows(MIB, 1000, SECOND_US));
     let over = |peers: &[Peer], now_us: u64| -> Vec<usize> {
-        let over = |peer: &usize| peers[*peer].hold.is_over(now_us);
+        let over = |peer: &usize| peers[*peer].hold.is_expired(now_us);
         (0..peers.len()).filter(over).collect()
     };
     assert_eq!(over(&peers, SECOND_US), [0; 0]);
@@ -239,7 +239,7 @@ fn who_was_silent_longest_makes_room() {
 }
 
 #[test]
-fn who_turns_out_not_to_have_been_silent_stays() {
+fn a_peer_whose_bytes_are_in_the_socket_is_not_closed() {
     let memory = memory(8 << 20);
     let mut peers: Vec<Peer> = (0..6).map(|_| Peer::new(&memory)).collect();
     for peer in &mut peers {
@@ -249,17 +249,20 @@ fn who_turns_out_not_to_have_been_silent_stays() {
     let mut usual = [Peer::new(&memory), Peer::new(&memory)];
     assert!(usual[0].grows(MIB, MIB, SECOND_US));
     assert!(!usual[1].grows(MIB, MIB, SECOND_US));
-    let given_up: Vec<bool> = peers.iter().map(|it| it.hold.is_over(SECOND_US)).collect();
+    let given_up: Vec<bool> = peers
+        .iter()
+        .map(|it| it.hold.is_expired(SECOND_US))
+        .collect();
     assert_eq!(given_up, [true, true, false, false, false, false]);
     // Its core had been busy: the bytes that had come are in the socket, and are read before the
     // connection would be closed.
     peers[0].came_into(MIB, MIB - 1, MIB, SECOND_US);
-    assert!(!peers[0].hold.is_over(SECOND_US));
-    assert!(peers[1].hold.is_over(SECOND_US));
+    assert!(!peers[0].hold.is_expired(SECOND_US));
+    assert!(peers[1].hold.is_expired(SECOND_US));
 }
 
 #[test]
-fn who_waits_is_excused_and_whose_peer_is_silent_is_not() {
+fn waiting_connections_are_not_closed_and_silent_ones_are() {
     let memory = memory(8 << 20);
     let mut peers: Vec<Peer> = (0..7).map(|_| Peer::new(&memory)).collect();
     for peer in &mut peers {
@@ -272,19 +275,19 @@ fn who_waits_is_excused_and_whose_peer_is_silent_is_not() {
     }
     // The sockets of all but these two have more bytes.
     for silent in [2, 4] {
-        peers[silent].hold.expect(0);
+        peers[silent].hold.await_peer(0);
     }
     assert!(!peers[0].grows(MIB, MIB + 1000, SECOND_US));
     let over: Vec<bool> = peers
         .iter()
-        .map(|peer| peer.hold.is_over(SECOND_US))
+        .map(|peer| peer.hold.is_expired(SECOND_US))
         .collect();
     assert_eq!(over, [false, false, true, false, true, false, false]);
 }
 
 #[test]
-fn an_address_with_a_bound_holds_up_its_own_connections_only() {
-    let memory = room(Bounds {
+fn an_address_limit_delays_only_its_own_connections() {
+    let memory = memory_with(BudgetBounds {
         bytes_max: 80 << 20,
         address_bytes_max: Some(2 << 20),
         timeout_us: 30 * SECOND_US,
@@ -301,8 +304,12 @@ fn an_address_with_a_bound_holds_up_its_own_connections_only() {
     assert!(other.grows(MIB, MIB, 0), "it overtakes");
     // The memory that it waits for is that of its own address, so those connections are closed.
     assert!(!peers[3].grows(MIB, MIB, SECOND_US));
-    assert!(!other.hold.is_over(SECOND_US));
-    assert!(peers[..2].iter().all(|peer| peer.hold.is_over(SECOND_US)));
+    assert!(!other.hold.is_expired(SECOND_US));
+    assert!(
+        peers[..2]
+            .iter()
+            .all(|peer| peer.hold.is_expired(SECOND_US))
+    );
     for peer in &mut peers[..3] {
         peer.done();
     }
@@ -311,7 +318,7 @@ fn an_address_with_a_bound_holds_up_its_own_connections_only() {
 
 /// An address with a limit of two MiB, which it has used up, of the six MiB that Kafka may have.
 fn full_address(near: [u8; 4]) -> (Arc<HalfReceived>, Vec<Peer>) {
-    let memory = room(Bounds {
+    let memory = memory_with(BudgetBounds {
         bytes_max: 8 << 20,
         address_bytes_max: Some(2 << 20),
         timeout_us: 30 * SECOND_US,
@@ -326,7 +333,7 @@ fn full_address(near: [u8; 4]) -> (Arc<HalfReceived>, Vec<Peer>) {
 }
 
 #[test]
-fn one_goes_beyond_the_bound_of_all_beside_one_beyond_that_of_its_address() {
+fn one_may_exceed_the_budget_and_another_the_limit_of_its_address() {
     let (memory, _near) = full_address([10, 0, 0, 1]);
     let mut far: Vec<Peer> = (2..6)
         .map(|number| Peer::from(&memory, Protocol::Kafka, [10, 0, 0, number]))
@@ -338,7 +345,7 @@ fn one_goes_beyond_the_bound_of_all_beside_one_beyond_that_of_its_address() {
 }
 
 #[test]
-fn who_needs_more_than_its_address_has_left_holds_up_no_other() {
+fn a_connection_that_waits_for_its_address_delays_no_other_address() {
     let (memory, mut near) = full_address([10, 0, 0, 1]);
     // One byte is free now, and the fourth connection wants more.
     near[0].done();
@@ -353,7 +360,7 @@ fn who_needs_more_than_its_address_has_left_holds_up_no_other() {
 }
 
 #[test]
-fn who_stands_behind_one_that_waits_for_its_address_holds_up_no_other() {
+fn a_connection_queued_after_it_delays_no_other_address() {
     let (memory, mut near) = full_address([10, 0, 0, 1]);
     near[0].done();
     near[2].came(MIB, MIB / 2, 0);
@@ -373,20 +380,20 @@ fn who_stands_behind_one_that_waits_for_its_address_holds_up_no_other() {
 }
 
 #[test]
-fn an_address_that_is_full_makes_others_hurry_no_more() {
+fn a_full_address_shortens_no_time_limit_of_others() {
     let (memory, mut near) = full_address([10, 0, 0, 1]);
     let mut far = Peer::from(&memory, Protocol::Kafka, [10, 0, 0, 2]);
     assert!(far.grows(MIB, MIB, 0));
     far.came(MIB, MIB / 2, 60 * SECOND_US);
-    assert!(!far.hold.is_over(90 * SECOND_US - 1));
+    assert!(!far.hold.is_expired(90 * SECOND_US - 1));
     // Connections of the full address itself have 30 s, and a second for the size of their command.
     near[1].came_into(MIB, MIB / 2, MIB, 20 * SECOND_US);
-    assert!(!near[1].hold.is_over(31 * SECOND_US - 1));
-    assert!(near[1].hold.is_over(31 * SECOND_US));
+    assert!(!near[1].hold.is_expired(31 * SECOND_US - 1));
+    assert!(near[1].hold.is_expired(31 * SECOND_US));
 }
 
 #[test]
-fn what_came_already_is_given_up_at_once_where_others_need_the_room() {
+fn a_silent_connection_is_closed_at_once_if_others_wait() {
     let memory = memory(8 << 20);
     let mut peers: Vec<Peer> = (0..6).map(|_| Peer::new(&memory)).collect();
     for peer in &mut peers {
@@ -395,12 +402,12 @@ fn what_came_already_is_given_up_at_once_where_others_need_the_room() {
     let mut usual = [Peer::new(&memory), Peer::new(&memory)];
     assert!(usual[0].grows(MIB, MIB, SECOND_US));
     assert!(!usual[1].grows(MIB, 1000, SECOND_US));
-    assert!(peers[0].hold.is_over(SECOND_US));
+    assert!(peers[0].hold.is_expired(SECOND_US));
     assert!(peers[0].woken.take());
 }
 
 #[test]
-fn what_was_read_already_is_charged_without_asking() {
+fn bytes_already_read_are_charged_without_a_check() {
     let memory = memory(1 << 20);
     let mut peer = Peer::new(&memory);
     peer.came(MIB, FREE_BYTES, 0);
@@ -419,13 +426,13 @@ fn what_was_read_already_is_charged_without_asking() {
 }
 
 #[test]
-fn threads_that_compete_all_come_to_their_end() {
-    all_come_to_their_end(&memory(1 << 20));
+fn competing_threads_all_finish() {
+    assert_all_finish(&memory(1 << 20));
 }
 
 #[test]
-fn threads_that_compete_for_their_addresses_room_all_come_to_their_end() {
-    all_come_to_their_end(&room(Bounds {
+fn competing_threads_with_address_limits_all_finish() {
+    assert_all_finish(&memory_with(BudgetBounds {
         bytes_max: 1 << 20,
         address_bytes_max: Some(600 << 10),
         timeout_us: 30 * SECOND_US,
@@ -433,7 +440,7 @@ fn threads_that_compete_for_their_addresses_room_all_come_to_their_end() {
 }
 
 /// Eight connections of three addresses compete until each has finished its commands.
-fn all_come_to_their_end(memory: &Arc<HalfReceived>) {
+fn assert_all_finish(memory: &Arc<HalfReceived>) {
     let bound = (1 << 20) + (2 << 20);
     std::thread::scope(|scope| {
         for number in 0..8 {

@@ -31,54 +31,54 @@ enum RequestPhase {
 
 /// The state of one HTTP connection.
 #[derive(Debug)]
-pub(crate) struct Activity {
-    doing: Mutex<(RequestPhase, Instant)>,
+pub(crate) struct ConnectionActivity {
+    phase: Mutex<(RequestPhase, Instant)>,
     closed: Notify,
 }
 
-impl Activity {
+impl ConnectionActivity {
     fn new() -> Self {
         Self {
-            doing: Mutex::new((RequestPhase::Head, Instant::now())),
+            phase: Mutex::new((RequestPhase::Head, Instant::now())),
             closed: Notify::new(),
         }
     }
 
     /// Bytes came from the client.
     pub(crate) fn received(&self) {
-        let mut doing = self.doing.lock();
-        if doing.0 == RequestPhase::Idle {
-            *doing = (RequestPhase::Head, Instant::now());
+        let mut phase = self.phase.lock();
+        if phase.0 == RequestPhase::Idle {
+            *phase = (RequestPhase::Head, Instant::now());
         }
     }
 
     /// The client took bytes of an answer.
     pub(crate) fn sent(&self) {
-        let mut doing = self.doing.lock();
-        if doing.0 == RequestPhase::Idle {
-            doing.1 = Instant::now();
+        let mut phase = self.phase.lock();
+        if phase.0 == RequestPhase::Idle {
+            phase.1 = Instant::now();
         }
     }
 
     /// The head of a request is complete.
     pub(crate) fn request_begins(&self) {
-        *self.doing.lock() = (RequestPhase::Request, Instant::now());
+        *self.phase.lock() = (RequestPhase::Request, Instant::now());
     }
 
     /// The answer is complete and only has to be sent.
     pub(crate) fn request_ends(&self) {
-        *self.doing.lock() = (RequestPhase::Idle, Instant::now());
+        *self.phase.lock() = (RequestPhase::Idle, Instant::now());
     }
 
     /// Since when the connection waits for its client; `None` while a request is answered.
     fn waiting_since(&self) -> Option<Instant> {
-        let (doing, since) = *self.doing.lock();
-        (doing != RequestPhase::Request).then_some(since)
+        let (phase, since) = *self.phase.lock();
+        (phase != RequestPhase::Request).then_some(since)
     }
 
-    fn is_over(&self, now: Instant) -> bool {
-        let (doing, since) = *self.doing.lock();
-        let limit = match doing {
+    fn is_expired(&self, now: Instant) -> bool {
+        let (phase, since) = *self.phase.lock();
+        let limit = match phase {
             RequestPhase::Head => HEAD_MAX,
             RequestPhase::Idle => IDLE_MAX,
             RequestPhase::Request => return false,
@@ -87,9 +87,9 @@ impl Activity {
     }
 
     /// Ready when the connection has to be closed: it took too long, or was replaced by a new one.
-    pub(crate) async fn over(&self) {
+    pub(crate) async fn expired(&self) {
         let too_long = async {
-            while !self.is_over(Instant::now()) {
+            while !self.is_expired(Instant::now()) {
                 tokio::time::sleep(CHECK_INTERVAL).await;
             }
         };
@@ -102,23 +102,23 @@ impl Activity {
 
 /// The open connections of one HTTP address, whose number is limited.
 #[derive(Debug)]
-pub(crate) struct Connections {
+pub(crate) struct HttpConnections {
     connections_max: usize,
-    open: Mutex<HashMap<u64, Arc<Activity>>>,
+    open: Mutex<HashMap<u64, Arc<ConnectionActivity>>>,
 }
 
 /// Whether a new connection is accepted.
 #[derive(Debug)]
 pub(crate) enum Admission {
     /// There are fewer connections than allowed.
-    Free(Admitted),
+    Free(AdmittedConnection),
     /// It replaces the connection that waited longest, which is closed.
-    InsteadOfOther(Admitted),
+    ReplacesOther(AdmittedConnection),
     /// All connections are busy.
     Refused,
 }
 
-impl Connections {
+impl HttpConnections {
     pub(crate) fn new(connections_max: usize) -> Arc<Self> {
         Arc::new(Self {
             connections_max,
@@ -128,7 +128,7 @@ impl Connections {
 
     /// Admits a new connection, if possible; `id` must be new.
     pub(crate) fn admit(self: &Arc<Self>, id: u64) -> Admission {
-        let activity = Arc::new(Activity::new());
+        let activity = Arc::new(ConnectionActivity::new());
         let mut open = self.open.lock();
         let full = open.len() >= self.connections_max;
         if full {
@@ -143,13 +143,13 @@ impl Connections {
             }
         }
         open.insert(id, Arc::clone(&activity));
-        let admitted = Admitted {
+        let admitted = AdmittedConnection {
             connections: Arc::clone(self),
             id,
             activity,
         };
         if full {
-            Admission::InsteadOfOther(admitted)
+            Admission::ReplacesOther(admitted)
         } else {
             Admission::Free(admitted)
         }
@@ -158,20 +158,20 @@ impl Connections {
 
 /// A connection that counts as open until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Admitted {
-    connections: Arc<Connections>,
+pub(crate) struct AdmittedConnection {
+    connections: Arc<HttpConnections>,
     id: u64,
-    activity: Arc<Activity>,
+    activity: Arc<ConnectionActivity>,
 }
 
-impl Admitted {
+impl AdmittedConnection {
     /// The connection's activity.
-    pub(crate) fn activity(&self) -> &Arc<Activity> {
+    pub(crate) fn activity(&self) -> &Arc<ConnectionActivity> {
         &self.activity
     }
 }
 
-impl Drop for Admitted {
+impl Drop for AdmittedConnection {
     fn drop(&mut self) {
         self.connections.open.lock().remove(&self.id);
     }
@@ -181,17 +181,17 @@ impl Drop for Admitted {
 mod tests {
     use super::*;
 
-    fn place(admission: Admission) -> (bool, Admitted) {
+    fn place(admission: Admission) -> (bool, AdmittedConnection) {
         match admission {
             Admission::Free(place) => (false, place),
-            Admission::InsteadOfOther(place) => (true, place),
+            Admission::ReplacesOther(place) => (true, place),
             Admission::Refused => panic!("refused"),
         }
     }
 
     #[test]
-    fn the_connection_that_waited_longest_makes_room() {
-        let connections = Connections::new(2);
+    fn the_connection_idle_longest_is_replaced() {
+        let connections = HttpConnections::new(2);
         let (_, first) = place(connections.admit(1));
         let (_, second) = place(connections.admit(2));
         first.activity.request_begins();
@@ -210,14 +210,14 @@ mod tests {
 
     #[test]
     fn heads_and_pauses_have_limits_and_requests_have_none_here() {
-        let activity = Activity::new();
-        let over = |limit: Duration| activity.is_over(Instant::now() + limit);
-        assert!(over(HEAD_MAX), "nothing was sent");
+        let activity = ConnectionActivity::new();
+        let expired = |limit: Duration| activity.is_expired(Instant::now() + limit);
+        assert!(expired(HEAD_MAX), "nothing was sent");
         activity.request_begins();
-        assert!(!over(IDLE_MAX));
+        assert!(!expired(IDLE_MAX));
         activity.request_ends();
-        assert!(!over(HEAD_MAX) && over(IDLE_MAX));
+        assert!(!expired(HEAD_MAX) && expired(IDLE_MAX));
         activity.received();
-        assert!(over(HEAD_MAX), "a head that is not completed");
+        assert!(expired(HEAD_MAX), "a head that is not completed");
     }
 }

@@ -21,7 +21,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::context::ServerContext;
-use crate::http::activity::{Activity, Admission, Admitted, Connections};
+use crate::http::activity::{Admission, AdmittedConnection, ConnectionActivity, HttpConnections};
 use crate::http::body::TimedBody;
 use crate::http::probe::HttpProbe;
 use crate::log_throttle::LogThrottle;
@@ -42,7 +42,8 @@ impl HttpListener {
     /// Accepts connections until the broker drains, then serves the open ones until each has
     /// answered its last request.
     pub(crate) async fn serve(self, context: Arc<ServerContext>) {
-        let connections = Connections::new(context.config.general.http_connections_max as usize);
+        let connections =
+            HttpConnections::new(context.config.general.http_connections_max as usize);
         let tls = self.tls.map(TlsAcceptor::from);
         let mut served = JoinSet::new();
         let (mut failed, mut crowded) = (LogThrottle::default(), LogThrottle::default());
@@ -73,13 +74,13 @@ impl HttpListener {
                     "HTTP connections closed: too many are open"
                 );
             }
-            if let Admission::Free(place) | Admission::InsteadOfOther(place) = admission {
+            if let Admission::Free(admitted) | Admission::ReplacesOther(admitted) = admission {
                 let probe = self
                     .is_watched
                     .then(|| Arc::new(HttpProbe::open(&context, peer)));
                 let (router, tls) = (self.router.clone(), tls.clone());
                 let context = Arc::clone(&context);
-                let watched = (place, probe);
+                let watched = (admitted, probe);
                 served.spawn(serve_connection(stream, tls, router, watched, context));
             }
         }
@@ -109,18 +110,18 @@ async fn serve_connection(
     stream: TcpStream,
     tls: Option<TlsAcceptor>,
     router: Router,
-    (place, probe): (Admitted, Option<Arc<HttpProbe>>),
+    (admitted, probe): (AdmittedConnection, Option<Arc<HttpProbe>>),
     context: Arc<ServerContext>,
 ) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "TCP_NODELAY cannot be set");
     }
-    let activity = place.activity();
+    let activity = admitted.activity();
     let served = async {
         let transport = match tls {
-            None => Transport::Plain(stream),
+            None => HttpTransport::Plain(stream),
             Some(tls) => match tls.accept(stream).await {
-                Ok(stream) => Transport::Tls(Box::new(stream)),
+                Ok(stream) => HttpTransport::Tls(Box::new(stream)),
                 Err(error) => {
                     tracing::debug!(%error, "TLS handshake failed");
                     return;
@@ -132,7 +133,7 @@ async fn serve_connection(
     };
     tokio::select! {
         () = served => {}
-        () = activity.over() => tracing::debug!("an idle or slow HTTP connection is closed"),
+        () = activity.expired() => tracing::debug!("an idle or slow HTTP connection is closed"),
     }
 }
 
@@ -141,14 +142,16 @@ async fn serve_requests(stream: HttpStream, router: Router, context: &ServerCont
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
         activity.request_begins();
-        probe.iter().for_each(|it| it.begins(request.headers()));
+        probe
+            .iter()
+            .for_each(|it| it.request_begins(request.headers()));
         let answer = router.call(request.map(TimedBody::new));
         let (activity, probe) = (Arc::clone(&activity), probe.clone());
         async move {
             let answer = answer.await;
             activity.request_ends();
             if let (Some(probe), Ok(answer)) = (probe, &answer) {
-                probe.ends(answer.status(), answer.extensions().get::<Published>());
+                probe.request_ends(answer.status(), answer.extensions().get::<Published>());
             }
             answer
         }
@@ -169,16 +172,20 @@ async fn serve_requests(stream: HttpStream, router: Router, context: &ServerCont
 
 /// The bytes of one HTTP connection; each read and write is reported to its activity and probe.
 struct HttpStream {
-    transport: Transport,
-    activity: Arc<Activity>,
+    transport: HttpTransport,
+    activity: Arc<ConnectionActivity>,
     probe: Option<Arc<HttpProbe>>,
 }
 
 impl HttpStream {
-    fn new(transport: Transport, activity: Arc<Activity>, probe: Option<Arc<HttpProbe>>) -> Self {
+    fn new(
+        transport: HttpTransport,
+        activity: Arc<ConnectionActivity>,
+        probe: Option<Arc<HttpProbe>>,
+    ) -> Self {
         let socket = match &transport {
-            Transport::Plain(stream) => stream,
-            Transport::Tls(stream) => stream.get_ref().0,
+            HttpTransport::Plain(stream) => stream,
+            HttpTransport::Tls(stream) => stream.get_ref().0,
         };
         probe.iter().for_each(|it| it.attach(socket));
         HttpStream {
@@ -196,7 +203,7 @@ impl Drop for HttpStream {
     }
 }
 
-enum Transport {
+enum HttpTransport {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
@@ -209,8 +216,8 @@ impl AsyncRead for HttpStream {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = match &mut self.transport {
-            Transport::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
-            Transport::Tls(stream) => Pin::new(stream.as_mut()).poll_read(cx, buffer),
+            HttpTransport::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
+            HttpTransport::Tls(stream) => Pin::new(stream.as_mut()).poll_read(cx, buffer),
         };
         let count = buffer.filled().len() - before;
         if count > 0 {
@@ -228,8 +235,8 @@ impl AsyncWrite for HttpStream {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = match &mut self.transport {
-            Transport::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Transport::Tls(stream) => Pin::new(stream.as_mut()).poll_write(cx, bytes),
+            HttpTransport::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+            HttpTransport::Tls(stream) => Pin::new(stream.as_mut()).poll_write(cx, bytes),
         };
         if let Poll::Ready(result) = &written {
             self.activity.sent();
@@ -242,15 +249,15 @@ impl AsyncWrite for HttpStream {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.transport {
-            Transport::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            Transport::Tls(stream) => Pin::new(stream.as_mut()).poll_flush(cx),
+            HttpTransport::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            HttpTransport::Tls(stream) => Pin::new(stream.as_mut()).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.transport {
-            Transport::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Transport::Tls(stream) => Pin::new(stream.as_mut()).poll_shutdown(cx),
+            HttpTransport::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            HttpTransport::Tls(stream) => Pin::new(stream.as_mut()).poll_shutdown(cx),
         }
     }
 }

@@ -27,12 +27,12 @@ struct ProbedRequest {
     /// `None` once the socket is about to be closed.
     probe: Option<Probe>,
     /// Whether the client was identified, by the `User-Agent` of its first request.
-    is_known: bool,
+    is_identified: bool,
     /// When the first bytes of the current request came; 0: none have.
     first_us: u64,
     last_us: u64,
     /// Whether an answer is complete and not sent yet.
-    answers: bool,
+    is_answering: bool,
 }
 
 impl HttpProbe {
@@ -44,10 +44,10 @@ impl HttpProbe {
             context: Arc::clone(context),
             state: Mutex::new(ProbedRequest {
                 probe: Some(probe),
-                is_known: false,
+                is_identified: false,
                 first_us: 0,
                 last_us: 0,
-                answers: false,
+                is_answering: false,
             }),
         }
     }
@@ -84,21 +84,21 @@ impl HttpProbe {
     pub(crate) fn sent(&self, bytes: usize) {
         let now_us = self.context.now_us();
         let mut state = self.state.lock();
-        let answers = std::mem::take(&mut state.answers);
-        if !answers {
+        let is_answering = std::mem::take(&mut state.is_answering);
+        if !is_answering {
             // This was 100 Continue: the client has waited for it with its body, which comes now.
             state.first_us = 0;
         }
         if let Some(probe) = &state.probe {
             probe.wrote(bytes);
-            probe.answered(u64::from(answers), now_us);
+            probe.answered(u64::from(is_answering), now_us);
         }
     }
 
     /// The head of a request is complete.
-    pub(crate) fn begins(&self, headers: &HeaderMap) {
+    pub(crate) fn request_begins(&self, headers: &HeaderMap) {
         let mut state = self.state.lock();
-        if !std::mem::replace(&mut state.is_known, true)
+        if !std::mem::replace(&mut state.is_identified, true)
             && let Some(probe) = &state.probe
         {
             let agent = headers.get(USER_AGENT).map(|it| it.as_bytes());
@@ -108,11 +108,11 @@ impl HttpProbe {
     }
 
     /// A request is complete and its answer is ready.
-    pub(crate) fn ends(&self, status: StatusCode, published: Option<&Published>) {
+    pub(crate) fn request_ends(&self, status: StatusCode, published: Option<&Published>) {
         let mut state = self.state.lock();
         let (first_us, last_us) = (std::mem::take(&mut state.first_us), state.last_us);
         let first_us = if first_us == 0 { last_us } else { first_us };
-        state.answers = true;
+        state.is_answering = true;
         let Some(probe) = &state.probe else { return };
         if status.is_client_error() || status.is_server_error() {
             probe.error();

@@ -22,11 +22,11 @@ pub fn end_with_engine() {
             return;
         }
         let cause = match engine_has_failed() {
-            true => Cause::Engine,
-            false if is_vital(thread.name()) => Cause::VitalThread,
+            true => ExitCause::Engine,
+            false if is_vital(thread.name()) => ExitCause::VitalThread,
             false => return,
         };
-        let report = Report {
+        let report = ExitReport {
             cause,
             thread: thread.name(),
             fault,
@@ -44,7 +44,7 @@ fn is_vital(thread: Option<&str>) -> bool {
 }
 
 /// Why the process ends.
-enum Cause {
+enum ExitCause {
     /// The state in memory contradicts itself.
     Engine,
     /// A thread that the broker needs has ended.
@@ -52,13 +52,13 @@ enum Cause {
 }
 
 /// The text that the process writes before it ends.
-struct Report<'a> {
-    cause: Cause,
+struct ExitReport<'a> {
+    cause: ExitCause,
     thread: Option<&'a str>,
     fault: &'a PanicHookInfo<'a>,
 }
 
-impl fmt::Display for Report<'_> {
+impl fmt::Display for ExitReport<'_> {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.thread.unwrap_or("without a name");
         let version = env!("CARGO_PKG_VERSION");
@@ -66,8 +66,8 @@ impl fmt::Display for Report<'_> {
             to,
             "cloverleaf {version} ends by a fault of its own: {}",
             match self.cause {
-                Cause::Engine => "what it has in memory contradicts itself".to_owned(),
-                Cause::VitalThread => format!("without the thread {name} nothing works"),
+                ExitCause::Engine => "what it has in memory contradicts itself".to_owned(),
+                ExitCause::VitalThread => format!("without the thread {name} nothing works"),
             }
         )?;
         let sentence = self.fault.payload_as_str().unwrap_or("not said");

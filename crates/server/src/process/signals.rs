@@ -9,16 +9,16 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// Listens to SIGTERM, SIGINT and, unless it was ignored at the start (`nohup`), SIGHUP. Made
 /// before the broker starts, so that no signal is missed during recovery.
 pub struct Signals {
-    told: mpsc::Receiver<()>,
+    first_signal: mpsc::Receiver<()>,
 }
 
 impl Signals {
     /// Listens from now on. A SIGTERM or SIGINT after the first signal means that the operator does
-    /// not want to wait: then `impatient` is called, on the listening thread.
+    /// not want to wait: then `second_signal` is called, on the listening thread.
     ///
     /// # Errors
     /// The system refuses to register for signals.
-    pub fn listen(impatient: impl FnOnce() + Send + 'static) -> io::Result<Signals> {
+    pub fn listen(second_signal: impl FnOnce() + Send + 'static) -> io::Result<Signals> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (mut terminate, mut interrupt, mut hangup) = {
             let _runtime = runtime.enter();
@@ -33,7 +33,7 @@ impl Signals {
                 hangup,
             )
         };
-        let (sender, told) = mpsc::channel();
+        let (sender, first_signal) = mpsc::channel();
         let listening = async move {
             tokio::select! {
                 _ = terminate.recv() => {}
@@ -46,18 +46,18 @@ impl Signals {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            impatient();
+            second_signal();
         };
         thread::Builder::new()
             .name("signals".to_owned())
             .spawn(move || runtime.block_on(listening))?;
-        Ok(Signals { told })
+        Ok(Signals { first_signal })
     }
 
     /// Blocks until the first signal; returns at once if it has come already.
     pub fn wait(&self) {
         // The thread ends only after it has sent this.
-        let _ = self.told.recv();
+        let _ = self.first_signal.recv();
     }
 }
 

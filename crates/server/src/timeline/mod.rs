@@ -17,7 +17,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::admin::topics::find;
-use crate::admin::{Asked, Context, Refused};
+use crate::admin::{Context, QueryResult, Refused};
 use crate::context::ServerContext;
 use crate::fronts::GroupMember;
 use crate::timeline::types::{
@@ -28,7 +28,7 @@ use crate::timeline::types::{
 /// Older events are not shown: their memory is needed for newer ones.
 const LAST_MAX: Duration = Duration::from_secs(15 * 60);
 /// The time shown by default.
-const LAST: Duration = Duration::from_secs(30);
+const LAST_DEFAULT: Duration = Duration::from_secs(30);
 /// How often idle lanes free their memory.
 const FORGET_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum lanes of a kind, per topic or subscription, in one answer: those with the most events.
@@ -52,7 +52,7 @@ pub struct TimelineQuery {
 /// `GET /api/timeline?topic=T&topic=U&subscription=S&last=SECONDS`
 pub(crate) async fn timeline(
     State(context): Context,
-    pairs: Asked<Vec<(String, String)>>,
+    pairs: QueryResult<Vec<(String, String)>>,
 ) -> Result<impl IntoResponse, Refused> {
     let Query(pairs) = pairs?;
     let mut query = TimelineQuery::default();
@@ -114,9 +114,9 @@ pub(crate) fn gather(context: &ServerContext, query: &TimelineQuery) -> Result<T
         topics.push(find(context, name)?);
     }
     check_subscriptions(context, query, &topics)?;
-    let last = query.last.unwrap_or(LAST).min(LAST_MAX);
+    let last = query.last.unwrap_or(LAST_DEFAULT).min(LAST_MAX);
     let until_us = context.broker.now_us();
-    let window = Window {
+    let window = TimelineWindow {
         from_us: until_us.saturating_sub(micros(last)),
         // Telemetry has a clock of its own.
         offset_us: until_us.saturating_sub(context.now_us()),
@@ -130,7 +130,7 @@ pub(crate) fn gather(context: &ServerContext, query: &TimelineQuery) -> Result<T
     }
     let since_us = window.from_us.saturating_sub(window.offset_us);
     let connections = context.registry.exchanges(since_us);
-    let gathering = Gathering {
+    let gathering = TimelineGatherer {
         context,
         query,
         window,
@@ -173,20 +173,20 @@ fn group(context: &ServerContext, name: &str) -> Option<Vec<GroupMember>> {
 }
 
 #[derive(Clone, Copy)]
-struct Window {
+struct TimelineWindow {
     from_us: u64,
     /// Microseconds to add to a time of telemetry to get the broker's.
     offset_us: u64,
 }
 
-struct Gathering<'a> {
+struct TimelineGatherer<'a> {
     context: &'a ServerContext,
     query: &'a TimelineQuery,
-    window: Window,
+    window: TimelineWindow,
     connections: &'a [(KnownConnection, ExchangesSnapshot)],
 }
 
-impl Gathering<'_> {
+impl TimelineGatherer<'_> {
     fn topic(&self, topic: &Topic, notes: &mut Vec<String>) -> TopicTimeline {
         let name = topic.name();
         let is_publish = |it: &Exchange| it.kind == ExchangeKind::Publish;
@@ -295,7 +295,8 @@ impl Gathering<'_> {
             .collect();
         let lane = |consumer: ConsumerHolds| {
             let connection = known.get(&consumer.connection);
-            let mut owner = connection.map_or_else(|| gone(consumer.connection), |it| owner(it));
+            let mut owner =
+                connection.map_or_else(|| unknown_owner(consumer.connection), |it| owner(it));
             owner.is_open = consumer.is_attached;
             let left_out: u64 = consumer.holds.iter().map(|hold| hold.left_out).sum();
             owner.left_out = left_out + consumer.left_out;
@@ -395,7 +396,7 @@ fn owner(connection: &KnownConnection) -> LaneOwner {
 }
 
 /// The owner of a lane whose connection was closed long ago.
-fn gone(connection: u64) -> LaneOwner {
+fn unknown_owner(connection: u64) -> LaneOwner {
     LaneOwner {
         connection,
         protocol: None,
@@ -452,7 +453,7 @@ mod tests {
     use crate::config::value::ListenAddress;
 
     #[test]
-    fn the_threads_of_the_http_interface_do_not_put_it_together() {
+    fn the_http_thread_does_not_gather_a_timeline() {
         let folder = tempfile::tempdir().unwrap();
         let mut config = Config::default();
         config.general.data_dir = folder.path().to_owned();

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_can_be_read_at_once_in_any_pieces() {
+    fn each_write_can_be_read_completely_in_any_pieces() {
         for (level, piece) in [(0, 1), (1, 3), (6, 1000), (9, 100_000)] {
             let (mut inflater, mut inbox) = (Inflater::new(), Inbox::default());
             let mut deflater = Deflater::new(level);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_is_inflated_only_as_far_as_there_is_room() {
+    fn a_bomb_is_inflated_only_as_far_as_the_buffer_allows() {
         let mut sent = Vec::new();
         Deflater::new(9)
             .write(&vec![0; 10 << 20], &mut sent)

@@ -56,20 +56,20 @@ impl Inbox {
 
     /// The memory that it uses, in bytes.
     #[inline]
-    pub(crate) fn size(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.taken + self.bytes.capacity()
     }
 
     /// How many bytes can be appended without an allocation.
-    pub(crate) fn spare(&self) -> usize {
+    pub(crate) fn spare_bytes(&self) -> usize {
         self.bytes.capacity() - self.bytes.len()
     }
 
     /// The buffer, with space for at least `count` more bytes; `whole` is the size that it will
     /// reach in the end.
-    pub(crate) fn room(&mut self, count: usize, whole: usize) -> &mut BytesMut {
-        if self.spare() < count {
-            let mut larger = BytesMut::with_capacity(self.size_with(count, whole));
+    pub(crate) fn reserve(&mut self, count: usize, whole: usize) -> &mut BytesMut {
+        if self.spare_bytes() < count {
+            let mut larger = BytesMut::with_capacity(self.memory_bytes_with(count, whole));
             larger.extend_from_slice(&self.bytes);
             (self.bytes, self.taken) = (larger, 0);
         }
@@ -80,7 +80,7 @@ impl Inbox {
     /// huge pages, even space that was never written to takes memory. It grows by a quarter, so
     /// that a command in small pieces is not copied for each; once a quarter of the command has
     /// come, it grows to the whole.
-    pub(crate) fn size_with(&self, count: usize, whole: usize) -> usize {
+    pub(crate) fn memory_bytes_with(&self, count: usize, whole: usize) -> usize {
         let came = self.bytes.len() + count;
         if came <= FREE_BYTES {
             // Small buffers stay exact, within the bytes that a connection has free of charge.
@@ -129,11 +129,11 @@ enum Compressor {
 pub(crate) struct Layers {
     tls: Option<Box<ServerConnection>>,
     tls_inbox: Inbox,
-    tls_records: Records,
+    tls_records: TlsRecordTracker,
     compressor: Option<Compressor>,
     compressed_inbox: Inbox,
     /// Whether bytes came since [`Layers::wants_rest`] was asked last.
-    is_fresh: bool,
+    has_new_bytes: bool,
     ended: bool,
 }
 
@@ -167,7 +167,7 @@ impl Layers {
 
     /// Takes bytes from the socket.
     pub(crate) fn feed(&mut self, raw: &[u8]) {
-        self.is_fresh = true;
+        self.has_new_bytes = true;
         match self.tls {
             Some(_) => self.feed_tls(raw),
             None => self.compressed_inbox.push(raw),
@@ -175,7 +175,7 @@ impl Layers {
     }
 
     fn feed_tls(&mut self, raw: &[u8]) {
-        self.tls_records.pass(raw);
+        self.tls_records.track(raw);
         self.tls_inbox.push(raw);
     }
 
@@ -183,12 +183,12 @@ impl Layers {
     /// To be asked when there is nothing left to read; true only once per [`Layers::feed`].
     pub(crate) fn wants_rest(&mut self) -> bool {
         let holds_part = self.tls_records.is_inside() || !self.compressed_inbox.rest().is_empty();
-        std::mem::take(&mut self.is_fresh) && holds_part
+        std::mem::take(&mut self.has_new_bytes) && holds_part
     }
 
     /// Whether a read has found that more raw bytes are needed, and none were fed since.
     pub(crate) fn is_drained(&self) -> bool {
-        !self.is_fresh
+        !self.has_new_bytes
     }
 
     /// Returns the count of plain bytes; 0 when more raw bytes are needed.
@@ -307,17 +307,17 @@ impl Layers {
 /// | type u8 | version u16 | length u16 | length bytes |
 /// ```
 #[derive(Default)]
-struct Records {
+struct TlsRecordTracker {
     /// How many bytes of a header have come.
     header_bytes: u8,
     /// In the header: the bytes of the length so far. In the body: the bytes that have not come.
     left: u16,
 }
 
-impl Records {
+impl TlsRecordTracker {
     const HEADER_BYTES: u8 = 5;
 
-    fn pass(&mut self, mut raw: &[u8]) {
+    fn track(&mut self, mut raw: &[u8]) {
         loop {
             if self.header_bytes == Self::HEADER_BYTES {
                 let count = raw.len().min(usize::from(self.left));
@@ -403,10 +403,10 @@ mod tests {
         let stream = [&stream[..], &[7; 257][..], b"\x17\x03\x03\x00\x00"].concat();
         let ends = [8, 8 + 5 + 257, stream.len()];
         for piece in [1, 2, 3, 7, 100, stream.len()] {
-            let mut records = Records::default();
+            let mut records = TlsRecordTracker::default();
             let mut seen = 0;
             for bytes in stream.chunks(piece) {
-                records.pass(bytes);
+                records.track(bytes);
                 seen += bytes.len();
                 assert_eq!(!records.is_inside(), ends.contains(&seen), "{seen}");
             }

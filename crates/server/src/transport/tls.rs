@@ -73,7 +73,7 @@ pub enum TlsError {
 }
 
 /// The TLS options of one protocol; they have the same names in each protocol's section.
-pub(crate) struct Settings<'a> {
+pub(crate) struct TlsSettings<'a> {
     pub(crate) section: &'static str,
     pub(crate) cert: &'a Option<PathBuf>,
     pub(crate) key: &'a Option<PathBuf>,
@@ -82,10 +82,10 @@ pub(crate) struct Settings<'a> {
     pub(crate) min_version: TlsVersion,
 }
 
-/// The [`Settings`] of a section of the configuration: `tls_settings!(config.kafka)`.
+/// The [`TlsSettings`] of a section of the configuration: `tls_settings!(config.kafka)`.
 macro_rules! tls_settings {
     ($config:ident.$section:ident) => {
-        $crate::transport::tls::Settings {
+        $crate::transport::tls::TlsSettings {
             section: stringify!($section),
             cert: &$config.$section.tls_cert,
             key: &$config.$section.tls_key,
@@ -97,7 +97,7 @@ macro_rules! tls_settings {
 }
 pub(crate) use tls_settings;
 
-impl Settings<'_> {
+impl TlsSettings<'_> {
     /// The configuration of a listener that speaks only TLS; `None` if its address is off.
     ///
     /// # Errors

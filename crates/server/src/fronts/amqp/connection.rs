@@ -15,7 +15,7 @@ use crate::connection::io::ConnectionIo;
 use crate::connection::{self, Awaited, Link, take_answer};
 use crate::context::ServerContext;
 use crate::fronts::AcceptedConnection;
-use crate::log_throttle::{LogThrottle, tell_closed};
+use crate::log_throttle::{LogThrottle, log_closed};
 use crate::verifications::verify;
 
 /// How long a peer without heartbeats may take none of its output: the `send_timeout` of RabbitMQ's
@@ -23,9 +23,9 @@ use crate::verifications::verify;
 const WRITE_TIMEOUT_US: u64 = 30_000_000;
 
 /// Serves a connection from its first byte to its end.
-pub(super) async fn serve(front: Arc<AmqpFront>, visitor: AcceptedConnection) {
-    let (stream, peer) = (visitor.stream, visitor.peer);
-    let context = Arc::clone(&visitor.core.server);
+pub(super) async fn serve(front: Arc<AmqpFront>, accepted: AcceptedConnection) {
+    let (stream, peer) = (accepted.stream, accepted.peer);
+    let context = Arc::clone(&accepted.core.server);
     let now = connection::now(&context);
     let probe = context.registry.open(Protocol::Amqp, peer, now.us);
     probe.attach_socket(stream.as_raw_fd());
@@ -36,10 +36,10 @@ pub(super) async fn serve(front: Arc<AmqpFront>, visitor: AcceptedConnection) {
         peer,
     };
     let session = Session::new(parts, now);
-    let tls = front.tls.clone().filter(|_| visitor.is_tls);
+    let tls = front.tls.clone().filter(|_| accepted.is_tls);
     let link = AmqpLink {
         front,
-        is_tls: visitor.is_tls,
+        is_tls: accepted.is_tls,
         context: Arc::clone(&context),
         verdict: None,
     };
@@ -47,7 +47,7 @@ pub(super) async fn serve(front: Arc<AmqpFront>, visitor: AcceptedConnection) {
     if let Some(config) = tls
         && let Err(error) = io.upgrade(|layers| layers.add_tls(config))
     {
-        tell_closed(link.noise(), peer, &error);
+        log_closed(link.closed_throttle(), peer, &error);
         return;
     }
     connection::serve(session, link, io, peer, context).await;
@@ -78,19 +78,19 @@ impl Link for AmqpLink {
         session.take_failed_login()
     }
 
-    fn noise(&self) -> &Mutex<LogThrottle> {
+    fn closed_throttle(&self) -> &Mutex<LogThrottle> {
         if self.is_tls {
-            &self.front.tls_noise
+            &self.front.tls_closed_throttle
         } else {
-            &self.front.noise
+            &self.front.closed_throttle
         }
     }
 
     #[inline]
     fn poll(&mut self, session: &mut Session, cx: &mut Context<'_>, _now: Now) {
         if let Some(verification) = session.take_verification() {
-            let places = Arc::clone(&self.context.verifications);
-            self.verdict = Some(Box::pin(verify(places, verification)));
+            let permits = Arc::clone(&self.context.verifications);
+            self.verdict = Some(Box::pin(verify(permits, verification)));
         }
         if let Some(verdict) = take_answer(&mut self.verdict, cx) {
             session.logged_in(verdict);
@@ -122,8 +122,8 @@ mod tests {
             host: VirtualHost::open(Realm::whole(context.broker.clone())).unwrap(),
             tls: None,
             router: Mutex::default(),
-            noise: Mutex::default(),
-            tls_noise: Mutex::default(),
+            closed_throttle: Mutex::default(),
+            tls_closed_throttle: Mutex::default(),
         })
     }
 
@@ -163,17 +163,17 @@ mod tests {
     }
 
     /// Takes all permits to verify passwords.
-    fn all_places(context: &ServerContext) -> OwnedSemaphorePermit {
-        let places = Arc::clone(&context.verifications);
-        let count = places.available_permits() as u32;
-        places.try_acquire_many_owned(count).unwrap()
+    fn all_permits(context: &ServerContext) -> OwnedSemaphorePermit {
+        let permits = Arc::clone(&context.verifications);
+        let count = permits.available_permits() as u32;
+        permits.try_acquire_many_owned(count).unwrap()
     }
 
     const START: [u8; 4] = [0, 10, 0, 10];
     const TUNE: [u8; 4] = [0, 10, 0, 30];
 
     #[test]
-    fn a_login_that_takes_long_holds_up_nobody_else() {
+    fn a_slow_login_delays_no_other_client() {
         let cost = Cost {
             memory_kib: 8,
             passes: 1,
@@ -188,14 +188,14 @@ mod tests {
                 ..SessionOptions::default()
             },
         );
-        let serve = |visitor| serve(Arc::clone(&front), visitor);
+        let serve = |accepted| serve(Arc::clone(&front), accepted);
         let core = core(&context);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .unwrap();
         LocalSet::new().block_on(&runtime, async {
-            let held = all_places(&context);
+            let held = all_permits(&context);
             let mut slow = connect_to(serve, &core).await;
             let bytes = login("slow");
             slow.write_all(&bytes).await.unwrap();
@@ -212,7 +212,7 @@ mod tests {
             drop(held);
             assert_eq!(next_method(&mut slow).await, TUNE);
             // From now on its password is known, so that it needs no permit.
-            let _held = all_places(&context);
+            let _held = all_permits(&context);
             let mut again = connect_to(serve, &core).await;
             again.write_all(&login("slow")).await.unwrap();
             assert_eq!(next_method(&mut again).await, START);

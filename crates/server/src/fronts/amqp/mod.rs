@@ -52,9 +52,9 @@ pub(crate) struct AmqpFront {
     tls: Option<Arc<ServerConfig>>,
     router: Mutex<Option<AmqpRouter>>,
     /// Throttles the log's lines about plain connections that ended in an error.
-    noise: Mutex<LogThrottle>,
+    closed_throttle: Mutex<LogThrottle>,
     /// Throttles the log's lines about TLS connections that ended in an error.
-    tls_noise: Mutex<LogThrottle>,
+    tls_closed_throttle: Mutex<LogThrottle>,
 }
 
 impl AmqpFront {
@@ -65,15 +65,15 @@ impl AmqpFront {
             host: VirtualHost::open_with(Realm::whole(opening.broker.clone()), options)?,
             tls: opening.tls,
             router: Mutex::default(),
-            noise: Mutex::default(),
-            tls_noise: Mutex::default(),
+            closed_throttle: Mutex::default(),
+            tls_closed_throttle: Mutex::default(),
         }))
     }
 }
 
 impl Front for AmqpFront {
-    fn serve(self: Arc<Self>, visitor: AcceptedConnection) -> LocalFuture {
-        Box::pin(connection::serve(self, visitor))
+    fn serve(self: Arc<Self>, accepted: AcceptedConnection) -> LocalFuture {
+        Box::pin(connection::serve(self, accepted))
     }
 
     fn start(&self, context: &Arc<ServerContext>) -> io::Result<()> {

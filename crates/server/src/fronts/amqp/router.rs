@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use cloverleaf_amqp::host::VirtualHost;
 
 use crate::context::ServerContext;
-use crate::health::Vital;
+use crate::health::VitalThreadGuard;
 
 /// The name of the thread.
 const NAME: &str = "amqp-router";
@@ -30,7 +30,7 @@ impl AmqpRouter {
         context: &Arc<ServerContext>,
     ) -> io::Result<AmqpRouter> {
         let running = Arc::clone(host);
-        let vital = Vital::new(context, NAME);
+        let vital = VitalThreadGuard::new(context, NAME);
         let thread = thread::Builder::new()
             .name(NAME.to_owned())
             .spawn(move || {

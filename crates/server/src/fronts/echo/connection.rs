@@ -13,9 +13,9 @@ use crate::fronts::AcceptedConnection;
 use crate::log_throttle::LogThrottle;
 
 /// Serves a connection from its first byte to its end.
-pub(super) async fn serve(front: Arc<EchoFront>, visitor: AcceptedConnection) {
-    let (stream, peer) = (visitor.stream, visitor.peer);
-    let context = Arc::clone(&visitor.core.server);
+pub(super) async fn serve(front: Arc<EchoFront>, accepted: AcceptedConnection) {
+    let (stream, peer) = (accepted.stream, accepted.peer);
+    let context = Arc::clone(&accepted.core.server);
     let now = connection::now(&context);
     let probe = context.registry.open(REGISTRATION.protocol, peer, now.us);
     probe.attach_socket(stream.as_raw_fd());
@@ -35,7 +35,7 @@ impl Link for EchoLink {
         None
     }
 
-    fn noise(&self) -> &Mutex<LogThrottle> {
-        &self.0.noise
+    fn closed_throttle(&self) -> &Mutex<LogThrottle> {
+        &self.0.closed_throttle
     }
 }

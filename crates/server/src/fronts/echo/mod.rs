@@ -41,12 +41,12 @@ fn doors(_config: &Config) -> Vec<Door<'_>> {
 #[derive(Default)]
 struct EchoFront {
     /// Throttles the log's lines about connections that ended in an error.
-    noise: Mutex<LogThrottle>,
+    closed_throttle: Mutex<LogThrottle>,
 }
 
 impl Front for EchoFront {
-    fn serve(self: Arc<Self>, visitor: AcceptedConnection) -> LocalFuture {
-        Box::pin(connection::serve(self, visitor))
+    fn serve(self: Arc<Self>, accepted: AcceptedConnection) -> LocalFuture {
+        Box::pin(connection::serve(self, accepted))
     }
 
     fn admin(self: Arc<Self>, _context: &Arc<ServerContext>) -> AdminPart {

@@ -156,7 +156,7 @@ fn an_echo_is_seen_as_every_other_protocol_is() {
 }
 
 #[test]
-fn the_doctor_looks_at_echoes_and_finds_nothing() {
+fn the_doctor_checks_echo_connections_and_has_no_findings() {
     let broker = Broker::start(|_| {});
     run(async {
         let mut clients = [broker.connect().await, broker.connect().await];
@@ -177,7 +177,7 @@ fn the_doctor_looks_at_echoes_and_finds_nothing() {
 }
 
 #[test]
-fn half_a_frame_is_charged_to_the_protocols_own_room() {
+fn half_a_frame_is_charged_to_the_protocols_own_memory() {
     let broker = Broker::start(|config| {
         config.general.half_received_bytes_max.0 = 8 * MIB as u64;
     });
@@ -187,7 +187,7 @@ fn half_a_frame_is_charged_to_the_protocols_own_room() {
     let (mut other, mut next) = (hold(), hold());
     let cx = Context::from_waker(Waker::noop());
     // One connection holds more than the common memory, and one waits for some.
-    other.settle(MIB, 8 * MIB, 8 * MIB, false, &cx, 0);
+    other.charge(MIB, 8 * MIB, 8 * MIB, false, &cx, 0);
     assert!(next.poll_grow(MIB, MIB, &cx, 0).is_ready(), "it goes ahead");
     let mut last = hold();
     assert!(last.poll_grow(MIB, MIB, &cx, 0).is_pending());
@@ -210,7 +210,7 @@ fn half_a_frame_is_charged_to_the_protocols_own_room() {
 }
 
 #[test]
-fn the_end_of_the_broker_ends_echoes_and_what_they_owe_is_said() {
+fn a_shutdown_ends_echo_connections_after_their_answers() {
     let broker = Broker::start(|_| {});
     run(async {
         let mut idle = broker.connect().await;

@@ -38,31 +38,31 @@ pub(super) fn part(front: Arc<KafkaFront>, context: Arc<ServerContext>) -> Admin
 }
 
 /// `GET /api/groups`
-async fn groups(State(asked): State<KafkaAdminState>) -> Json<Vec<GroupSummary>> {
-    let groups = asked.front.kafka.groups.views();
+async fn groups(State(state): State<KafkaAdminState>) -> Json<Vec<GroupSummary>> {
+    let groups = state.front.kafka.groups.views();
     let groups = groups.into_iter();
     Json(
         groups
-            .map(|group| details(&asked.context, group).summary)
+            .map(|group| details(&state.context, group).summary)
             .collect(),
     )
 }
 
 /// `GET /api/groups/GROUP`
 async fn group(
-    State(asked): State<KafkaAdminState>,
+    State(state): State<KafkaAdminState>,
     Path(name): Path<String>,
 ) -> Result<Json<GroupDetails>, Refused> {
-    match asked.front.kafka.groups.view(&name) {
-        Some(group) => Ok(Json(details(&asked.context, group))),
+    match state.front.kafka.groups.view(&name) {
+        Some(group) => Ok(Json(details(&state.context, group))),
         None => Err(Refused::not_found(format!("there is no group {name}"))),
     }
 }
 
 /// `GET /api/clients`
-async fn clients(State(asked): State<KafkaAdminState>) -> Json<Vec<ClientDetails>> {
-    let now_us = asked.context.now_us();
-    let clients = asked.front.kafka.client_metrics.list();
+async fn clients(State(state): State<KafkaAdminState>) -> Json<Vec<ClientDetails>> {
+    let now_us = state.context.now_us();
+    let clients = state.front.kafka.client_metrics.list();
     let clients = clients.iter();
     Json(
         clients

@@ -36,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_is_told_as_an_absolute_path() {
+    fn the_log_dir_is_an_absolute_path() {
         let mut config = Config::default();
         let folder = std::path::PathBuf::from(kafka_options(&config).log_dir);
         assert!(folder.is_absolute() && folder.ends_with("cloverleaf-data"));

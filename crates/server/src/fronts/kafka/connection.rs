@@ -12,12 +12,12 @@ use super::KafkaFront;
 use crate::connection::io::ConnectionIo;
 use crate::connection::{self, Link};
 use crate::fronts::AcceptedConnection;
-use crate::log_throttle::{LogThrottle, tell_closed};
+use crate::log_throttle::{LogThrottle, log_closed};
 
 /// Serves a connection from its first byte to its end.
-pub(super) async fn serve(front: Arc<KafkaFront>, visitor: AcceptedConnection) {
-    let (stream, peer) = (visitor.stream, visitor.peer);
-    let context = Arc::clone(&visitor.core.server);
+pub(super) async fn serve(front: Arc<KafkaFront>, accepted: AcceptedConnection) {
+    let (stream, peer) = (accepted.stream, accepted.peer);
+    let context = Arc::clone(&accepted.core.server);
     let local = match stream.local_addr() {
         Ok(local) => local,
         Err(error) => {
@@ -28,7 +28,7 @@ pub(super) async fn serve(front: Arc<KafkaFront>, visitor: AcceptedConnection) {
     let now = connection::now(&context);
     let probe = context.registry.open(Protocol::Kafka, peer, now.us);
     probe.attach_socket(stream.as_raw_fd());
-    let tls = front.tls.clone().filter(|_| visitor.is_tls);
+    let tls = front.tls.clone().filter(|_| accepted.is_tls);
     let parts = SessionParts {
         context: Arc::clone(&front.kafka),
         peer: Peer {
@@ -44,13 +44,13 @@ pub(super) async fn serve(front: Arc<KafkaFront>, visitor: AcceptedConnection) {
     let link = KafkaLink {
         front,
         idle_timeout_us: u64::try_from(idle_timeout.as_micros()).unwrap_or(u64::MAX),
-        is_tls: visitor.is_tls,
+        is_tls: accepted.is_tls,
     };
     let mut io = ConnectionIo::new(stream, peer, Protocol::Kafka, &context);
     if let Some(config) = tls
         && let Err(error) = io.upgrade(|layers| layers.add_tls(config))
     {
-        tell_closed(link.noise(), peer, &error);
+        log_closed(link.closed_throttle(), peer, &error);
         return;
     }
     connection::serve(session, link, io, peer, context).await;
@@ -76,11 +76,11 @@ impl Link for KafkaLink {
         Some(self.idle_timeout_us)
     }
 
-    fn noise(&self) -> &Mutex<LogThrottle> {
+    fn closed_throttle(&self) -> &Mutex<LogThrottle> {
         if self.is_tls {
-            &self.front.tls_noise
+            &self.front.tls_closed_throttle
         } else {
-            &self.front.noise
+            &self.front.closed_throttle
         }
     }
 }

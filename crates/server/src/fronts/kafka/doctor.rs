@@ -28,46 +28,46 @@ const TOPICS_MAX: usize = 256;
 const READINGS_MAX: usize = 2 * ALL_PARTITIONS_MAX;
 
 /// Maximum partitions of a member by which its connection is searched.
-const GIVEN_MAX: usize = 64;
+const ASSIGNED_MAX: usize = 64;
 
 /// A message counts as waiting if it was not fetched during this many checks of the doctor after it
 /// came. A younger one may be on its way: a reader's position is up to a second old.
-const LOOKS: usize = 3;
+const CHECKS: usize = 3;
 
 /// The ends of partitions at the doctor's last checks.
 #[derive(Debug, Default)]
 pub(crate) struct PartitionEnds {
-    look: u64,
-    places: HashMap<(Uuid, u32), RecentEnds>,
+    check: u64,
+    by_partition: HashMap<(Uuid, u32), RecentEnds>,
 }
 
 #[derive(Debug, Default)]
 struct RecentEnds {
-    look: u64,
+    check: u64,
     ends: VecDeque<u64>,
 }
 
 impl PartitionEnds {
     /// Begins a new check. Partitions that the last one did not see are dropped.
     fn begin(&mut self) {
-        let last = self.look;
-        self.places.retain(|_, known| known.look == last);
-        self.look += 1;
+        let last = self.check;
+        self.by_partition.retain(|_, known| known.check == last);
+        self.check += 1;
     }
 
-    /// The end of a partition [`LOOKS`] checks ago; `end`, the current one, while that is not
+    /// The end of a partition [`CHECKS`] checks ago; `end`, the current one, while that is not
     /// known.
-    fn before(&mut self, place: (Uuid, u32), end: u64) -> u64 {
-        let known = self.places.entry(place).or_default();
-        if known.look != self.look {
-            known.look = self.look;
+    fn before(&mut self, key: (Uuid, u32), end: u64) -> u64 {
+        let known = self.by_partition.entry(key).or_default();
+        if known.check != self.check {
+            known.check = self.check;
             known.ends.push_back(end);
-            if known.ends.len() > LOOKS + 1 {
+            if known.ends.len() > CHECKS + 1 {
                 known.ends.pop_front();
             }
         }
         match known.ends.front() {
-            Some(before) if known.ends.len() > LOOKS => *before,
+            Some(before) if known.ends.len() > CHECKS => *before,
             _ => end,
         }
     }
@@ -93,7 +93,7 @@ pub(super) fn queues(
     });
     let topics = chosen.iter().flat_map(|(_, topics)| topics.values());
     let topics: HashSet<Uuid> = topics.map(|topic| topic.id()).collect();
-    let mut clients = Clients::new(connections, kafka.readers.list(), &topics);
+    let mut clients = ClientConnections::new(connections, kafka.readers.list(), &topics);
     let queues = chosen
         .iter()
         .flat_map(|(group, topics)| group_queues(context, group, topics, &mut clients, ends));
@@ -101,36 +101,36 @@ pub(super) fn queues(
 }
 
 /// The topics of a group that are checked, by name.
-type Topics<'a, T> = BTreeMap<&'a str, T>;
+type CheckedTopics<'a, T> = BTreeMap<&'a str, T>;
 
 /// The groups and topics whose partitions fit into the bound; groups with most members first.
 /// `find` looks up a topic and its number of partitions.
 fn choose<T>(
     groups: &[GroupLook],
     find: impl Fn(&str) -> Option<(T, usize)>,
-) -> Vec<(&GroupLook, Topics<'_, T>)> {
+) -> Vec<(&GroupLook, CheckedTopics<'_, T>)> {
     let mut sorted: Vec<&GroupLook> = groups.iter().collect();
     sorted.sort_by_key(|group| Reverse(group.members.len()));
-    let mut room = ALL_PARTITIONS_MAX;
+    let mut left = ALL_PARTITIONS_MAX;
     let mut chosen = Vec::new();
     for group in sorted {
-        if room == 0 {
+        if left == 0 {
             break;
         }
         let members = group.members.iter();
         let names: BTreeSet<&str> = members
             .flat_map(|member| {
-                let given = member.partitions.iter().map(|(name, _)| name);
-                given.chain(&member.topics).map(String::as_str)
+                let assigned = member.partitions.iter().map(|(name, _)| name);
+                assigned.chain(&member.topics).map(String::as_str)
             })
             .collect();
-        let mut topics = Topics::new();
+        let mut topics = CheckedTopics::new();
         for name in names.into_iter().take(TOPICS_MAX) {
             let Some((topic, partitions)) = find(name) else {
                 continue;
             };
-            if partitions <= room.min(PARTITIONS_MAX) {
-                room -= partitions;
+            if partitions <= left.min(PARTITIONS_MAX) {
+                left -= partitions;
                 topics.insert(name, topic);
             }
         }
@@ -145,7 +145,7 @@ fn choose<T>(
 type ClientKey = (IpAddr, String);
 
 /// The connections of Kafka's clients.
-struct Clients {
+struct ClientConnections {
     /// Connections that read a partition, without those already matched with a member.
     readers: HashMap<(Uuid, u32, ClientKey), Vec<u64>>,
     /// All connections of a client, without those already matched with a member.
@@ -154,13 +154,13 @@ struct Clients {
     taken: HashSet<u64>,
 }
 
-impl Clients {
+impl ClientConnections {
     /// Counts only partitions of these topics.
     fn new(
         connections: &[ConnectionSnapshot],
         mut readers: Vec<(u64, Arc<[Reading]>)>,
         topics: &HashSet<Uuid>,
-    ) -> Clients {
+    ) -> ClientConnections {
         let mut all: HashMap<ClientKey, Vec<u64>> = HashMap::new();
         let mut names: HashMap<u64, ClientKey> = HashMap::new();
         // The oldest connections come last and are taken first, so that each check chooses the same
@@ -168,9 +168,9 @@ impl Clients {
         for connection in connections.iter().rev() {
             if connection.protocol == Protocol::Kafka {
                 let address = connection.peer.ip().to_canonical();
-                let who = (address, connection.identity.client_id.clone());
-                names.insert(connection.id, who.clone());
-                all.entry(who).or_default().push(connection.id);
+                let client_key = (address, connection.identity.client_id.clone());
+                names.insert(connection.id, client_key.clone());
+                all.entry(client_key).or_default().push(connection.id);
             }
         }
         let mut by_partition: HashMap<(Uuid, u32, ClientKey), Vec<u64>> = HashMap::new();
@@ -179,14 +179,14 @@ impl Clients {
         // small for all.
         readers.sort_unstable_by_key(|(connection, _)| *connection);
         for (connection, readings) in readers {
-            let Some(who) = names.get(&connection) else {
+            let Some(client_key) = names.get(&connection) else {
                 continue;
             };
             let of_topics = readings.iter().filter(|it| topics.contains(&it.topic));
-            let room = READINGS_MAX.saturating_sub(offsets.len());
-            for reading in of_topics.take(room) {
-                let place = (reading.topic, reading.partition, who.clone());
-                by_partition.entry(place).or_default().push(connection);
+            let left = READINGS_MAX.saturating_sub(offsets.len());
+            for reading in of_topics.take(left) {
+                let key = (reading.topic, reading.partition, client_key.clone());
+                by_partition.entry(key).or_default().push(connection);
                 offsets.insert(
                     (connection, reading.topic, reading.partition),
                     reading.offset,
@@ -196,7 +196,7 @@ impl Clients {
         for connections in by_partition.values_mut() {
             connections.sort_unstable_by(|a, b| b.cmp(a));
         }
-        Clients {
+        ClientConnections {
             readers: by_partition,
             all,
             offsets,
@@ -205,10 +205,13 @@ impl Clients {
     }
 
     /// The connection on which a member fetches; if unknown, another connection of its client.
-    fn of_member(&mut self, who: &ClientKey, given: &[(Uuid, u32)]) -> Option<u64> {
+    fn of_member(&mut self, client_key: &ClientKey, assigned: &[(Uuid, u32)]) -> Option<u64> {
         let mut found = None;
-        for (topic, partition) in given {
-            let Some(readers) = self.readers.get_mut(&(*topic, *partition, who.clone())) else {
+        for (topic, partition) in assigned {
+            let Some(readers) = self
+                .readers
+                .get_mut(&(*topic, *partition, client_key.clone()))
+            else {
                 continue;
             };
             found = last_free(readers, &self.taken);
@@ -216,7 +219,7 @@ impl Clients {
                 break;
             }
         }
-        let found = found.or_else(|| last_free(self.all.get_mut(who)?, &self.taken))?;
+        let found = found.or_else(|| last_free(self.all.get_mut(client_key)?, &self.taken))?;
         self.taken.insert(found);
         Some(found)
     }
@@ -232,34 +235,36 @@ fn last_free(connections: &mut Vec<u64>, taken: &HashSet<u64>) -> Option<u64> {
 }
 
 /// Members of a group that read a topic, each with its connection and its partitions.
-type Readers<'a> = BTreeMap<&'a str, Vec<(u64, &'a [u32])>>;
+type TopicReaders<'a> = BTreeMap<&'a str, Vec<(u64, &'a [u32])>>;
 
 fn group_queues(
     context: &ServerContext,
     group: &GroupLook,
-    topics: &Topics<'_, Arc<Topic>>,
-    clients: &mut Clients,
+    topics: &CheckedTopics<'_, Arc<Topic>>,
+    clients: &mut ClientConnections,
     ends: &mut PartitionEnds,
 ) -> Vec<Queue> {
-    let mut readers = Readers::new();
+    let mut readers = TopicReaders::new();
     for member in &group.members {
-        let mut given = Vec::new();
+        let mut assigned = Vec::new();
         let mut is_shown = member
             .topics
             .iter()
             .any(|name| topics.contains_key(&**name));
         for (name, partitions) in &member.partitions {
             if let Some(topic) = topics.get(&**name) {
-                let room = GIVEN_MAX - given.len();
-                let partitions = partitions.iter().take(room);
-                given.extend(partitions.map(|partition| (topic.id(), *partition)));
+                let left = ASSIGNED_MAX - assigned.len();
+                let partitions = partitions.iter().take(left);
+                assigned.extend(partitions.map(|partition| (topic.id(), *partition)));
                 is_shown = true;
             }
         }
         if !is_shown {
             continue;
         }
-        let Some(connection) = who(member).and_then(|who| clients.of_member(&who, &given)) else {
+        let Some(connection) =
+            client_key(member).and_then(|client_key| clients.of_member(&client_key, &assigned))
+        else {
             continue;
         };
         for name in member.topics.iter() {
@@ -282,7 +287,7 @@ fn group_queues(
 }
 
 /// Address and client ID of a member, shortened as in telemetry.
-fn who(member: &MemberLook) -> Option<ClientKey> {
+fn client_key(member: &MemberLook) -> Option<ClientKey> {
     let address: IpAddr = member.host.strip_prefix('/')?.parse().ok()?;
     let name = Identity {
         client_id: member.client_id.clone(),
@@ -295,7 +300,11 @@ fn queue(
     group: &str,
     topic: &Topic,
     readers: &[(u64, &[u32])],
-    (committed, clients, ends): (&HashMap<(Uuid, u32), u64>, &Clients, &mut PartitionEnds),
+    (committed, clients, ends): (
+        &HashMap<(Uuid, u32), u64>,
+        &ClientConnections,
+        &mut PartitionEnds,
+    ),
 ) -> Queue {
     let id = topic.id();
     let mut owners: HashMap<u32, u64> = HashMap::new();
@@ -370,7 +379,7 @@ mod tests {
         (probe.id(), partitions.iter().map(reading).collect())
     }
 
-    fn someone(address: [u8; 4], client_id: &str) -> ClientKey {
+    fn key_of(address: [u8; 4], client_id: &str) -> ClientKey {
         (address.into(), client_id.to_owned())
     }
 
@@ -388,8 +397,8 @@ mod tests {
             reads(&probes[3], &[0]),
             reads(&far, &[2]),
         ];
-        let mut clients = Clients::new(&connections, readers, &HashSet::from([TOPIC]));
-        let a = someone(here, "a");
+        let mut clients = ClientConnections::new(&connections, readers, &HashSet::from([TOPIC]));
+        let a = key_of(here, "a");
         assert_eq!(
             clients.of_member(&a, &[(TOPIC, 9), (TOPIC, 2)]),
             Some(probes[2].id())
@@ -403,39 +412,40 @@ mod tests {
             None,
             "no other is left"
         );
-        assert_eq!(clients.of_member(&someone(here, "c"), &[(TOPIC, 0)]), None);
+        assert_eq!(clients.of_member(&key_of(here, "c"), &[(TOPIC, 0)]), None);
     }
 
     #[test]
-    fn what_has_just_come_does_not_wait() {
+    fn new_messages_do_not_count_as_waiting() {
         let mut ends = PartitionEnds::default();
-        let place = (TOPIC, 0);
-        let mut look = |end| {
+        let key = (TOPIC, 0);
+        let mut check = |end| {
             ends.begin();
             // Two groups read the partition: both get the same end.
-            let first = ends.before(place, end);
-            assert_eq!(ends.before(place, end), first);
+            let first = ends.before(key, end);
+            assert_eq!(ends.before(key, end), first);
             first
         };
-        let seen: Vec<u64> = [10, 20, 30, 40, 50].map(&mut look).to_vec();
+        let seen: Vec<u64> = [10, 20, 30, 40, 50].map(&mut check).to_vec();
         assert_eq!(seen, [10, 20, 30, 10, 20]);
         // No group reads it for one check: its history starts again.
         ends.begin();
         ends.begin();
-        assert_eq!(ends.before(place, 90), 90);
-        assert_eq!(ends.places.len(), 1);
+        assert_eq!(ends.before(key, 90), 90);
+        assert_eq!(ends.by_partition.len(), 1);
     }
 
     #[test]
-    fn thousands_of_the_same_name_are_told_apart() {
+    fn thousands_of_clients_with_one_name_each_get_a_connection() {
         let registry = Registry::new();
         let here = [10, 0, 0, 1];
         let probes: Vec<Probe> = (0..10_000).map(|_| open(&registry, here, "a")).collect();
         let connections = registry.snapshot(2, |_| None).connections;
         // Half of them read the same partition, as members of many groups do.
         let readers = probes.iter().step_by(2).map(|probe| reads(probe, &[0]));
-        let mut clients = Clients::new(&connections, readers.collect(), &HashSet::from([TOPIC]));
-        let a = someone(here, "a");
+        let mut clients =
+            ClientConnections::new(&connections, readers.collect(), &HashSet::from([TOPIC]));
+        let a = key_of(here, "a");
         let found: HashSet<u64> = (0..10_000)
             .filter_map(|_| clients.of_member(&a, &[(TOPIC, 0)]))
             .collect();
@@ -455,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_have_room_for_so_many_partitions_together() {
+    fn the_partitions_of_all_groups_have_a_bound() {
         let partitions = |name: &str| match name {
             "wide" => Some(1000),
             "too wide" => Some(PARTITIONS_MAX + 1),
@@ -484,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn what_connections_read_has_a_bound() {
+    fn the_partitions_read_by_connections_have_a_bound() {
         let registry = Registry::new();
         let probes: Vec<Probe> = (0..300)
             .map(|_| open(&registry, [10, 0, 0, 1], "a"))
@@ -492,14 +502,14 @@ mod tests {
         let connections = registry.snapshot(2, |_| None).connections;
         let all: Vec<u32> = (0..1000).collect();
         let readers = probes.iter().map(|probe| reads(probe, &all)).collect();
-        let clients = Clients::new(&connections, readers, &HashSet::from([TOPIC]));
+        let clients = ClientConnections::new(&connections, readers, &HashSet::from([TOPIC]));
         assert_eq!(clients.offsets.len(), READINGS_MAX);
         assert_eq!(clients.offset(probes[0].id(), TOPIC, 999), Some(3));
         let read: usize = clients.readers.values().map(Vec::len).sum();
         assert_eq!(read, READINGS_MAX);
         // Readings of other topics are not kept.
         let readers = vec![reads(&probes[0], &all)];
-        let clients = Clients::new(&connections, readers, &HashSet::new());
+        let clients = ClientConnections::new(&connections, readers, &HashSet::new());
         assert!(clients.offsets.is_empty());
     }
 }

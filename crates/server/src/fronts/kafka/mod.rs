@@ -63,9 +63,9 @@ pub(crate) struct KafkaFront {
     control: Mutex<KafkaWorker>,
     lookups: Mutex<KafkaWorker>,
     /// Throttles the log's lines about plain connections that ended in an error.
-    noise: Mutex<LogThrottle>,
+    closed_throttle: Mutex<LogThrottle>,
     /// Throttles the log's lines about TLS connections that ended in an error.
-    tls_noise: Mutex<LogThrottle>,
+    tls_closed_throttle: Mutex<LogThrottle>,
     /// The ends of partitions at the doctor's last checks.
     ends: Mutex<PartitionEnds>,
 }
@@ -81,16 +81,16 @@ impl KafkaFront {
             tls: opening.tls,
             control: Mutex::new(control),
             lookups: Mutex::new(lookups),
-            noise: Mutex::default(),
-            tls_noise: Mutex::default(),
+            closed_throttle: Mutex::default(),
+            tls_closed_throttle: Mutex::default(),
             ends: Mutex::default(),
         }))
     }
 }
 
 impl Front for KafkaFront {
-    fn serve(self: Arc<Self>, visitor: AcceptedConnection) -> LocalFuture {
-        Box::pin(connection::serve(self, visitor))
+    fn serve(self: Arc<Self>, accepted: AcceptedConnection) -> LocalFuture {
+        Box::pin(connection::serve(self, accepted))
     }
 
     fn stop(&self) {

@@ -15,9 +15,9 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// `None` ends the thread. Its length is bounded by the answers that a connection may await
 /// (`kafka.answers_max`).
-struct Queue(Sender<Option<Job>>);
+struct JobQueue(Sender<Option<Job>>);
 
-impl Worker for Queue {
+impl Worker for JobQueue {
     fn run(&self, job: Job) {
         // It fails if the thread has ended with the broker. Then the job is dropped, which tells
         // its waiters.
@@ -27,7 +27,7 @@ impl Worker for Queue {
 
 /// One of the threads. Dropping it ends the thread after the jobs already queued.
 pub(crate) struct KafkaWorker {
-    queue: Arc<Queue>,
+    queue: Arc<JobQueue>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -40,7 +40,7 @@ impl KafkaWorker {
         let (sender, receiver) = channel();
         let thread = thread::Builder::new().name(name.to_owned());
         Ok(KafkaWorker {
-            queue: Arc::new(Queue(sender)),
+            queue: Arc::new(JobQueue(sender)),
             thread: Some(thread.spawn(move || run(&receiver))?),
         })
     }
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jobs_run_in_order_and_a_fault_ends_none_but_its_own() {
+    fn jobs_run_in_order_and_a_panic_ends_only_its_own_job() {
         let mut control = KafkaWorker::start("kafka-test").unwrap();
         let worker = control.worker();
         let (sender, receiver) = channel();
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_waits_for_no_look_up_that_hangs() {
+    fn a_shutdown_does_not_wait_for_a_hanging_look_up() {
         let sim = SimDisk::new();
         let open = |disk| {
             let (log, recovery) = Log::open(disk, LogOptions::default()).unwrap();

@@ -25,10 +25,10 @@ use crate::config::value::AuthMethod;
 use crate::context::ServerContext;
 
 /// Maximum changes to https, to a port that a service's 403 answer names, as nsqd's services do.
-const HTTPS_TURNS_MAX: usize = 1;
+const HTTPS_REDIRECTS_MAX: usize = 1;
 
 /// The facts about a client that the auth service decides on.
-pub(crate) struct Question {
+pub(crate) struct AuthRequest {
     pub(crate) remote_ip: IpAddr,
     pub(crate) tls: bool,
     /// The common name of the client's certificate; empty without one.
@@ -50,7 +50,7 @@ enum AuthError {
 }
 
 #[derive(Deserialize)]
-struct Forbidden {
+struct ForbiddenAnswer {
     https_port: u16,
 }
 
@@ -58,7 +58,7 @@ struct Forbidden {
 pub(crate) async fn ask(
     front: Arc<NsqFront>,
     context: Arc<ServerContext>,
-    question: Question,
+    request: AuthRequest,
     peer: std::net::SocketAddr,
 ) -> Option<Authorizations> {
     /// Spreads the questions over the services.
@@ -68,10 +68,10 @@ pub(crate) async fn ask(
     let start = TURN.fetch_add(1, Ordering::Relaxed);
     for step in 0..addresses.len() {
         let address = &addresses[start.wrapping_add(step) % addresses.len()];
-        match ask_one(&front, &context, address, &question).await {
+        match ask_one(&front, &context, address, &request).await {
             Ok(authorizations) => return Some(authorizations),
             Err(error) => {
-                let due = front.auth_noise.lock().count();
+                let due = front.auth_throttle.lock().count();
                 match due {
                     Some(times) => tracing::warn!(
                         %peer, service = %address, %error, times, "the auth service failed"
@@ -90,7 +90,7 @@ async fn ask_one(
     front: &NsqFront,
     context: &ServerContext,
     address: &str,
-    question: &Question,
+    request: &AuthRequest,
 ) -> Result<Authorizations, AuthError> {
     let nsq = &context.config.nsq;
     let url = if address.contains("://") {
@@ -99,10 +99,10 @@ async fn ask_one(
         format!("http://{address}/auth")
     };
     let mut endpoint = Endpoint::parse(&url)?;
-    for _ in 0..=HTTPS_TURNS_MAX {
+    for _ in 0..=HTTPS_REDIRECTS_MAX {
         let method = match nsq.auth_http_request_method {
-            AuthMethod::Get => Method::Get(question.query()),
-            AuthMethod::Post => Method::Post(question.json()),
+            AuthMethod::Get => Method::Get(request.query()),
+            AuthMethod::Post => Method::Post(request.json()),
         };
         let limit = nsq.http_client_request_timeout;
         let answer = auth_http::ask(&endpoint, method, nsq, &front.auth_tls);
@@ -113,7 +113,7 @@ async fn ask_one(
         if status == 200 {
             return Ok(Authorizations::parse(&body)?);
         }
-        let forbidden = serde_json::from_slice::<Forbidden>(&body);
+        let forbidden = serde_json::from_slice::<ForbiddenAnswer>(&body);
         match forbidden {
             Ok(forbidden) if status == 403 && !endpoint.is_https() => {
                 endpoint = endpoint.with_https(forbidden.https_port);
@@ -132,7 +132,7 @@ impl AuthError {
     }
 }
 
-impl Question {
+impl AuthRequest {
     /// Names and values in the order of Go's `url.Values.Encode`.
     fn values(&self) -> [(&'static str, String); 4] {
         [
@@ -167,17 +167,17 @@ mod tests {
 
     #[test]
     fn questions_have_nsqds_form() {
-        let question = Question {
+        let request = AuthRequest {
             remote_ip: IpAddr::from([127, 0, 0, 1]),
             tls: true,
             common_name: "test.local".into(),
             secret: "a b&c=ü".into(),
         };
         assert_eq!(
-            question.query(),
+            request.query(),
             "common_name=test.local&remote_ip=127.0.0.1&secret=a+b%26c%3D%C3%BC&tls=true"
         );
-        let values: serde_json::Value = serde_json::from_str(&question.json()).unwrap_or_default();
+        let values: serde_json::Value = serde_json::from_str(&request.json()).unwrap_or_default();
         assert_eq!(values["secret"], serde_json::json!(["a b&c=ü"]));
         assert_eq!(values["tls"], serde_json::json!(["true"]));
         assert_eq!(values["remote_ip"], serde_json::json!(["127.0.0.1"]));

@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_taken_apart() {
+    fn urls_are_parsed() {
         let endpoint = Endpoint::parse("http://auth.local:4181/auth").unwrap();
         let request = endpoint.request(Method::Get("a=b".into())).unwrap();
         assert_eq!(

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_has_none() {
+    fn other_bytes_have_no_common_name() {
         let whole = certificate(&[]);
         for end in 0..whole.len() {
             assert_eq!(common_name(&whole[..end]), "");

@@ -16,19 +16,19 @@ use cloverleaf_telemetry::Protocol;
 use parking_lot::Mutex;
 
 use super::NsqFront;
-use super::auth::{Question, ask};
+use super::auth::{AuthRequest, ask};
 use super::auth_name::common_name;
 use crate::connection::io::{ConnectionIo, Progress};
-use crate::connection::{self, Awaited, Ending, Link, take_answer};
+use crate::connection::{self, Awaited, CloseReason, Link, take_answer};
 use crate::context::ServerContext;
 use crate::fronts::AcceptedConnection;
 use crate::log_throttle::LogThrottle;
 use crate::transport::Layers;
 
 /// Serves a connection from its first byte to its end.
-pub(super) async fn serve(front: Arc<NsqFront>, visitor: AcceptedConnection) {
-    let (stream, peer) = (visitor.stream, visitor.peer);
-    let context = Arc::clone(&visitor.core.server);
+pub(super) async fn serve(front: Arc<NsqFront>, accepted: AcceptedConnection) {
+    let (stream, peer) = (accepted.stream, accepted.peer);
+    let context = Arc::clone(&accepted.core.server);
     let now = connection::now(&context);
     let connected_s = i64::try_from(now.unix_us / 1_000_000).unwrap_or(i64::MAX);
     let client = front.clients.connect(peer.to_string(), connected_s);
@@ -72,8 +72,8 @@ impl Link for NsqLink {
         session.take_failed_login()
     }
 
-    fn noise(&self) -> &Mutex<LogThrottle> {
-        &self.front.noise
+    fn closed_throttle(&self) -> &Mutex<LogThrottle> {
+        &self.front.closed_throttle
     }
 
     #[inline]
@@ -83,20 +83,20 @@ impl Link for NsqLink {
         }
     }
 
-    fn handshaken(&mut self, session: &mut Session, layers: Option<&Layers>) {
+    fn on_handshake_done(&mut self, session: &mut Session, layers: Option<&Layers>) {
         let facts = layers.and_then(Layers::tls_facts);
         session.tls_negotiated(facts.unwrap_or_default());
     }
 
     #[inline]
-    fn at_rest(
+    fn when_idle(
         &mut self,
         session: &mut Session,
         io: &mut ConnectionIo,
         _now: Now,
-    ) -> Result<Progress, Ending> {
+    ) -> Result<Progress, CloseReason> {
         match session.take_request() {
-            Some(request) => self.grant(request, session, io),
+            Some(request) => self.serve_request(request, session, io),
             None => Ok(Progress::None),
         }
     }
@@ -104,17 +104,17 @@ impl Link for NsqLink {
 
 impl NsqLink {
     /// Does the work that the session asks of its driver.
-    fn grant(
+    fn serve_request(
         &mut self,
         request: Request,
         session: &mut Session,
         io: &mut ConnectionIo,
-    ) -> Result<Progress, Ending> {
+    ) -> Result<Progress, CloseReason> {
         match request {
             Request::Tls => {
                 let Some(config) = &self.front.tls else {
                     // Never offered without a configuration, see `SessionOptions::tls`.
-                    return Err(Ending::NoHandshake);
+                    return Err(CloseReason::NoHandshake);
                 };
                 io.upgrade(|layers| layers.add_tls(Arc::clone(config)))?;
                 session.upgraded_to_tls(ClientTls::default());
@@ -139,7 +139,7 @@ impl NsqLink {
     fn authorize(&mut self, secret: String, io: &ConnectionIo) {
         let layers = io.layers();
         let certificate = layers.and_then(Layers::client_certificate);
-        let question = Question {
+        let question = AuthRequest {
             remote_ip: self.peer.ip(),
             tls: layers.is_some_and(Layers::has_tls),
             common_name: certificate.map(common_name).unwrap_or_default(),

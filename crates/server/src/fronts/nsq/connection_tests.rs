@@ -22,8 +22,8 @@ fn front() -> Arc<NsqFront> {
         runtime: Arc::new(RuntimeOptions::new(Vec::new(), LogLevel::Info)),
         tls: None,
         auth_tls: AuthTls::default(),
-        noise: Mutex::default(),
-        auth_noise: Mutex::default(),
+        closed_throttle: Mutex::default(),
+        auth_throttle: Mutex::default(),
     })
 }
 
@@ -43,7 +43,7 @@ async fn expect_oks(client: &mut TcpStream, count: usize) {
 }
 
 #[test]
-fn a_publisher_that_waits_for_room_is_woken_by_the_write() {
+fn a_waiting_publisher_is_woken_by_the_write() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -53,8 +53,8 @@ fn a_publisher_that_waits_for_room_is_woken_by_the_write() {
     let local = LocalSet::new();
     local.block_on(&runtime, async {
         let (mut first, mut second) = (
-            connect_to(|visitor| serve(front(), visitor), &core).await,
-            connect_to(|visitor| serve(front(), visitor), &core).await,
+            connect_to(|accepted| serve(front(), accepted), &core).await,
+            connect_to(|accepted| serve(front(), accepted), &core).await,
         );
         let hello = sized("  V2IDENTIFY\n", r#"{"heartbeat_interval":-1}"#);
         for client in [&mut first, &mut second] {

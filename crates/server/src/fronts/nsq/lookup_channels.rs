@@ -34,11 +34,11 @@ use super::lookup_peer::Lookupds;
 use crate::context::ServerContext;
 
 /// Maximum topics that are looked up at the same time.
-const QUESTIONS_MAX: usize = 16;
+const LOOKUPS_MAX: usize = 16;
 
 /// Why there is no list of channels.
 #[derive(Debug, Error)]
-enum AskError {
+enum ChannelsError {
     #[error("no answer in time")]
     Timeout,
     #[error(transparent)]
@@ -47,17 +47,17 @@ enum AskError {
     Malformed,
 }
 
-impl From<ExchangeError> for AskError {
-    fn from(error: ExchangeError) -> AskError {
+impl From<ExchangeError> for ChannelsError {
+    fn from(error: ExchangeError) -> ChannelsError {
         match error {
-            ExchangeError::Io(error) => AskError::Io(error),
-            ExchangeError::TooLong | ExchangeError::Malformed => AskError::Malformed,
+            ExchangeError::Io(error) => ChannelsError::Io(error),
+            ExchangeError::TooLong | ExchangeError::Malformed => ChannelsError::Malformed,
         }
     }
 }
 
 #[derive(Deserialize)]
-struct Channels {
+struct ChannelsAnswer {
     channels: Vec<String>,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct NewTopics {
     context: Arc<ServerContext>,
     lookupds: Lookupds,
     known: HashSet<Uuid>,
-    questions: JoinSet<()>,
+    lookups: JoinSet<()>,
     permits: Arc<Semaphore>,
 }
 
@@ -83,8 +83,8 @@ impl NewTopics {
             context,
             lookupds,
             known: HashSet::new(),
-            questions: JoinSet::new(),
-            permits: Arc::new(Semaphore::new(QUESTIONS_MAX)),
+            lookups: JoinSet::new(),
+            permits: Arc::new(Semaphore::new(LOOKUPS_MAX)),
         }
     }
 
@@ -101,7 +101,7 @@ impl NewTopics {
 
     /// Asks about every topic that did not exist at the last call.
     pub(crate) fn ask(&mut self) {
-        while self.questions.try_join_next().is_some() {}
+        while self.lookups.try_join_next().is_some() {}
         let topics = self.context.broker.topics();
         for topic in &topics {
             if self.known.contains(&topic.id()) || valid_name(topic.name().as_bytes()).is_none() {
@@ -111,7 +111,7 @@ impl NewTopics {
             let permits = Arc::clone(&self.permits);
             let (front, context) = (Arc::clone(&self.front), Arc::clone(&self.context));
             let topic = Arc::clone(topic);
-            self.questions.spawn(async move {
+            self.lookups.spawn(async move {
                 // It cannot fail: the semaphore is never closed.
                 let _permit = permits.acquire_owned().await;
                 create_known_channels(&front, &context, &topic, &lookupds).await;
@@ -169,11 +169,11 @@ async fn ask(
     context: &ServerContext,
     topic: &str,
     info: &LookupdInfo,
-) -> Result<Vec<String>, AskError> {
+) -> Result<Vec<String>, ChannelsError> {
     let nsq = &context.config.nsq;
     let asking = get_channels(topic, info, nsq.http_client_connect_timeout);
     let answer = timeout(nsq.http_client_request_timeout, asking).await;
-    let (status, body) = answer.map_err(|_| AskError::Timeout)??;
+    let (status, body) = answer.map_err(|_| ChannelsError::Timeout)??;
     parse_answer(status, &body)
 }
 
@@ -181,21 +181,22 @@ async fn get_channels(
     topic: &str,
     info: &LookupdInfo,
     connect_timeout: Duration,
-) -> Result<(u16, Bytes), AskError> {
+) -> Result<(u16, Bytes), ChannelsError> {
     let (host, port) = (info.broadcast_address.as_str(), info.http_port);
     let target = format!("/channels?topic={}", escape(topic));
     let request = request(host, port).uri(target).body(String::new());
-    let request = request.map_err(|_| AskError::Malformed)?;
+    let request = request.map_err(|_| ChannelsError::Malformed)?;
     let connecting = timeout(connect_timeout, TcpStream::connect((host, port))).await;
-    let stream = connecting.map_err(|_| AskError::Timeout)??;
+    let stream = connecting.map_err(|_| ChannelsError::Timeout)??;
     Ok(exchange(stream, request).await?)
 }
 
-fn parse_answer(status: u16, body: &[u8]) -> Result<Vec<String>, AskError> {
+fn parse_answer(status: u16, body: &[u8]) -> Result<Vec<String>, ChannelsError> {
     if status != 200 {
-        return Err(AskError::Malformed);
+        return Err(ChannelsError::Malformed);
     }
-    let channels: Channels = serde_json::from_slice(body).map_err(|_| AskError::Malformed)?;
+    let channels: ChannelsAnswer =
+        serde_json::from_slice(body).map_err(|_| ChannelsError::Malformed)?;
     Ok(channels.channels)
 }
 
@@ -219,7 +220,7 @@ mod tests {
             (200, b"[]"),
         ] {
             let error = parse_answer(status, body);
-            assert!(matches!(error, Err(AskError::Malformed)), "{body:?}");
+            assert!(matches!(error, Err(ChannelsError::Malformed)), "{body:?}");
         }
     }
 }

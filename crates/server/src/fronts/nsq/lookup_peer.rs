@@ -44,7 +44,7 @@ const BACK_OFF_MAX: Duration = PING_INTERVAL;
 
 /// Changes within this time after a change are sent together: finding out what has changed costs
 /// more with more topics.
-const GATHER: Duration = Duration::from_millis(5);
+const CHANGES_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The registrations that all nsqlookupd processes should have.
 type DesiredRegistrations = Arc<BTreeSet<Registration>>;
@@ -78,7 +78,7 @@ pub(super) async fn run(front: Arc<NsqFront>, context: Arc<ServerContext>) {
     let defined = Arc::new(Notify::new());
     let signal = Arc::clone(&defined);
     context.broker.on_change(move || signal.notify_one());
-    let mut peers = Peers::new(front, Arc::clone(&context));
+    let mut peers = LookupdPeers::new(front, Arc::clone(&context));
     loop {
         let wanted = addresses.borrow_and_update().lookupd_tcp_addresses.clone();
         peers.set_addresses(&wanted);
@@ -91,14 +91,14 @@ pub(super) async fn run(front: Arc<NsqFront>, context: Arc<ServerContext>) {
             }
             () = defined.notified() => {
                 peers.definitions_changed();
-                sleep(GATHER).await;
+                sleep(CHANGES_INTERVAL).await;
             }
         }
     }
 }
 
 /// One task per address. Dropping this ends the tasks, and so closes the connections.
-struct Peers {
+struct LookupdPeers {
     context: Arc<ServerContext>,
     identity: LookupIdentity,
     lookupds: Lookupds,
@@ -108,8 +108,8 @@ struct Peers {
     tasks: JoinSet<()>,
 }
 
-impl Peers {
-    fn new(front: Arc<NsqFront>, context: Arc<ServerContext>) -> Peers {
+impl LookupdPeers {
+    fn new(front: Arc<NsqFront>, context: Arc<ServerContext>) -> LookupdPeers {
         let node = node::node(&context);
         let identity = LookupIdentity {
             broadcast_address: node.broadcast_address,
@@ -121,7 +121,7 @@ impl Peers {
             version: COMPATIBLE_VERSION.to_owned(),
         };
         let lookupds = Lookupds::default();
-        Peers {
+        LookupdPeers {
             new_topics: NewTopics::new(front, Arc::clone(&context), Arc::clone(&lookupds)),
             wanted: watch::Sender::new(DesiredRegistrations::default()),
             context,
@@ -188,7 +188,7 @@ async fn keep_connected(
     let mut peer = LookupPeer::new();
     let mut back_off = BACK_OFF_MIN;
     loop {
-        let end = converse(&address, &identity, &mut peer, &mut wanted, &lookupds).await;
+        let end = run_connection(&address, &identity, &mut peer, &mut wanted, &lookupds).await;
         peer.disconnected();
         if lookupds.lock().remove(&address).is_some() {
             back_off = BACK_OFF_MIN;
@@ -202,7 +202,7 @@ async fn keep_connected(
 }
 
 /// One connection from its start to its end, which is always an error while the broker runs.
-async fn converse(
+async fn run_connection(
     address: &str,
     identity: &LookupIdentity,
     peer: &mut LookupPeer,
@@ -217,13 +217,13 @@ async fn converse(
     peer.connected(identity);
     peer.set_wanted(wanted.borrow_and_update().clone());
     let mut ping = interval_at(Instant::now() + PING_INTERVAL, PING_INTERVAL);
-    let mut heard = Instant::now();
+    let mut last_heard = Instant::now();
     let mut buffer = vec![0; 4096];
     loop {
         while let Some(output) = peer.take_output() {
             let writing = timeout(ANSWER_TIMEOUT, writer.write_all(&output)).await;
             writing.map_err(|_| ConnectionEnd::AnswerTimeout)??;
-            heard = Instant::now();
+            last_heard = Instant::now();
         }
         tokio::select! {
             read = reader.read(&mut buffer) => {
@@ -231,7 +231,7 @@ async fn converse(
                 if count == 0 {
                     return Err(ConnectionEnd::Closed);
                 }
-                heard = Instant::now();
+                last_heard = Instant::now();
                 let was_unknown = peer.info().is_none();
                 peer.receive(&buffer[..count])?;
                 if let Some(info) = peer.info().filter(|_| was_unknown) {
@@ -247,7 +247,7 @@ async fn converse(
                 peer.set_wanted(wanted.borrow_and_update().clone());
             }
             _ = ping.tick() => peer.ping(),
-            () = sleep_until(heard + ANSWER_TIMEOUT), if peer.awaits_answer() => {
+            () = sleep_until(last_heard + ANSWER_TIMEOUT), if peer.awaits_answer() => {
                 return Err(ConnectionEnd::AnswerTimeout);
             }
         }

@@ -97,9 +97,9 @@ pub(crate) struct NsqFront {
     /// TLS with auth services.
     auth_tls: ClientTls,
     /// Throttles the log's lines about connections that ended in an error.
-    noise: Mutex<LogThrottle>,
+    closed_throttle: Mutex<LogThrottle>,
     /// Throttles the log's lines about auth services that did not answer.
-    auth_noise: Mutex<LogThrottle>,
+    auth_throttle: Mutex<LogThrottle>,
 }
 
 impl NsqFront {
@@ -114,15 +114,15 @@ impl NsqFront {
             runtime: Arc::new(RuntimeOptions::new(lookupds, level)),
             tls: opening.tls,
             auth_tls: ClientTls::default(),
-            noise: Mutex::default(),
-            auth_noise: Mutex::default(),
+            closed_throttle: Mutex::default(),
+            auth_throttle: Mutex::default(),
         }))
     }
 }
 
 impl Front for NsqFront {
-    fn serve(self: Arc<Self>, visitor: AcceptedConnection) -> LocalFuture {
-        Box::pin(connection::serve(self, visitor))
+    fn serve(self: Arc<Self>, accepted: AcceptedConnection) -> LocalFuture {
+        Box::pin(connection::serve(self, accepted))
     }
 
     fn http(self: Arc<Self>, context: &Arc<ServerContext>) -> Vec<HttpDoor> {

@@ -164,14 +164,14 @@ fn tls_version_number(version: TlsVersion) -> u16 {
 
 /// The facts about this process that the HTTP interfaces ask for.
 pub(crate) fn surroundings(context: Arc<ServerContext>) -> Arc<dyn Surroundings> {
-    Arc::new(Process { context })
+    Arc::new(ProcessSurroundings { context })
 }
 
-struct Process {
+struct ProcessSurroundings {
     context: Arc<ServerContext>,
 }
 
-impl Surroundings for Process {
+impl Surroundings for ProcessSurroundings {
     fn now_ns(&self) -> u64 {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
