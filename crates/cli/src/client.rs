@@ -143,7 +143,7 @@ fn read<T: DeserializeOwned>(mut body: Body) -> anyhow::Result<T> {
 }
 
 /// A name as one segment of a path.
-pub(crate) fn segment(name: &str) -> String {
+pub(crate) fn path_segment(name: &str) -> String {
     percent_encoded(name)
 }
 
@@ -165,8 +165,8 @@ mod tests {
 
     #[test]
     fn names_become_one_segment() {
-        assert_eq!(segment("orders.v1-a_b"), "orders.v1-a_b");
-        assert_eq!(segment("a/b #ephemeral"), "a%2Fb%20%23ephemeral");
-        assert_eq!(segment("ö"), "%C3%B6");
+        assert_eq!(path_segment("orders.v1-a_b"), "orders.v1-a_b");
+        assert_eq!(path_segment("a/b #ephemeral"), "a%2Fb%20%23ephemeral");
+        assert_eq!(path_segment("ö"), "%C3%B6");
     }
 }

@@ -79,9 +79,9 @@ pub(crate) fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     }
     let client = Client::from_matches(matches).within(PATIENCE);
     let answer = if args.watch {
-        Watch::new(&args, &client).run()
+        WatchLoop::new(&args, &client).run()
     } else {
-        args.once(&client)
+        args.report_once(&client)
     };
     match answer {
         Err(error) if !cloverleaf_program::is_closed_pipe(&error) => {
@@ -93,7 +93,7 @@ pub(crate) fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
 }
 
 impl DoctorArgs {
-    fn once(&self, client: &Client) -> anyhow::Result<ExitCode> {
+    fn report_once(&self, client: &Client) -> anyhow::Result<ExitCode> {
         let report = self.ask(client)?;
         let mut out = io::stdout().lock();
         if self.json {
@@ -184,7 +184,7 @@ fn escape(json: &str) -> String {
 }
 
 /// The loop of `--watch`.
-struct Watch<'a> {
+struct WatchLoop<'a> {
     args: &'a DoctorArgs,
     client: &'a Client,
     /// The findings of the last report, for output that has only the changes.
@@ -192,9 +192,9 @@ struct Watch<'a> {
     is_lost: bool,
 }
 
-impl Watch<'_> {
-    fn new<'a>(args: &'a DoctorArgs, client: &'a Client) -> Watch<'a> {
-        Watch {
+impl WatchLoop<'_> {
+    fn new<'a>(args: &'a DoctorArgs, client: &'a Client) -> WatchLoop<'a> {
+        WatchLoop {
             args,
             client,
             known: BTreeMap::new(),
@@ -209,7 +209,7 @@ impl Watch<'_> {
         loop {
             match answer {
                 Ok(report) => self.show(&report)?,
-                Err(error) => self.lose(&error)?,
+                Err(error) => self.report_error(&error)?,
             }
             thread::sleep(INTERVAL);
             answer = self.args.ask(self.client);
@@ -257,7 +257,7 @@ impl Watch<'_> {
         text
     }
 
-    fn lose(&mut self, error: &anyhow::Error) -> anyhow::Result<()> {
+    fn report_error(&mut self, error: &anyhow::Error) -> anyhow::Result<()> {
         let terminal = Terminal::here();
         if terminal.is_terminal && !self.args.json {
             print(&format!("{CLEAR}  {error:#}\n  Asking again.\n"))?;
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn the_question_has_what_was_asked_for() {
+    fn the_query_has_all_arguments() {
         assert_eq!(args(None, None).path(), "/api/doctor");
         let since = duration("1m30s").unwrap();
         let path = args(Some(since), Some("a b&c")).path();
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_doctor_that_has_just_begun_says_so() {
+    fn a_new_doctor_is_noted() {
         let terminal = Terminal {
             width: 100,
             with_colours: false,
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn json_moves_no_cursor_and_says_the_same() {
+    fn json_is_ascii_and_reads_back() {
         let text = "\u{1b}[2J \u{9b}2J \u{202e} \u{7f} ö 😀 \"\n";
         let said = report(5);
         for is_pretty in [true, false] {

@@ -37,7 +37,7 @@ pub(crate) fn fitted(page: &str, width: usize, with_colours: bool) -> String {
             writer.is_item = true;
             writer.paragraph.push_str(item);
         } else {
-            writer.go_on(line);
+            writer.extend_paragraph(line);
         }
     }
     writer.end_paragraph();
@@ -88,7 +88,7 @@ impl PageWriter {
         }
     }
 
-    fn go_on(&mut self, line: &str) {
+    fn extend_paragraph(&mut self, line: &str) {
         if !self.paragraph.is_empty() {
             self.paragraph.push(' ');
         }
@@ -118,18 +118,18 @@ impl PageWriter {
         let Some(columns) = rows.iter().map(Vec::len).max() else {
             return;
         };
-        let room = self.width - GAP.len() * (columns - 1).min(self.width / 4);
-        let share = (room / columns).max(1);
+        let available = self.width - GAP.len() * (columns - 1).min(self.width / 4);
+        let share = (available / columns).max(1);
         let mut widths: Vec<usize> = (0..columns)
             .map(|column| {
                 let cells = rows.iter().filter_map(|row| row.get(column));
-                let most = cells.map(|cell| cell.chars().count()).max();
-                most.unwrap_or(0).min(share)
+                let widest = cells.map(|cell| cell.chars().count()).max();
+                widest.unwrap_or(0).min(share)
             })
             .collect();
         let used: usize = widths.iter().rev().skip(1).sum();
         if let Some(last) = widths.last_mut() {
-            *last = room.saturating_sub(used).max(1);
+            *last = available.saturating_sub(used).max(1);
         }
         for row in rows {
             let parts: Vec<Vec<String>> = row

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_is_named_by_what_stands_beside_a_finding_too() {
+    fn a_rule_is_found_by_the_id_of_a_finding_too() {
         assert_eq!(named("hoarding-78257ef3"), Some(Rule::Hoarding));
         assert_eq!(named("sync-produce-00000000"), Some(Rule::SyncProduce));
         assert_eq!(named("sync-produce"), Some(Rule::SyncProduce));

@@ -22,7 +22,7 @@ use clap::{ArgMatches, FromArgMatches};
 
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
-    if workbench::is_meant(&words) {
+    if workbench::is_workbench_command(&words) {
         return workbench::start(&words);
     }
     cloverleaf_program::main(args::command(), run)

@@ -15,7 +15,7 @@ use crate::args::REPAIR;
 use crate::logging;
 
 /// Exit status when a second signal ends the shutdown early, the same as after an unhandled Ctrl-C.
-const EXIT_IMPATIENT: i32 = 130;
+const EXIT_SECOND_SIGNAL: i32 = 130;
 
 /// Runs a broker until a signal ends it.
 pub(crate) fn run(matches: &ArgMatches) -> anyhow::Result<()> {
@@ -25,7 +25,7 @@ pub(crate) fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     end_with_engine();
     let signals = Signals::listen(|| {
         tracing::warn!("told to end twice: ending at once");
-        std::process::exit(EXIT_IMPATIENT);
+        std::process::exit(EXIT_SECOND_SIGNAL);
     })?;
     let server = Server::start(config)?;
     server.on_log_level(move |wanted| {

@@ -7,7 +7,7 @@ use cloverleaf_server::admin_types::{
     CreateSubscription, SubscriptionDetails, TopicDetails, TopicSummary,
 };
 
-use crate::client::{Client, segment};
+use crate::client::{Client, path_segment};
 use crate::table;
 
 /// The subcommands of `cloverleaf subscription`.
@@ -83,13 +83,13 @@ pub(crate) enum SubscriptionCommand {
         /// Name of the subscription; for AMQP, `queue`
         subscription: String,
         /// Whom to prefer
-        policy: Policy,
+        policy: DispatchPolicy,
     },
 }
 
 /// Which consumer gets the next message.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum Policy {
+pub(crate) enum DispatchPolicy {
     /// The consumer with the fewest unacknowledged messages
     LeastLoaded,
     /// One consumer until its credit is used up, then the next
@@ -112,7 +112,7 @@ pub(crate) fn run(client: &Client, command: &SubscriptionCommand) -> anyhow::Res
                 attempts_max: *attempts_max,
                 dead_letter_topic: dead_letter_topic.clone(),
             };
-            let path = format!("/api/topics/{}/subscriptions", segment(topic));
+            let path = format!("/api/topics/{}/subscriptions", path_segment(topic));
             let _: SubscriptionDetails = client.post(&path, &body)?;
             Ok(())
         }
@@ -150,8 +150,8 @@ pub(crate) fn run(client: &Client, command: &SubscriptionCommand) -> anyhow::Res
             policy,
         } => {
             let action = match policy {
-                Policy::LeastLoaded => "least-loaded",
-                Policy::FillFirst => "fill-first",
+                DispatchPolicy::LeastLoaded => "least-loaded",
+                DispatchPolicy::FillFirst => "fill-first",
             };
             act(client, topic, subscription, action)
         }
@@ -161,8 +161,8 @@ pub(crate) fn run(client: &Client, command: &SubscriptionCommand) -> anyhow::Res
 fn path(topic: &str, subscription: &str) -> String {
     format!(
         "/api/topics/{}/subscriptions/{}",
-        segment(topic),
-        segment(subscription)
+        path_segment(topic),
+        path_segment(subscription)
     )
 }
 
@@ -182,7 +182,7 @@ fn list(client: &Client, topic: Option<&str>, json: bool) -> anyhow::Result<()> 
     };
     let mut all = Vec::new();
     for topic in topics {
-        let details: TopicDetails = client.get(&format!("/api/topics/{}", segment(&topic)))?;
+        let details: TopicDetails = client.get(&format!("/api/topics/{}", path_segment(&topic)))?;
         all.extend(details.subscription_details);
     }
     if json {
@@ -204,7 +204,7 @@ pub(crate) fn subscription_rows(all: &[SubscriptionDetails]) -> anyhow::Result<(
                 subscription.in_flight.to_string(),
                 subscription.delayed.to_string(),
                 subscription.consumers.len().to_string(),
-                table::mark(subscription.paused, "paused"),
+                table::text_if(subscription.paused, "paused"),
             ]
         })
         .collect();

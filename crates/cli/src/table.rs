@@ -50,7 +50,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
 }
 
 /// The text if `value` is true, otherwise nothing.
-pub(crate) fn mark(value: bool, text: &str) -> String {
+pub(crate) fn text_if(value: bool, text: &str) -> String {
     if value {
         text.to_owned()
     } else {

@@ -5,10 +5,10 @@ use std::io::{self, Write};
 use clap::Args;
 use cloverleaf_server::admin_types::{Bytes, MessagePage, MessageView};
 
-use crate::client::{Client, segment};
+use crate::client::{Client, path_segment};
 
 /// Maximum messages of one request.
-const PAGE: u64 = 500;
+const PAGE_MESSAGES_MAX: u64 = 500;
 /// How long the broker waits for a message before it answers with none, in milliseconds.
 const WAIT_MS: u64 = 20_000;
 
@@ -41,10 +41,10 @@ pub(crate) fn run(client: &Client, args: &TailArgs) -> anyhow::Result<()> {
     while left > 0 {
         let page: MessagePage = client.get(&format!(
             "/api/topics/{}/messages?partition={}&from={}&count={}&wait_ms={}",
-            segment(&args.topic),
+            path_segment(&args.topic),
             args.partition,
-            segment(&from),
-            left.min(PAGE),
+            path_segment(&from),
+            left.min(PAGE_MESSAGES_MAX),
             if args.follow { WAIT_MS } else { 0 },
         ))?;
         if page.messages.is_empty() && !args.follow {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use clap::{Args, Subcommand};
 use cloverleaf_server::admin_types::{AlterTopic, CreateTopic, TopicDetails, TopicSummary};
 
-use crate::client::{Client, segment};
+use crate::client::{Client, path_segment};
 use crate::subscription::subscription_rows;
 use crate::table;
 
@@ -26,14 +26,14 @@ pub(crate) enum TopicCommand {
         #[arg(long, value_name = "NUMBER", default_value_t = 1)]
         partitions: u32,
         #[command(flatten)]
-        kept: KeptArgs,
+        kept: RetentionArgs,
     },
     /// Change how long a topic keeps messages, and its settings
     Alter {
         /// Name of the topic
         topic: String,
         #[command(flatten)]
-        kept: KeptArgs,
+        kept: RetentionArgs,
         /// A setting that goes back to its default
         #[arg(long, value_name = "NAME")]
         delete_config: Vec<String>,
@@ -55,7 +55,7 @@ pub(crate) enum TopicCommand {
 
 /// How a topic is kept.
 #[derive(Debug, Args)]
-pub(crate) struct KeptArgs {
+pub(crate) struct RetentionArgs {
     /// How long messages stay: a time (7d, 12h), forever, or consumed (until all subscriptions and
     /// groups have consumed them). A new topic without it: what --kafka-retention says, as in a
     /// topic that a Kafka client makes
@@ -109,12 +109,15 @@ pub(crate) fn run(client: &Client, command: &TopicCommand) -> anyhow::Result<()>
                     .collect(),
             };
             let _: TopicDetails =
-                client.patch(&format!("/api/topics/{}", segment(topic)), &body)?;
+                client.patch(&format!("/api/topics/{}", path_segment(topic)), &body)?;
             Ok(())
         }
-        TopicCommand::Delete { topic } => client.delete(&format!("/api/topics/{}", segment(topic))),
+        TopicCommand::Delete { topic } => {
+            client.delete(&format!("/api/topics/{}", path_segment(topic)))
+        }
         TopicCommand::Describe { topic, json } => {
-            let details: TopicDetails = client.get(&format!("/api/topics/{}", segment(topic)))?;
+            let details: TopicDetails =
+                client.get(&format!("/api/topics/{}", path_segment(topic)))?;
             if *json {
                 table::print_json(&details)
             } else {
@@ -133,7 +136,7 @@ fn print_list(topics: &[TopicSummary]) -> anyhow::Result<()> {
                 topic.partitions.to_string(),
                 table::bytes(topic.stored_bytes),
                 topic.subscriptions.join(", "),
-                table::mark(topic.paused, "paused"),
+                table::text_if(topic.paused, "paused"),
             ]
         })
         .collect();

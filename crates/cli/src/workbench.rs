@@ -14,7 +14,7 @@ use cloverleaf_program::{BENCH, LAB, VERSION, WORKBENCH};
 const EXIT_NO_WORKBENCH: u8 = 2;
 
 /// Whether the command line is for the other program.
-pub(crate) fn is_meant(words: &[OsString]) -> bool {
+pub(crate) fn is_workbench_command(words: &[OsString]) -> bool {
     let is = |at: usize, name: &str| words.get(at).is_some_and(|word| word == name);
     let at = usize::from(is(0, "help"));
     [BENCH, LAB].iter().any(|command| is(at, command.name))
@@ -22,12 +22,12 @@ pub(crate) fn is_meant(words: &[OsString]) -> bool {
 
 /// Becomes the other program. Returns only if that fails, after it has printed why.
 pub(crate) fn start(words: &[OsString]) -> ExitCode {
-    eprintln!("cloverleaf: {}", become_it(words));
+    eprintln!("cloverleaf: {}", exec_workbench(words));
     ExitCode::from(EXIT_NO_WORKBENCH)
 }
 
 /// Becomes the other program. Returns only if that fails: the reason, in a sentence or two.
-fn become_it(words: &[OsString]) -> String {
+fn exec_workbench(words: &[OsString]) -> String {
     let Some(path) = find() else {
         return format!(
             "bench and lab are a program of their own, {WORKBENCH}, which is neither beside this \

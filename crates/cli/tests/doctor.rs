@@ -143,7 +143,7 @@ fn assert_harmless(text: &str) {
 }
 
 #[test]
-fn a_slow_client_is_named_with_its_setting_whatever_it_calls_itself() {
+fn a_slow_client_with_a_hostile_name_is_reported_with_its_setting() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log");
     let broker = with_log(&folder.path().join("data"), &log);
@@ -255,7 +255,7 @@ fn a_slow_client_is_named_with_its_setting_whatever_it_calls_itself() {
 }
 
 #[test]
-fn a_broker_that_cannot_be_asked_is_2_whatever_is_wrong() {
+fn an_unreachable_broker_is_exit_status_2() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = silent.local_addr().unwrap().to_string();
     // For example, a broker of a version without the doctor.

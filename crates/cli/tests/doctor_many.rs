@@ -141,7 +141,7 @@ fn ask(address: &str) -> Report {
 }
 
 #[test]
-fn ten_thousand_connections_and_full_load_do_not_keep_it_from_answering() {
+fn the_doctor_answers_with_ten_thousand_connections_at_full_load() {
     raise_open_files();
     let folder = tempfile::tempdir().unwrap();
     let broker = Broker::start(folder.path());

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::support::{BINARY, Broker, serve};
 
 #[test]
-fn serve_says_where_it_is_and_ends_well_on_sigterm() {
+fn serve_prints_its_addresses_and_ends_well_on_sigterm() {
     let folder = tempfile::tempdir().unwrap();
     let mut broker = Broker::start(&folder.path().join("data"));
     assert!(broker.lines.len() <= 9, "{:?}", broker.lines);
@@ -91,7 +91,7 @@ fn a_second_broker_names_the_first_and_exits_with_1() {
 }
 
 #[test]
-fn a_folder_without_its_journal_is_refused_until_it_is_to_be_repaired() {
+fn a_folder_without_its_journal_is_refused_without_repair() {
     let folder = tempfile::tempdir().unwrap();
     let mut broker = Broker::start(folder.path());
     broker.ok(&["topic", "create", "orders"]);

@@ -88,7 +88,7 @@ fn the_other_program_may_be_on_the_search_path() {
 }
 
 #[test]
-fn without_the_other_program_it_says_how_to_build_it() {
+fn a_missing_workbench_is_explained() {
     let (_folder, program) = installed();
     for words in [&["bench", "--help"][..], &["lab"]] {
         let mut command = Command::new(&program);
@@ -101,7 +101,7 @@ fn without_the_other_program_it_says_how_to_build_it() {
 }
 
 #[test]
-fn another_version_is_told_and_not_started() {
+fn another_version_is_reported_and_not_started() {
     let (folder, program) = installed();
     pretend(folder.path(), "0.0.7");
     let mut command = Command::new(&program);
@@ -115,7 +115,7 @@ fn another_version_is_told_and_not_started() {
 }
 
 #[test]
-fn what_cannot_be_started_is_told() {
+fn a_program_that_cannot_be_started_is_reported() {
     let (folder, program) = installed();
     fs::write(folder.path().join(NAME), "").unwrap();
     let mut command = Command::new(&program);

@@ -31,7 +31,7 @@ impl Axis {
         name: impl Fn(f64) -> String,
     ) -> Axis {
         let max = if max > 0.0 { max } else { 1.0 };
-        let step = up(max / f64::from(count.max(1)));
+        let step = round_up(max / f64::from(count.max(1)));
         let last = (max / step - 1e-9).ceil().max(1.0);
         let values = (0..=last as u32).map(|n| f64::from(n) * step);
         let ticks = values.map(|value| (value, name(value))).collect();
@@ -49,12 +49,18 @@ impl Axis {
             let (first, last) = ((min * 1.001).log10(), (max * 0.999).log10());
             (power(first.floor()), power(last.ceil()))
         } else {
-            (down(min * 1.001), up(max * 0.999))
+            (round_down(min * 1.001), round_up(max * 0.999))
         };
         if last <= first * 1.001 {
-            last = next(first);
+            last = next_round(first);
         }
-        let after = |value: &f64| Some(if is_wide { value * 10.0 } else { next(*value) });
+        let after = |value: &f64| {
+            Some(if is_wide {
+                value * 10.0
+            } else {
+                next_round(*value)
+            })
+        };
         let values = std::iter::successors(Some(first), after);
         let values = values.take_while(|value| *value < last * 1.001);
         Axis {
@@ -79,7 +85,7 @@ impl Axis {
 }
 
 /// The largest of 1, 2 or 5 times a power of ten that is not above `value`.
-fn down(value: f64) -> f64 {
+fn round_down(value: f64) -> f64 {
     let power = 10f64.powf(value.log10().floor());
     let steps = [5.0, 2.0];
     let step = steps.iter().find(|step| **step * power <= value);
@@ -87,17 +93,17 @@ fn down(value: f64) -> f64 {
 }
 
 /// The smallest of 1, 2 or 5 times a power of ten that is not below `value`.
-fn up(value: f64) -> f64 {
-    let below = down(value);
+fn round_up(value: f64) -> f64 {
+    let below = round_down(value);
     if below < value * 0.999 {
-        next(below)
+        next_round(below)
     } else {
         below
     }
 }
 
 /// The next value in the sequence 1, 2, 5, 10.
-fn next(value: f64) -> f64 {
+fn next_round(value: f64) -> f64 {
     let power = 10f64.powf((value * 1.001).log10().floor());
     match value / power {
         digit if digit < 1.5 => 2.0 * power,

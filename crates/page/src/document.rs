@@ -54,12 +54,12 @@ pub fn html_page(title: &str, styles: &[&'static str], body: &Markup) -> String 
             body { main { (body) } }
         }
     };
-    readable(page)
+    sanitized(page)
 }
 
 /// A picture as a file.
 pub fn svg_file(picture: Markup) -> String {
-    readable(picture)
+    sanitized(picture)
 }
 
 /// A style sheet without variables, because many programs that draw an SVG do not support them. The
@@ -75,7 +75,7 @@ pub fn plain_style(style: &str) -> String {
 }
 
 /// Replaces characters that are not allowed in XML or not readable.
-fn readable(markup: Markup) -> String {
+fn sanitized(markup: Markup) -> String {
     let letters = markup.0.chars();
     let shown = letters.map(|letter| match letter {
         '\n' => letter,
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_cannot_leave_their_place() {
+    fn texts_are_escaped() {
         let evil = "a & b </p>\u{0}\u{202e}";
         let markup = html! { p title="\"><script>" { b { (evil) } } };
         let expected = "<p title=\"&quot;&gt;&lt;script&gt;\"><b>a &amp; b &lt;/p&gt;\

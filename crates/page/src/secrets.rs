@@ -4,7 +4,7 @@
 pub const HIDDEN: &str = "***";
 /// Parts of names: an option of a URL whose name contains one of these has a secret as its value.
 /// Examples are librdkafka's `sasl.password`, `ssl.key.pem` and `sasl.oauthbearer.client.secret`.
-const NAMES: [&str; 7] = [
+const SECRET_NAME_PARTS: [&str; 7] = [
     "password",
     "passphrase",
     "passwd",
@@ -19,7 +19,7 @@ const BYTES_MIN: usize = 3;
 /// Whether the value of a URL's option of this name is a secret.
 pub fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    NAMES.iter().any(|part| name.contains(part))
+    SECRET_NAME_PARTS.iter().any(|part| name.contains(part))
 }
 
 /// The text without these secrets. Other libraries may repeat a secret in their errors.

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_width_is_the_terminals_or_what_the_environment_says() {
+    fn the_width_is_that_of_the_terminal_or_the_environment() {
         assert_eq!(width(80, "132"), 80);
         assert_eq!(width(0, "64"), 64);
         assert_eq!(width(0, "wide"), WIDTH_DEFAULT);

@@ -66,16 +66,16 @@ enum FileFormat {
 
 pub(crate) fn run(client: &Client, args: &TimelineArgs) -> anyhow::Result<()> {
     // Before the request, so that a wrong file name is reported even without a broker.
-    let form = args.out.as_deref().map(form_of).transpose()?;
+    let file_format = args.out.as_deref().map(format_of).transpose()?;
     let timeline: Timeline = client.get(&path(args))?;
     if args.json {
         table::print_json(&timeline)?;
     }
-    let (Some(out), Some(form)) = (&args.out, form) else {
+    let (Some(out), Some(file_format)) = (&args.out, file_format) else {
         return Ok(());
     };
     let lanes = lanes::of(&timeline);
-    let text = match form {
+    let text = match file_format {
         FileFormat::Svg => picture::file(&timeline, &lanes),
         FileFormat::Html => page::html(&timeline, &lanes),
     };
@@ -90,7 +90,7 @@ pub(crate) fn run(client: &Client, args: &TimelineArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn form_of(path: &std::path::Path) -> anyhow::Result<FileFormat> {
+fn format_of(path: &std::path::Path) -> anyhow::Result<FileFormat> {
     match path.extension().and_then(OsStr::to_str) {
         Some("svg") => Ok(FileFormat::Svg),
         Some("html" | "htm") => Ok(FileFormat::Html),
@@ -121,16 +121,16 @@ mod argument_tests {
     use super::*;
 
     #[test]
-    fn the_name_says_what_the_file_is() {
-        assert_eq!(form_of(Path::new("a/b.svg")).unwrap(), FileFormat::Svg);
-        assert_eq!(form_of(Path::new("b.x.html")).unwrap(), FileFormat::Html);
+    fn the_file_name_gives_the_format() {
+        assert_eq!(format_of(Path::new("a/b.svg")).unwrap(), FileFormat::Svg);
+        assert_eq!(format_of(Path::new("b.x.html")).unwrap(), FileFormat::Html);
         for name in ["a", "a.png", ".svg"] {
-            assert!(form_of(Path::new(name)).is_err(), "{name}");
+            assert!(format_of(Path::new(name)).is_err(), "{name}");
         }
     }
 
     #[test]
-    fn names_reach_the_broker_whole() {
+    fn names_are_escaped_in_the_query() {
         let args = TimelineArgs {
             topics: vec!["a b".to_owned(), "c&d=e".to_owned()],
             subscriptions: vec!["s#ephemeral".to_owned()],

@@ -30,7 +30,7 @@ const ROW_HEIGHT_MAX: f64 = 14.0;
 const BAR_WIDTH_MIN: f64 = 0.8;
 /// The space between bars that touch, if they are wide enough.
 const SEAM: f64 = 0.8;
-const SEAM_FROM: f64 = 4.0;
+const SEAM_BAR_WIDTH_MIN: f64 = 4.0;
 /// Bars that are this narrow, and this close to each other, are drawn as one.
 const CROWD_WIDTH_MAX: f64 = 1.6;
 const CROWD_GAP_MAX: f64 = 0.8;
@@ -38,7 +38,7 @@ const CROWD_GAP_MAX: f64 = 0.8;
 const COUNT_WIDTH_MIN: f64 = 40.0;
 const COUNT_HEIGHT_MIN: f64 = 8.0;
 /// A gap that is narrower than this is not drawn.
-const SEEN_FROM: f64 = 0.4;
+const GAP_WIDTH_MIN: f64 = 0.4;
 /// The part of a row that shows how long messages waited.
 const WAIT_SHARE: f64 = 0.3;
 
@@ -165,7 +165,7 @@ fn draw_names(lane: &DrawnLane, y: f64) -> Markup {
     ];
     html! {
         @for (class, words, sizes, down) in lines {
-            @let shown = cut(words, sizes);
+            @let shown = shortened(words, sizes);
             @let shape = text(class, (16.0, y + down), &shown);
             @if shown == *words { (shape) } @else { (titled(&shape, words)) }
         }
@@ -173,7 +173,7 @@ fn draw_names(lane: &DrawnLane, y: f64) -> Markup {
 }
 
 /// The part of a text that fits into `width` multiples of its font size.
-fn cut(text: &str, width: f64) -> String {
+fn shortened(text: &str, width: f64) -> String {
     let mut at = 0.0;
     let mut ends = text.char_indices().map(|(start, letter)| {
         at += letter_width(letter);
@@ -229,7 +229,7 @@ fn draw_lane(axis: &TimeAxis, lane: &DrawnLane, (top, middle): (f64, f64), row: 
     let points = lane.points.iter().filter(|(at_us, _)| axis.shows(*at_us));
     html! {
         @if let Some(unknown) = unknown { (unknown) }
-        @for (from, to) in gaps.filter(|(from, to)| to - from > SEEN_FROM) {
+        @for (from, to) in gaps.filter(|(from, to)| to - from > GAP_WIDTH_MIN) {
             (line("gap", (from, center), (to, center)))
         }
         @for wait in &waits { (wait) }
@@ -265,7 +265,7 @@ fn draw_waits(axis: &TimeAxis, lane: &DrawnLane, top: f64, row: f64) -> Vec<Mark
     let drawn = merged.into_iter().filter_map(|(at, from_us, to_us)| {
         let (from, to) = (axis.at(from_us), axis.at(to_us));
         let y = top + (at as f64 + 1.0) * row - height;
-        (to - from > SEEN_FROM).then(|| rect("wait", (from, y), (to - from, height)))
+        (to - from > GAP_WIDTH_MIN).then(|| rect("wait", (from, y), (to - from, height)))
     });
     drawn.collect()
 }
@@ -313,7 +313,11 @@ fn draw_bar(axis: &TimeAxis, bar: &TimelineBar, (y, height): (f64, f64)) -> Mark
     let solid = axis.at(bar.solid_from_us);
     let has_faint = solid - begin > BAR_WIDTH_MIN;
     let from = solid.min(begin.max(end - BAR_WIDTH_MIN)).max(begin);
-    let seam = if end - from > SEAM_FROM { SEAM } else { 0.0 };
+    let seam = if end - from > SEAM_BAR_WIDTH_MIN {
+        SEAM
+    } else {
+        0.0
+    };
     let width = (end - from - seam).max(BAR_WIDTH_MIN);
     let is_large = width > COUNT_WIDTH_MIN && height > COUNT_HEIGHT_MIN;
     let count = format!("×{}", words::count(bar.messages));

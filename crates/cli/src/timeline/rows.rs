@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn what_overlaps_lies_in_different_rows() {
+    fn overlapping_bars_are_in_different_rows() {
         let mut bars = [
             bar(40, 50),
             bar(0, 30),

@@ -134,7 +134,7 @@ fn assert_near(found: &[(f64, f64)], expected: &[(f64, f64)]) {
 }
 
 #[test]
-fn bars_stand_where_messages_were_held() {
+fn bars_are_where_messages_were_held() {
     let text = drawn(&hoarding());
     let document = Document::parse(&text).unwrap();
     let held = [(10.0, 40.0), (10.0, 40.0), (40.0, 61.75), (40.0, 83.5)];
@@ -176,7 +176,7 @@ fn bars_stand_where_messages_were_held() {
 }
 
 #[test]
-fn what_began_before_the_picture_is_cut_off() {
+fn bars_that_began_earlier_are_cut_off() {
     let consumer = consumer(
         "c",
         vec![hold(0, -50.0, -20.0, 5.0), hold(1, -50.0, -20.0, -10.0)],
@@ -187,7 +187,7 @@ fn what_began_before_the_picture_is_cut_off() {
 }
 
 #[test]
-fn what_cannot_be_told_apart_is_one_bar_that_says_so() {
+fn indistinguishable_bars_are_drawn_as_one() {
     let holds = (0..2_000).map(|n| {
         let from = 20.0 + n as f64 * 0.01;
         hold(n, from, from, from + 0.008)
@@ -247,7 +247,7 @@ fn requests_answers_and_gaps_of_a_producer_follow_each_other() {
 }
 
 #[test]
-fn names_cannot_leave_their_place_and_pages_need_nothing_else() {
+fn names_are_escaped_and_pages_load_no_other_file() {
     let mut evil = hoarding();
     let name = "</text><script>alert(1)</script>\u{1b}[31m\u{202e}".to_owned();
     evil.topics[0].topic.clone_from(&name);
@@ -274,7 +274,7 @@ fn names_cannot_leave_their_place_and_pages_need_nothing_else() {
 }
 
 #[test]
-fn a_topic_without_anything_says_so() {
+fn an_empty_topic_is_noted() {
     let mut empty = topic("quiet", Vec::new());
     empty.subscriptions.clear();
     let text = drawn(&timeline(vec![empty]));
@@ -303,7 +303,7 @@ fn messages_that_are_acknowledged_together_are_a_bar_each_or_say_how_many() {
 }
 
 #[test]
-fn names_end_before_the_lanes_begin_whatever_letters_they_have() {
+fn names_of_any_letters_end_before_the_lanes() {
     for name in [
         "amq.ctag-WMWMQGHBNDKUOPAWWMMXZQ".repeat(3),
         "m".repeat(60),
