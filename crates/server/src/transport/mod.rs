@@ -18,6 +18,7 @@ use std::sync::Arc;
 use bytes::{Buf, BytesMut};
 use cloverleaf_nsq::identify::Compression;
 use cloverleaf_nsq::stats::clients::ClientTls;
+use rustls::pki_types::CertificateDer;
 use rustls::{ProtocolVersion, ServerConfig, ServerConnection};
 use thiserror::Error;
 
@@ -294,10 +295,9 @@ impl Layers {
         self.tls.is_some()
     }
 
-    /// The client's certificate, DER.
-    pub(crate) fn client_certificate(&self) -> Option<&[u8]> {
-        let certificates = self.tls.as_ref()?.peer_certificates()?;
-        certificates.first().map(AsRef::as_ref)
+    /// The client's certificate.
+    pub(crate) fn client_certificate(&self) -> Option<&CertificateDer<'static>> {
+        self.tls.as_ref()?.peer_certificates()?.first()
     }
 }
 

@@ -1,48 +1,39 @@
 //! The common name of a certificate's subject, which is sent to the auth service.
 //!
 //! ```text
-//! Certificate ::= SEQUENCE { tbsCertificate SEQUENCE { [0] version OPTIONAL, serial, signature,
-//!                            issuer, validity, subject, .. }, .. }
-//! subject     ::= SEQUENCE OF SET OF SEQUENCE { OBJECT IDENTIFIER, string }
+//! subject ::= SEQUENCE OF SET OF SEQUENCE { OBJECT IDENTIFIER, string }
 //! ```
 //!
-//! Source: RFC 5280, section 4.1; the encoding is DER (X.690). TLS has verified the certificate
-//! already, so this only has to find the name, and must never panic.
+//! Source: RFC 5280, section 4.1; the encoding is DER (X.690). The subject is found by the library
+//! by which TLS has verified the certificate; it does not parse the names in it.
+
+use rustls::pki_types::CertificateDer;
+use webpki::EndEntityCert;
 
 const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
 const OBJECT_IDENTIFIER: u8 = 0x06;
-const VERSION: u8 = 0xa0;
 
 /// `id-at-commonName`, 2.5.4.3.
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 
 /// The subject's common name, empty if there is none.
-pub(crate) fn common_name(certificate: &[u8]) -> String {
-    find_common_name(certificate).unwrap_or_default()
+pub(crate) fn common_name(certificate: &CertificateDer<'_>) -> String {
+    let certificate = EndEntityCert::try_from(certificate).ok();
+    let name = certificate.and_then(|it| last_common_name(it.subject()));
+    name.unwrap_or_default()
 }
 
-fn find_common_name(certificate: &[u8]) -> Option<String> {
-    let (_, certificate, _) = element(certificate)?;
-    let (_, mut rest, _) = element(certificate)?;
-    if let Some((VERSION, _, behind)) = element(rest) {
-        rest = behind;
-    }
-    // Serial number, signature algorithm, issuer, validity.
-    for _ in 0..4 {
-        rest = element(rest)?.2;
-    }
-    let (SEQUENCE, mut names, _) = element(rest)? else {
-        return None;
-    };
+/// The last common name of a subject without its outer SEQUENCE: the last one counts, as in Go's
+/// library.
+fn last_common_name(mut subject: &[u8]) -> Option<String> {
     let mut found = None;
-    while let Some((SET, mut set, behind)) = element(names) {
-        names = behind;
-        while let Some((SEQUENCE, attribute, behind)) = element(set) {
-            set = behind;
+    while let Some((SET, mut set, rest)) = element(subject) {
+        subject = rest;
+        while let Some((SEQUENCE, attribute, rest)) = element(set) {
+            set = rest;
             let (kind, name, value) = element(attribute)?;
             if kind == OBJECT_IDENTIFIER && name == COMMON_NAME {
-                // The last one counts, as in Go's library.
                 let (_, text, _) = element(value)?;
                 found = Some(String::from_utf8_lossy(text).into_owned());
             }
@@ -70,45 +61,45 @@ fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+    use rcgen::{CertificateParams, DistinguishedName, DnType, Issuer, KeyPair};
+
     use super::*;
 
-    fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
-        let contents = parts.concat();
-        assert!(contents.len() < 128);
-        [&[tag, contents.len() as u8][..], &contents].concat()
+    fn params(names: &[(DnType, &str)]) -> CertificateParams {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        for (kind, text) in names {
+            params.distinguished_name.push(kind.clone(), *text);
+        }
+        params
     }
 
-    fn certificate(version: &[u8]) -> Vec<u8> {
-        let name = |identifier: &[u8], text: &str| {
-            let parts = [der(6, &[identifier]), der(12, &[text.as_bytes()])];
-            der(SET, &[&der(SEQUENCE, &[&parts[0], &parts[1]])])
-        };
-        let issuer = der(SEQUENCE, &[&name(COMMON_NAME, "ca")]);
-        let (country, common) = (name(&[0x55, 4, 6], "DE"), name(COMMON_NAME, "test.local"));
-        let subject = der(SEQUENCE, &[&country, &common]);
-        let (serial, empty) = (der(2, &[&[1]]), der(SEQUENCE, &[]));
-        let tbs = der(
-            SEQUENCE,
-            &[version, &serial, &empty, &issuer, &empty, &subject],
-        );
-        der(SEQUENCE, &[&tbs])
+    fn certificate() -> CertificateDer<'static> {
+        let authority = params(&[(DnType::CommonName, "ca")]);
+        let issuer = Issuer::new(authority, KeyPair::generate().unwrap());
+        let (country, name) = (DnType::CountryName, DnType::CommonName);
+        let params = params(&[(country, "DE"), (name, "test.local")]);
+        let key = KeyPair::generate().unwrap();
+        params.signed_by(&key, &issuer).unwrap().into()
     }
 
     #[test]
     fn the_subjects_name_is_found() {
-        assert_eq!(
-            common_name(&certificate(&der(VERSION, &[&[2, 1, 2]]))),
-            "test.local"
-        );
-        assert_eq!(common_name(&certificate(&[])), "test.local");
+        assert_eq!(common_name(&certificate()), "test.local");
     }
 
     #[test]
     fn other_bytes_have_no_common_name() {
-        let whole = certificate(&[]);
+        let whole = certificate();
         for end in 0..whole.len() {
-            assert_eq!(common_name(&whole[..end]), "");
+            assert_eq!(common_name(&whole[..end].into()), "");
         }
-        assert_eq!(common_name(&[0x30, 0x84, 0xff, 0xff, 0xff, 0xff]), "");
+        let whole = EndEntityCert::try_from(&whole).unwrap();
+        let subject = whole.subject();
+        for end in 0..subject.len() {
+            assert_eq!(last_common_name(&subject[..end]), None);
+        }
+        assert_eq!(last_common_name(&[SET, 0x84, 0xff, 0xff, 0xff, 0xff]), None);
     }
 }
