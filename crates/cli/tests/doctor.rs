@@ -100,10 +100,7 @@ impl Hoarder {
         loop {
             for _ in 0..4 {
                 self.receive(Duration::from_millis(40));
-                let id = self
-                    .messages
-                    .pop_front()
-                    .expect("it has messages for a while");
+                let id = self.messages.pop_front().expect("no message is left");
                 let finish = [b"FIN ", &id[..], b"\n"].concat();
                 self.stream.write_all(&finish).unwrap();
             }

@@ -173,7 +173,7 @@ fn the_doctor_answers_with_ten_thousand_connections_at_full_load() {
             let (mut looked_us, cpu_before) = (ask(&admin).watched_us, cpu_time(broker.child.id()));
             let mut looks = 0;
             while looks < 5 {
-                assert!(Instant::now() < deadline, "it does not look any more");
+                assert!(Instant::now() < deadline, "no check any more");
                 let report = ask(&admin);
                 assert!(report.findings.len() <= 200);
                 looks += u32::from(report.watched_us > looked_us);

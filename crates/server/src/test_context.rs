@@ -97,7 +97,7 @@ pub(crate) async fn until(mut condition: impl FnMut() -> bool) {
             tokio::task::yield_now().await;
         }
     };
-    timeout(PATIENCE, waiting).await.expect("it comes true");
+    timeout(PATIENCE, waiting).await.expect("never true");
 }
 
 /// The only core of a broker.

@@ -364,7 +364,7 @@ fn definitions_and_messages_survive_a_restart() {
 fn a_second_broker_on_the_folder_names_the_first() {
     let (folder, _server) = start();
     let Err(error) = Server::start(config(folder.path())) else {
-        panic!("it started")
+        panic!("it has started")
     };
     let text = error.to_string();
     assert!(text.contains("in use by another broker"), "{text}");
@@ -377,7 +377,7 @@ fn anonymous_remote_clients_are_refused() {
     let mut config = config(folder.path());
     config.nsq.tcp_address.0 = "0.0.0.0:0".to_owned();
     let Err(error) = Server::start(config.clone()) else {
-        panic!("it started")
+        panic!("it has started")
     };
     assert!(matches!(error, StartError::AnonymousRemote(_)), "{error}");
     config.general.allow_anonymous_remote = true;
@@ -391,7 +391,7 @@ fn an_address_in_use_is_named_and_the_folder_is_free_again() {
     let mut taken = config(folder.path());
     taken.nsq.http_address.0 = other.addresses().of("admin_address").unwrap().to_string();
     let Err(error) = Server::start(taken) else {
-        panic!("it started")
+        panic!("it has started")
     };
     assert!(error.to_string().contains("(nsq.http_address)"), "{error}");
     Server::start(config(folder.path())).unwrap().shutdown();
@@ -412,7 +412,7 @@ fn connections_beyond_the_limit_are_closed() {
         "closed without a byte"
     );
     drop(first);
-    eventually("room again after the first has gone", || {
+    eventually("a connection is free again", || {
         let mut third = TcpStream::connect(address).unwrap();
         third.set_read_timeout(Some(PATIENCE)).unwrap();
         // A connection that is served gets an answer; a refused one is closed.

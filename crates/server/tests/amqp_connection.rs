@@ -67,7 +67,7 @@ fn after_an_orderly_close_the_client_closes_the_socket() {
         let (other, _) = open();
         drop(other);
         let read = socket.read(&mut [0]).map_err(|error| error.kind());
-        assert_eq!(read, Err(ErrorKind::WouldBlock), "the broker has ended it");
+        assert_eq!(read, Err(ErrorKind::WouldBlock), "closed by the broker");
     }
 }
 

@@ -47,7 +47,7 @@ impl Worker {
 
     /// Finishes the oldest message.
     fn finish(&mut self) {
-        let id = self.messages.pop_front().expect("nothing is found");
+        let id = self.messages.pop_front().expect("no finding");
         let command = [b"FIN ", &id[..], b"\n"].concat();
         self.stream.write_all(&command).unwrap();
     }

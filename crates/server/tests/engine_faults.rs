@@ -231,7 +231,7 @@ fn any_other_panic_ends_only_its_connection() {
     let mut left = Vec::new();
     // The connection ends, with or without a reset.
     let _ = ended.read_to_end(&mut left);
-    assert!(broker.clock.fault.lock().is_none(), "it was not met");
+    assert!(broker.clock.fault.lock().is_none(), "fault not run");
     assert_eq!(other.produce("orders", 1, &[b"after"]), (0, 1));
     assert_eq!(broker.client().produce("orders", 1, &[b"new"]), (0, 2));
     let admin = broker.server.addresses().of("admin_address").unwrap();

@@ -84,7 +84,7 @@ fn expect_bounded(broker: &Broker) {
     eventually("all but one wait", || {
         metric(broker, "waiting") == PEERS as u64 - 1
     });
-    eventually("one goes beyond the bound", || {
+    eventually("one exceeds the bound", || {
         metric(broker, "bytes") > SENT as u64
     });
     let most = BOUND + WHOLE as u64 + PEERS as u64 * (256 << 10);
@@ -201,9 +201,7 @@ fn a_connection_that_waits_for_memory_does_not_count_as_silent() {
     for _ in 0..8 {
         ahead.write_all(&piece).unwrap();
     }
-    eventually("it goes beyond the bound", || {
-        metric(&broker, "bytes") > BOUND
-    });
+    eventually("it exceeds the bound", || metric(&broker, "bytes") > BOUND);
     let mut waiting = connect(nsq);
     let identify = br#"{"heartbeat_interval":1000}"#;
     let identify = [
@@ -214,7 +212,7 @@ fn a_connection_that_waits_for_memory_does_not_count_as_silent() {
     waiting.write_all(&identify.concat()).unwrap();
     waiting.write_all(&nsq_head()[4..]).unwrap();
     waiting.write_all(&piece).unwrap();
-    eventually("one waits", || metric(&broker, "waiting") == 1);
+    eventually("one is queued", || metric(&broker, "waiting") == 1);
     // The first connection goes on sending, for longer than two heartbeats of the waiting one.
     for _ in 0..6 {
         time.pass(SILENCE_MAX * 9 / 10);

@@ -57,7 +57,7 @@ fn acknowledges_at_once(
         let (segments, bytes) = traffic(broker, address);
         let rest = send();
         // Checked soon: the kernel's delay is 40 ms at most.
-        eventually("it is read", || traffic(broker, address).1 > bytes);
+        eventually("first piece read", || traffic(broker, address).1 > bytes);
         time.take_turn();
         let is_acknowledged = traffic(broker, address).0 > segments;
         finish(rest);

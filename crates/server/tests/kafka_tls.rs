@@ -144,7 +144,7 @@ fn tls_clients_get_the_address_for_tls() {
     assert_eq!(client.advertised(), ("kafka.example.com".to_owned(), 19093));
     let port = i32::from(tested.broker.address().port());
     let told = tested.broker.client().advertised();
-    assert_eq!(told, ("127.0.0.1".to_owned(), port), "the other way");
+    assert_eq!(told, ("127.0.0.1".to_owned(), port), "without TLS");
 }
 
 #[test]

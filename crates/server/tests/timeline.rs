@@ -182,7 +182,7 @@ fn redeliveries_wait_since_the_last_delivery_ended() {
     let id = client.message();
     time.pass(Duration::from_millis(20));
     drop(client);
-    eventually("it is given back", || {
+    eventually("it is requeued", || {
         one(&broker, "t").subscriptions[0].depth == 1
     });
     let topic = one(&broker, "t");
@@ -274,7 +274,7 @@ fn publishes_over_http_have_a_lane_of_their_connection() {
     let mut of_http = totals.iter().filter(|it| it.protocol == Protocol::Http);
     assert_eq!(of_http.next().unwrap().connections_opened, 1);
     drop(stream);
-    eventually("it has left", || http(&broker).is_empty());
+    eventually("it is closed", || http(&broker).is_empty());
 }
 
 /// The connections over HTTP.

@@ -223,7 +223,7 @@ mod tests {
         for message in 0..4 {
             let mut one = PageBuilder::new(message, 100, 1);
             one.take(&batch);
-            assert_eq!(one.page.next_offset, message + 1, "a first one always fits");
+            assert_eq!(one.page.next_offset, message + 1, "the first always fits");
             let json = serde_json::to_vec(&one.page.messages[0]).unwrap();
             let mut fits = PageBuilder::new(message, 1, 1 << 20);
             fits.take(&batch);

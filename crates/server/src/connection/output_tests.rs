@@ -78,7 +78,7 @@ impl Session for Speaker {
     }
 
     fn receive(&mut self, _input: Input<'_>, _now: Now) -> Received {
-        unreachable!("it wants no input")
+        unreachable!("wants no input")
     }
 
     fn end_of_input(&mut self, _rest: &[u8], _now: Now) {}
@@ -96,7 +96,7 @@ impl Session for Speaker {
     }
 
     fn meter(&mut self) -> &mut Meter {
-        unreachable!("nothing is read, and what is written is counted here")
+        unreachable!("no reads; `wrote` counts the output")
     }
 
     fn wrote(&mut self, bytes: usize, _now: Now) {
@@ -154,7 +154,7 @@ fn write_to_slow_reader(output: Output, look: impl FnOnce(&UnsentOutput)) -> Vec
             }
         };
         let first = poll_fn(|cx| Poll::Ready(turn(&mut unsent, cx))).await;
-        assert!(first.is_pending(), "the socket does not hold all of it");
+        assert!(first.is_pending(), "more than the socket buffers");
         assert_eq!(unsent.since_us(), Some(1));
         look(&unsent);
         let reading = async {

@@ -103,7 +103,7 @@ fn one_goes_beyond_the_bound_and_the_others_follow_in_order() {
     for peer in &mut peers[1..3] {
         assert!(peer.grows(whole, MIB, 0));
     }
-    assert!(peers[0].grows(whole, 4 * MIB, 0), "it may go beyond");
+    assert!(peers[0].grows(whole, 4 * MIB, 0), "exceeds the budget");
     for peer in &mut peers[1..] {
         assert!(!peer.grows(whole, 2 * MIB, 0));
     }
@@ -114,7 +114,7 @@ fn one_goes_beyond_the_bound_and_the_others_follow_in_order() {
     assert_eq!(memory.bytes(), 12 << 20);
     for next in 1..4 {
         peers[next - 1].done();
-        assert!(peers[next].woken.take(), "{next} comes next");
+        assert!(peers[next].woken.take(), "{next} is next");
         assert!(peers[next].grows(whole, whole, 0));
         for later in &mut peers[next + 1..] {
             later.woken.take();
@@ -140,7 +140,7 @@ fn a_connection_that_ends_or_pauses_leaves_the_queue() {
     peers.remove(0);
     assert!(peers[1].woken.take());
     assert!(peers[1].grows(10 * MIB, MIB, 0));
-    assert!(peers[0].grows(10 * MIB, MIB, 0), "there is room");
+    assert!(peers[0].grows(10 * MIB, MIB, 0), "memory is free");
     drop(peers);
     assert_eq!(memory.bytes(), 0);
 }
@@ -156,7 +156,7 @@ fn each_protocol_has_memory_of_its_own_for_usual_requests() {
     for protocol in [Protocol::Nsq, Protocol::Kafka, Protocol::Amqp] {
         let mut usual = [of(protocol), of(protocol), of(protocol)];
         assert!(usual[0].grows(MIB, MIB, 0));
-        assert!(usual[1].grows(MIB, MIB, 0), "it may go beyond");
+        assert!(usual[1].grows(MIB, MIB, 0), "exceeds the budget");
         assert!(!usual[2].grows(MIB, 60_000, 0));
     }
 }
@@ -195,10 +195,7 @@ fn a_peer_has_a_total_time_limit_only_while_others_wait() {
     let mut others = [Peer::new(&memory), Peer::new(&memory)];
     assert!(others[0].grows(10 * MIB, 2 * MIB, 190 * SECOND_US));
     assert!(!others[1].grows(10 * MIB, 2 * MIB, 190 * SECOND_US));
-    assert!(
-        !others[1].hold.is_expired(u64::MAX),
-        "who waits is not to blame"
-    );
+    assert!(!others[1].hold.is_expired(u64::MAX), "a wait is no silence");
     assert!(peer.hold.is_expired((5 + 100 + 30 + 10) * SECOND_US));
     assert!(!peer.hold.is_expired((5 + 100 + 30 + 10) * SECOND_US - 1));
 }
@@ -298,10 +295,10 @@ fn an_address_limit_delays_only_its_own_connections() {
     for peer in &mut peers[..2] {
         assert!(peer.grows(MIB, MIB, 0));
     }
-    assert!(peers[2].grows(MIB, MIB, 0), "it may go beyond");
+    assert!(peers[2].grows(MIB, MIB, 0), "exceeds the budget");
     assert!(!peers[3].grows(MIB, MIB, 0));
     let mut other = of(far);
-    assert!(other.grows(MIB, MIB, 0), "it overtakes");
+    assert!(other.grows(MIB, MIB, 0), "does not wait");
     // The memory that it waits for is that of its own address, so those connections are closed.
     assert!(!peers[3].grows(MIB, MIB, SECOND_US));
     assert!(!other.hold.is_expired(SECOND_US));
@@ -326,7 +323,7 @@ fn full_address(near: [u8; 4]) -> (Arc<HalfReceived>, Vec<Peer>) {
     let of = || Peer::from(&memory, Protocol::Kafka, near);
     let mut peers = vec![of(), of(), of(), of()];
     for peer in &mut peers[..3] {
-        assert!(peer.grows(MIB, MIB, 0), "the third one goes beyond");
+        assert!(peer.grows(MIB, MIB, 0), "the third exceeds it");
     }
     assert!(!peers[3].grows(MIB, MIB, 0));
     (memory, peers)
@@ -353,7 +350,7 @@ fn a_connection_that_waits_for_its_address_delays_no_other_address() {
     assert!(!near[3].grows(MIB, MIB, 0));
     near[3].woken.take();
     let mut far = Peer::from(&memory, Protocol::Kafka, [10, 0, 0, 2]);
-    assert!(far.grows(MIB, MIB, 0), "it overtakes");
+    assert!(far.grows(MIB, MIB, 0), "does not wait");
     near[1].done();
     assert!(near[3].woken.take());
     assert!(near[3].grows(MIB, MIB, 0));
@@ -370,7 +367,7 @@ fn a_connection_queued_after_it_delays_no_other_address() {
     let mut small = Peer::from(&memory, Protocol::Kafka, [10, 0, 0, 1]);
     assert!(!small.grows(MIB, MIB / 8, 0));
     let mut far = Peer::from(&memory, Protocol::Kafka, [10, 0, 0, 2]);
-    assert!(far.grows(MIB, MIB, 0), "it overtakes both");
+    assert!(far.grows(MIB, MIB, 0), "waits for neither");
     small.woken.take();
     near[1].done();
     assert!(near[3].woken.take());

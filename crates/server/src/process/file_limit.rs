@@ -73,6 +73,6 @@ mod tests {
         assert_eq!(fitted(4096), (2816, 256));
         assert_eq!(fitted(1024), (512, 64));
         assert_eq!(fitted(300), (75, 18));
-        assert_eq!(fitted(0), (1, 1), "it cannot work, and does not panic");
+        assert_eq!(fitted(0), (1, 1), "useless, but no panic");
     }
 }

@@ -474,7 +474,7 @@ mod tests {
             let mut answer = pin!(timeline(State(server.context().clone()), Ok(Query(asked))));
             let mut waiting = std::task::Context::from_waker(Waker::noop());
             let first = answer.as_mut().poll(&mut waiting);
-            assert!(matches!(first, Poll::Pending), "the thread itself did it");
+            assert!(matches!(first, Poll::Pending), "not on another thread");
             let Err(refused) = answer.await else {
                 unreachable!("there is no such topic");
             };

@@ -156,7 +156,7 @@ pub fn expect_shutdown(broker: Broker) {
         broker.server.shutdown();
         let _ = sender.send(());
     });
-    ended.recv_timeout(PATIENCE).expect("it does not end");
+    ended.recv_timeout(PATIENCE).expect("no end in time");
     thread.join().unwrap();
 }
 
@@ -183,6 +183,6 @@ fn unread_bytes(socket: &TcpStream) -> u64 {
 /// Waits until the broker has read all bytes that were sent over this connection.
 pub fn expect_read(socket: &TcpStream) {
     // Checked twice: bytes may move from one buffer to the other between two lines of the table.
-    eventually("it is sent", || unread_bytes(socket) == 0);
-    eventually("it is read", || unread_bytes(socket) == 0);
+    eventually("all sent", || unread_bytes(socket) == 0);
+    eventually("all read", || unread_bytes(socket) == 0);
 }

@@ -188,7 +188,10 @@ fn half_a_frame_is_charged_to_the_protocols_own_memory() {
     let cx = Context::from_waker(Waker::noop());
     // One connection holds more than the common memory, and one waits for some.
     other.charge(MIB, 8 * MIB, 8 * MIB, false, &cx, 0);
-    assert!(next.poll_grow(MIB, MIB, &cx, 0).is_ready(), "it goes ahead");
+    assert!(
+        next.poll_grow(MIB, MIB, &cx, 0).is_ready(),
+        "exceeds the budget"
+    );
     let mut last = hold();
     assert!(last.poll_grow(MIB, MIB, &cx, 0).is_pending());
     let held = memory.bytes();

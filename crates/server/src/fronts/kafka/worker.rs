@@ -100,7 +100,7 @@ mod tests {
         for number in 0..3 {
             let sender = sender.clone();
             worker.run(Box::new(move || {
-                assert!(number != 1, "this one is broken");
+                assert!(number != 1, "job 1 panics");
                 sender.send(number).unwrap();
             }));
         }

@@ -106,7 +106,7 @@ mod tests {
         };
         tokio::select! {
             answer = exchange(ours, request) => answer,
-            () = peer => unreachable!("it waits for ever"),
+            () = peer => unreachable!("peer waits for ever"),
         }
     }
 
