@@ -1,54 +1,76 @@
 //! The messages in flight on one connection: sent, and not answered.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use crate::feed::Message;
 
-/// Gaps that answers in another order may leave before old messages are moved out of their way.
-const GAPS_MAX: usize = 1_024;
+/// Bursts without a message in flight that may lie between others before they are removed.
+const EMPTY_BURSTS_MAX: usize = 1_024;
 
-/// As much of a message as its answer needs. One is written and read for each message that is sent:
-/// it is half as large as a [`Message`].
+/// Up to 64 messages with the same times, so that the messages of a request share one record.
 #[derive(Debug, Clone, Copy)]
-struct Sent {
-    intended_ns: u64,
-    sent_ns: u64,
-    is_measured: bool,
+struct Burst {
+    /// The first one, without its key: the others differ in their sequence.
+    first: Message,
+    /// A bit for each that is in flight; bit 0 is that of the first.
+    in_flight: u64,
 }
 
-impl Sent {
+impl Burst {
     #[inline]
-    fn of(message: &Message) -> Sent {
-        Sent {
-            intended_ns: message.intended_ns,
-            sent_ns: message.sent_ns,
-            is_measured: message.is_measured,
+    fn of(message: &Message) -> Burst {
+        Burst {
+            first: Message {
+                key: None,
+                ..*message
+            },
+            in_flight: 1,
         }
     }
 
+    /// The bit of a sequence that is not below the first one's; 0: it belongs to a later burst.
     #[inline]
-    fn message(self, sequence: u64) -> Message {
+    fn bit(&self, sequence: u64) -> u64 {
+        match sequence - self.first.sequence {
+            place @ 0..64 => 1 << place,
+            _ => 0,
+        }
+    }
+
+    /// Adds a message that was sent after those of this burst; `false`: its times differ, or it has
+    /// no bit.
+    #[inline]
+    fn push(&mut self, message: &Message) -> bool {
+        let bit = self.bit(message.sequence);
+        let fits = bit != 0
+            && self.first.intended_ns == message.intended_ns
+            && self.first.sent_ns == message.sent_ns
+            && self.first.is_measured == message.is_measured;
+        if fits {
+            self.in_flight |= bit;
+        }
+        fits
+    }
+
+    fn is_empty(&self) -> bool {
+        self.in_flight == 0
+    }
+
+    #[inline]
+    fn message(&self, sequence: u64) -> Message {
         Message {
             sequence,
-            intended_ns: self.intended_ns,
-            sent_ns: self.sent_ns,
-            key: None,
-            is_measured: self.is_measured,
+            ..self.first
         }
     }
 }
 
-/// Messages by their sequence, which counts on from one to the next. A few that the broker leaves
-/// unanswered, such as those of a partition without a leader, cost no memory for all that were
-/// answered after them.
+/// Messages by their sequence. A few that the broker leaves unanswered, such as those of a partition
+/// without a leader, cost no memory for all that were answered after them.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
-    /// In the order in which they were sent; `None`: it was answered before an earlier one.
-    recent: VecDeque<Option<Sent>>,
-    /// The sequence of the first of these.
-    first: u64,
-    /// Messages from before these.
-    stragglers: BTreeMap<u64, Sent>,
+    /// In the order in which they were sent. The first one has a message in flight.
+    bursts: VecDeque<Burst>,
     count: usize,
 }
 
@@ -65,64 +87,79 @@ impl InFlight {
         self.count == 0
     }
 
-    /// A message was sent. Those that were not sent are missing in the sequence; keys
-    /// are not kept.
+    /// A message was sent, whose sequence is above those of all before it. Its key is not kept.
     #[inline]
     pub(crate) fn push(&mut self, message: &Message) {
-        if self.recent.is_empty() {
-            self.first = message.sequence;
-        }
-        while self.first + (self.recent.len() as u64) < message.sequence {
-            self.recent.push_back(None);
-        }
-        self.recent.push_back(Some(Sent::of(message)));
         self.count += 1;
-        while self.recent.len() > 2 * self.count + GAPS_MAX {
-            if let Some(sent) = self.recent.pop_front().flatten() {
-                self.stragglers.insert(self.first, sent);
-            }
-            self.first += 1;
+        let last = self.bursts.back_mut();
+        if last.is_some_and(|burst| burst.push(message)) {
+            return;
+        }
+        self.bursts.push_back(Burst::of(message));
+        if self.bursts.len() > 2 * self.count + EMPTY_BURSTS_MAX {
+            self.bursts.retain(|burst| !burst.is_empty());
         }
     }
 
     /// The message with this sequence was answered; `None`: it is not in flight.
     #[inline]
     pub(crate) fn take(&mut self, sequence: u64) -> Option<Message> {
-        let sent = match sequence.checked_sub(self.first) {
-            Some(place) => self.recent.get_mut(usize::try_from(place).ok()?)?.take()?,
-            None => self.stragglers.remove(&sequence)?,
+        let begins = |burst: &Burst| burst.first.sequence <= sequence;
+        let index = match self.bursts.get(1) {
+            Some(second) if begins(second) => self.bursts.partition_point(begins) - 1,
+            // Most answers come in order.
+            _ => 0,
         };
-        self.count -= 1;
-        while let Some(None) = self.recent.front() {
-            self.recent.pop_front();
-            self.first += 1;
+        let burst = self.bursts.get_mut(index)?;
+        if !begins(burst) || burst.in_flight & burst.bit(sequence) == 0 {
+            return None;
         }
-        Some(sent.message(sequence))
+        burst.in_flight &= !burst.bit(sequence);
+        let message = burst.message(sequence);
+        self.taken(1);
+        Some(message)
     }
 
-    /// Takes the oldest message, if its sequence is not above `last`.
+    /// Takes the oldest message whose sequence is not above `last`, with those that follow it and
+    /// have the same times. Returns the oldest one and how many there are.
     #[inline]
-    pub(crate) fn take_first_to(&mut self, last: u64) -> Option<Message> {
-        if let Some(oldest) = self.stragglers.first_entry() {
-            let sequence = *oldest.key();
-            let sent = (sequence <= last).then(|| oldest.remove())?;
-            self.count -= 1;
-            return Some(sent.message(sequence));
+    pub(crate) fn take_oldest_to(&mut self, last: u64) -> Option<(Message, u32)> {
+        let burst = self.bursts.front_mut()?;
+        let skipped = burst.in_flight.trailing_zeros();
+        let sequence = burst.first.sequence + u64::from(skipped);
+        let due = (last.checked_sub(sequence)?).saturating_add(1);
+        let consecutive = (burst.in_flight >> skipped).trailing_ones();
+        let count = consecutive.min(u32::try_from(due).unwrap_or(u32::MAX));
+        let taken = u64::MAX >> (64 - count) << skipped;
+        burst.in_flight &= !taken;
+        let message = burst.message(sequence);
+        self.taken(count as usize);
+        Some((message, count))
+    }
+
+    /// Takes messages one by one, from the oldest to the one with the sequence `last`.
+    pub(crate) fn drain_to(&mut self, last: u64) -> impl Iterator<Item = Message> {
+        let bursts = std::iter::from_fn(move || self.take_oldest_to(last));
+        bursts.flat_map(|(first, count)| {
+            let end = first.sequence + u64::from(count);
+            (first.sequence..end).map(move |sequence| Message { sequence, ..first })
+        })
+    }
+
+    fn taken(&mut self, count: usize) {
+        self.count -= count;
+        while self.bursts.front().is_some_and(Burst::is_empty) {
+            self.bursts.pop_front();
         }
-        while self.first <= last {
-            let (sequence, sent) = (self.first, self.recent.pop_front()?);
-            self.first += 1;
-            if let Some(sent) = sent {
-                self.count -= 1;
-                return Some(sent.message(sequence));
-            }
-        }
-        None
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
     use super::*;
 
     fn message(sequence: u64) -> Message {
@@ -144,9 +181,8 @@ mod tests {
     }
 
     fn take_to(in_flight: &mut InFlight, last: u64) -> Vec<u64> {
-        std::iter::from_fn(|| in_flight.take_first_to(last))
-            .map(|message| message.sequence)
-            .collect()
+        let taken = in_flight.drain_to(last);
+        taken.map(|message| message.sequence).collect()
     }
 
     #[test]
@@ -168,7 +204,7 @@ mod tests {
         assert_eq!(take_to(&mut in_flight, 1), [0, 1]);
         assert_eq!((in_flight.take(2), in_flight.take(8)), (None, None));
         assert_eq!(in_flight.take(4), Some(message(4)));
-        assert_eq!((in_flight.len(), in_flight.first), (2, 3));
+        assert_eq!(in_flight.len(), 2);
         assert_eq!(take_to(&mut in_flight, u64::MAX), [3, 5]);
         assert!(in_flight.is_empty());
         assert_eq!(in_flight.take(5), None, "it was answered");
@@ -187,14 +223,54 @@ mod tests {
     fn a_message_without_an_answer_holds_no_memory_for_later_ones() {
         let mut in_flight = sent([0, 1]);
         for sequence in 2..100_000 {
-            in_flight.push(&message(sequence));
-            assert_eq!(in_flight.take(sequence), Some(message(sequence)));
+            let message = Message {
+                sent_ns: sequence,
+                ..message(sequence)
+            };
+            in_flight.push(&message);
+            assert_eq!(in_flight.take(sequence), Some(message));
         }
-        assert!(in_flight.recent.len() <= 2 * 2 + GAPS_MAX);
+        assert!(in_flight.bursts.len() <= 2 * 2 + EMPTY_BURSTS_MAX);
         assert_eq!(in_flight.len(), 2);
         in_flight.push(&message(100_000));
         assert_eq!(in_flight.take(1), Some(message(1)));
         assert_eq!(take_to(&mut in_flight, 99_999), [0]);
         assert_eq!(take_to(&mut in_flight, u64::MAX), [100_000]);
+    }
+
+    proptest! {
+        #[test]
+        fn messages_are_taken_with_their_times(
+            steps in prop::collection::vec((0..4u8, 0..200u64), 1..60),
+        ) {
+            let (mut in_flight, mut model) = (InFlight::default(), BTreeMap::new());
+            let (mut next, mut now_ns) = (0, 0);
+            for (step, amount) in steps {
+                match step {
+                    0 | 1 => {
+                        now_ns += u64::from(step);
+                        for _ in 0..amount {
+                            next += 1 + u64::from(next % 7 == 0);
+                            let message = Message { sent_ns: now_ns, ..message(next) };
+                            in_flight.push(&message);
+                            model.insert(next, message);
+                        }
+                    }
+                    2 => {
+                        let sequence = next.saturating_sub(amount);
+                        prop_assert_eq!(in_flight.take(sequence), model.remove(&sequence));
+                    }
+                    _ => {
+                        let last = next.saturating_sub(amount);
+                        for message in in_flight.drain_to(last) {
+                            let oldest = model.pop_first();
+                            prop_assert_eq!(oldest, Some((message.sequence, message)));
+                        }
+                        prop_assert!(model.keys().next().is_none_or(|first| *first > last));
+                    }
+                }
+                prop_assert_eq!(in_flight.len(), model.len());
+            }
+        }
     }
 }

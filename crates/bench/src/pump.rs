@@ -127,19 +127,7 @@ impl Answers<'_> {
     /// All messages up to this sequence were acknowledged.
     pub(crate) fn acked_to(&mut self, last: u64) {
         let now_ns = self.now_ns();
-        // Messages of one request mostly have the same times: they are counted at once.
-        let mut run: Option<(Message, u32)> = None;
-        while let Some(message) = self.in_flight.take_first_to(last) {
-            match &mut run {
-                Some((first, count)) if follows(first, *count, &message) => *count += 1,
-                _ => {
-                    if let Some((first, count)) = run.replace((message, 1)) {
-                        self.book.acked_many(&first, count, self.size_bytes, now_ns);
-                    }
-                }
-            }
-        }
-        if let Some((first, count)) = run {
+        while let Some((first, count)) = self.in_flight.take_oldest_to(last) {
             self.book.acked_many(&first, count, self.size_bytes, now_ns);
         }
     }
@@ -155,7 +143,7 @@ impl Answers<'_> {
     /// All messages up to this sequence were refused.
     pub(crate) fn failed_to(&mut self, last: u64, words: &dyn Display) {
         let now_ns = self.now_ns();
-        while let Some(message) = self.in_flight.take_first_to(last) {
+        for message in self.in_flight.drain_to(last) {
             self.book.failed(&message, words, now_ns);
         }
     }
@@ -166,15 +154,6 @@ impl Answers<'_> {
             self.book.gave_up(&message, words, self.clock.now_ns());
         }
     }
-}
-
-/// Whether a message comes right behind so many others and has the same times.
-#[inline]
-fn follows(first: &Message, count: u32, message: &Message) -> bool {
-    first.intended_ns == message.intended_ns
-        && first.sent_ns == message.sent_ns
-        && first.is_measured == message.is_measured
-        && first.sequence + u64::from(count) == message.sequence
 }
 
 /// A producer by a client library.
@@ -355,7 +334,7 @@ impl<P: PublishPort> Run<'_, P> {
             self.book.failed(&message, &words, message.sent_ns);
         }
         let has_all = self.in_flight.is_empty();
-        while let Some(message) = self.in_flight.take_first_to(u64::MAX) {
+        for message in self.in_flight.drain_to(u64::MAX) {
             match result {
                 Ok(()) => self.book.gave_up(&message, &UNANSWERED, now_ns),
                 Err(_) => self.book.failed(&message, &UNANSWERED, now_ns),
