@@ -1,6 +1,7 @@
 //! Reading the fields that a broker has sent, one after the other: numbers are big-endian.
 
 /// The bytes that are left to be read. Each method gives `None` where they end too early.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Reader<'b>(pub(crate) &'b [u8]);
 
 impl<'b> Reader<'b> {
@@ -45,5 +46,19 @@ impl<'b> Reader<'b> {
 
     pub(crate) fn i64(&mut self) -> Option<i64> {
         self.array().map(i64::from_be_bytes)
+    }
+
+    /// A number of 7 bits in each byte, of which all but the last have the highest bit set.
+    #[inline]
+    pub(crate) fn varint(&mut self) -> Option<u64> {
+        let (mut number, mut shift) = (0u64, 0);
+        loop {
+            let byte = self.u8()?;
+            number |= u64::from(byte & 0x7f).checked_shl(shift)?;
+            if byte & 0x80 == 0 {
+                return Some(number);
+            }
+            shift += 7;
+        }
     }
 }

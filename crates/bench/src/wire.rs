@@ -122,10 +122,8 @@ impl Wire {
             wanted |= PollFlags::OUT;
         }
         let mut polled = [PollFd::new(&self.stream, wanted)];
-        let timeout = Timespec {
-            tv_sec: i64::try_from(most_ns / 1_000_000_000).unwrap_or(i64::MAX),
-            tv_nsec: i64::try_from(most_ns % 1_000_000_000).unwrap_or(0),
-        };
+        let timeout =
+            Timespec::try_from(Duration::from_nanos(most_ns)).map_err(io::Error::other)?;
         match poll(&mut polled, Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(io::Error::from(error).into()),
@@ -212,6 +210,32 @@ impl Wire {
             self.exchange(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX))?;
         }
     }
+}
+
+/// Sets the size in the four bytes at `at`, which counts all that is in `out` after them. Requests are
+/// cut before they are too large for it.
+#[inline]
+pub(crate) fn set_size(out: &mut [u8], at: usize) {
+    let size = u32::try_from(out.len() - at - 4).unwrap_or(u32::MAX);
+    out[at..at + 4].copy_from_slice(&size.to_be_bytes());
+}
+
+/// Writes bytes with their size in four bytes before them.
+pub(crate) fn put_sized(out: &mut Vec<u8>, bytes: &[u8]) {
+    let at = out.len();
+    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(bytes);
+    set_size(out, at);
+}
+
+/// Writes a number as [`Reader::varint`](crate::reader::Reader::varint) reads it.
+#[inline]
+pub(crate) fn put_varint(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
 }
 
 /// How a protocol's bytes are cut into frames, and the bound of one.

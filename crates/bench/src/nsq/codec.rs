@@ -11,7 +11,7 @@
 //!
 //! Integers are big-endian. Source: <https://nsq.io/clients/tcp_protocol_spec.html>.
 
-use crate::wire::{Framing, WireError};
+use crate::wire::{Framing, WireError, put_sized, set_size};
 
 /// Bytes that a client sends first.
 pub(super) const MAGIC: &[u8] = b"  V2";
@@ -138,8 +138,7 @@ pub(super) fn command(out: &mut Vec<u8>, words: &[&str]) {
 /// A command with a body.
 pub(super) fn command_with(out: &mut Vec<u8>, words: &[&str], body: &[u8]) {
     command(out, words);
-    out.extend_from_slice(&length(body.len()).to_be_bytes());
-    out.extend_from_slice(body);
+    put_sized(out, body);
 }
 
 /// The acknowledgement of a message.
@@ -189,8 +188,7 @@ impl Publish {
 
     /// Writes what was not known before.
     pub(super) fn end(self, out: &mut [u8]) {
-        let bytes = length(out.len() - self.at - 4);
-        out[self.at..self.at + 4].copy_from_slice(&bytes.to_be_bytes());
+        set_size(out, self.at);
         if self.is_multiple {
             let count = self.at + 4..self.at + 8;
             out[count].copy_from_slice(&self.messages.to_be_bytes());
@@ -212,9 +210,8 @@ mod tests {
     use super::*;
 
     fn encoded(kind: u32, data: &[u8]) -> Vec<u8> {
-        let mut bytes = length(data.len() + 4).to_be_bytes().to_vec();
-        bytes.extend_from_slice(&kind.to_be_bytes());
-        bytes.extend_from_slice(data);
+        let mut bytes = Vec::new();
+        put_sized(&mut bytes, &[&kind.to_be_bytes(), data].concat());
         bytes
     }
 

@@ -15,6 +15,9 @@
 
 use std::collections::VecDeque;
 
+use crate::reader::Reader;
+use crate::wire::put_varint;
+
 const METADATA: i16 = 3;
 const FIND_COORDINATOR: i16 = 10;
 /// Of each request as much is kept: up to its correlation id.
@@ -133,7 +136,8 @@ impl Exchange {
         Some((place, usize::try_from(size).ok().filter(|size| *size >= 4)?))
     }
 
-    /// Passes [`Exchange::response`] on once it is long enough, and changes it first if it has to.
+    /// Passes [`Exchange::response`] on once it is long enough, and changes it first if it
+    /// has to.
     fn pass(&mut self, out: &mut Vec<u8>, to: &mut Endpoint<'_>) {
         if self.response.len() < self.wanted() {
             return;
@@ -207,45 +211,14 @@ fn changed(response: &[u8], key: i16, version: i16, to: &mut Endpoint<'_>) -> Op
     Some(copy.out)
 }
 
-/// The bytes of a message that are left to be read.
-#[derive(Debug, Clone, Copy)]
-struct Reader<'b>(&'b [u8]);
-
-impl<'b> Reader<'b> {
-    fn bytes(&mut self, bytes: usize) -> Option<&'b [u8]> {
-        let (first, rest) = self.0.split_at_checked(bytes)?;
-        self.0 = rest;
-        Some(first)
-    }
-
-    fn i16(&mut self) -> Option<i16> {
-        Some(i16::from_be_bytes(self.bytes(2)?.try_into().ok()?))
-    }
-
-    fn i32(&mut self) -> Option<i32> {
-        Some(i32::from_be_bytes(self.bytes(4)?.try_into().ok()?))
-    }
-
-    fn varint(&mut self) -> Option<usize> {
-        let mut value = 0;
-        for shift in [0, 7, 14, 21, 28] {
-            let byte = self.bytes(1)?[0];
-            value |= usize::from(byte & 0x7f) << shift;
-            if byte & 0x80 == 0 {
-                return Some(value);
-            }
-        }
-        None
-    }
-
-    /// The length of a text, a list or bytes; that of none is 0.
-    fn length(&mut self, is_flexible: bool, wide: bool) -> Option<usize> {
-        match (is_flexible, wide) {
-            (true, _) => Some(self.varint()?.saturating_sub(1)),
-            (false, true) => Some(usize::try_from(self.i32()?).unwrap_or(0)),
-            (false, false) => Some(usize::try_from(self.i16()?).unwrap_or(0)),
-        }
-    }
+/// The length of a text, a list or bytes; that of none is 0.
+fn length(reader: &mut Reader<'_>, is_flexible: bool, is_wide: bool) -> Option<usize> {
+    let length = match (is_flexible, is_wide) {
+        (true, _) => return usize::try_from(reader.varint()?.saturating_sub(1)).ok(),
+        (false, true) => reader.i32()?,
+        (false, false) => reader.i16()?.into(),
+    };
+    Some(usize::try_from(length).unwrap_or(0))
 }
 
 /// Copies a message, with changes.
@@ -257,7 +230,7 @@ struct Copy<'b> {
 
 impl Copy<'_> {
     fn bytes(&mut self, bytes: usize) -> Option<()> {
-        self.out.extend_from_slice(self.from.bytes(bytes)?);
+        self.out.extend_from_slice(self.from.take(bytes)?);
         Some(())
     }
 
@@ -271,14 +244,14 @@ impl Copy<'_> {
 
     fn count(&mut self) -> Option<usize> {
         let is_flexible = self.is_flexible;
-        self.read(|reader| reader.length(is_flexible, true))
+        self.read(|reader| length(reader, is_flexible, true))
     }
 
     fn text(&mut self) -> Option<()> {
         let is_flexible = self.is_flexible;
         self.read(|reader| {
-            let length = reader.length(is_flexible, false)?;
-            reader.bytes(length).map(drop)
+            let bytes = length(reader, is_flexible, false)?;
+            reader.take(bytes).map(drop)
         })
     }
 
@@ -290,7 +263,7 @@ impl Copy<'_> {
             for _ in 0..reader.varint()? {
                 reader.varint()?;
                 let length = reader.varint()?;
-                reader.bytes(length)?;
+                reader.take(usize::try_from(length).ok()?)?;
             }
             Some(())
         })
@@ -300,8 +273,8 @@ impl Copy<'_> {
     fn node(&mut self, to: &mut Endpoint<'_>) -> Option<()> {
         self.bytes(4)?;
         let mut after = self.from;
-        let length = after.length(self.is_flexible, false)?;
-        let host = std::str::from_utf8(after.bytes(length)?).ok()?;
+        let bytes = length(&mut after, self.is_flexible, false)?;
+        let host = std::str::from_utf8(after.take(bytes)?).ok()?;
         let port = u16::try_from(after.i32()?).ok();
         // A coordinator that is not there has no address.
         let known = port.filter(|port| *port > 0 && !host.is_empty());
@@ -310,12 +283,7 @@ impl Copy<'_> {
         };
         self.from = after;
         if self.is_flexible {
-            let mut length = host.len() + 1;
-            while length >= 0x80 {
-                self.out.push((length & 0x7f) as u8 | 0x80);
-                length >>= 7;
-            }
-            self.out.push(length as u8);
+            put_varint(&mut self.out, host.len() as u64 + 1);
         } else {
             let length = i16::try_from(host.len()).ok()?;
             self.out.extend_from_slice(&length.to_be_bytes());

@@ -11,7 +11,7 @@
 //! Source: AMQP 0-9-1, sections 2.3.5 and 4.2.
 
 use crate::reader::Reader;
-use crate::wire::{Framing, WireError};
+use crate::wire::{Framing, WireError, set_size};
 
 /// Bytes of a frame beside its payload.
 pub(super) const FRAME_EXTRA_BYTES: usize = 8;
@@ -163,8 +163,7 @@ fn put_frame(out: &mut Vec<u8>, kind: u8, channel: u16, fill: impl FnOnce(&mut V
     let at = out.len();
     out.extend_from_slice(&[0; 4]);
     fill(out);
-    let size = u32::try_from(out.len() - at - 4).unwrap_or(u32::MAX);
-    out[at..at + 4].copy_from_slice(&size.to_be_bytes());
+    set_size(out, at);
     out.push(FRAME_END);
 }
 
@@ -186,13 +185,6 @@ pub(super) fn put_method(
 pub(super) fn put_short(out: &mut Vec<u8>, text: &str) {
     let bytes = &text.as_bytes()[..text.len().min(255)];
     out.push(bytes.len() as u8);
-    out.extend_from_slice(bytes);
-}
-
-/// Writes a long text.
-pub(super) fn put_long(out: &mut Vec<u8>, bytes: &[u8]) {
-    let size = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-    out.extend_from_slice(&size.to_be_bytes());
     out.extend_from_slice(bytes);
 }
 

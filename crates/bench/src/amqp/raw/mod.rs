@@ -11,9 +11,9 @@ use crate::driver::DriverError;
 use crate::plan::Plan;
 use crate::reader::Reader;
 use crate::url::Url;
-use crate::wire::{Wire, WireError, told};
+use crate::wire::{Wire, WireError, put_sized, told};
 
-use codec::{CHANNEL, Frame, Frames, Name, put_long, put_method, put_short};
+use codec::{CHANNEL, Frame, Frames, Name, put_method, put_short};
 
 pub(super) use consumer::RawReceiver;
 pub(super) use producer::RawPublisher;
@@ -76,9 +76,9 @@ impl RawConnection {
         let password = self.url.password.clone();
         let password = password.unwrap_or_else(|| "guest".to_owned());
         self.say(0, codec::START_OK, |out| {
-            put_long(out, &client_properties());
+            put_sized(out, &client_properties());
             put_short(out, "PLAIN");
-            put_long(out, format!("\0{user}\0{password}").as_bytes());
+            put_sized(out, format!("\0{user}\0{password}").as_bytes());
             put_short(out, "en_US");
         });
         let tune = self.expect(codec::TUNE)?;
@@ -155,12 +155,12 @@ fn client_properties() -> Vec<u8> {
     let mut table = Vec::new();
     put_short(&mut table, "product");
     table.push(b'S');
-    put_long(&mut table, b"cloverleaf-bench");
+    put_sized(&mut table, b"cloverleaf-bench");
     put_short(&mut table, "version");
     table.push(b'S');
-    put_long(&mut table, env!("CARGO_PKG_VERSION").as_bytes());
+    put_sized(&mut table, env!("CARGO_PKG_VERSION").as_bytes());
     put_short(&mut table, "capabilities");
     table.push(b'F');
-    put_long(&mut table, &capabilities);
+    put_sized(&mut table, &capabilities);
     table
 }

@@ -15,7 +15,7 @@
 //! Kafka 2.3 has, RecordBatch version 2.
 
 use crate::reader::Reader;
-use crate::wire::{Framing, WireError};
+use crate::wire::{Framing, WireError, put_varint, set_size};
 
 /// A client that is told apart in the broker's logs.
 const CLIENT: &str = "cloverleaf-bench";
@@ -45,25 +45,14 @@ fn put_i32(out: &mut Vec<u8>, number: i32) {
     out.extend_from_slice(&number.to_be_bytes());
 }
 
-fn put_varint(out: &mut Vec<u8>, number: i64) {
-    let mut rest = ((number << 1) ^ (number >> 63)) as u64;
-    while rest >= 0x80 {
-        out.push(rest as u8 | 0x80);
-        rest >>= 7;
-    }
-    out.push(rest as u8);
+fn put_zigzag(out: &mut Vec<u8>, number: i64) {
+    put_varint(out, ((number << 1) ^ (number >> 63)) as u64);
 }
 
 /// Bytes of a number that is not negative.
 fn varint_bytes(number: u64) -> usize {
     let bits = 64 - (number << 1 | 1).leading_zeros() as usize;
     bits.div_ceil(7)
-}
-
-/// Sets a size that stands before the bytes that it counts.
-fn set_size(out: &mut [u8], at: usize) {
-    let size = i32::try_from(out.len() - at - 4).unwrap_or(i32::MAX);
-    out[at..at + 4].copy_from_slice(&size.to_be_bytes());
 }
 
 fn put_head(out: &mut Vec<u8>, (api, version): (i16, i16), number: i32) {
@@ -131,11 +120,11 @@ impl ProduceRequest {
         let delta = self.records as u64;
         // Attributes, time delta, no key, no headers.
         let size = 4 + varint_bytes(delta) + varint_bytes(bytes as u64) + bytes;
-        put_varint(out, size as i64);
+        put_zigzag(out, size as i64);
         out.extend_from_slice(&[0, 0]);
-        put_varint(out, delta as i64);
-        put_varint(out, -1);
-        put_varint(out, bytes as i64);
+        put_zigzag(out, delta as i64);
+        put_zigzag(out, -1);
+        put_zigzag(out, bytes as i64);
         fill(out);
         out.push(0);
         self.records += 1;
@@ -200,17 +189,11 @@ impl<'b> Reader<'b> {
         self.take(usize::try_from(size).unwrap_or(0))
     }
 
+    /// A number whose lowest bit is its sign.
     #[inline]
-    fn varint(&mut self) -> Option<i64> {
-        let (mut number, mut shift) = (0u64, 0);
-        loop {
-            let [byte] = self.array()?;
-            number |= u64::from(byte & 0x7f).checked_shl(shift)?;
-            if byte & 0x80 == 0 {
-                return Some((number >> 1) as i64 ^ -((number & 1) as i64));
-            }
-            shift += 7;
-        }
+    fn zigzag(&mut self) -> Option<i64> {
+        let number = self.varint()?;
+        Some((number >> 1) as i64 ^ -((number & 1) as i64))
     }
 }
 
@@ -309,14 +292,14 @@ pub(super) fn records<'b>(
             return None;
         }
         for _ in 0..head.i32()? {
-            let size = usize::try_from(head.varint()?).ok()?;
+            let size = usize::try_from(head.zigzag()?).ok()?;
             let mut record = Reader(head.take(size)?);
             record.take(1)?;
-            record.varint()?;
-            let offset = base.saturating_add(record.varint()?);
-            let key = record.varint()?;
+            record.zigzag()?;
+            let offset = base.saturating_add(record.zigzag()?);
+            let key = record.zigzag()?;
             record.take(usize::try_from(key).unwrap_or(0))?;
-            let value = record.varint()?;
+            let value = record.zigzag()?;
             let value = record.take(usize::try_from(value).unwrap_or(0))?;
             if offset >= from {
                 each(value);
@@ -393,12 +376,12 @@ mod tests {
         #[test]
         fn numbers_have_the_size_that_is_said(number in 0..i64::MAX / 2) {
             let mut out = Vec::new();
-            put_varint(&mut out, number);
+            put_zigzag(&mut out, number);
             prop_assert_eq!(out.len(), varint_bytes(number as u64));
-            prop_assert_eq!(Reader(&out).varint(), Some(number));
+            prop_assert_eq!(Reader(&out).zigzag(), Some(number));
             out.clear();
-            put_varint(&mut out, -number);
-            prop_assert_eq!(Reader(&out).varint(), Some(-number));
+            put_zigzag(&mut out, -number);
+            prop_assert_eq!(Reader(&out).zigzag(), Some(-number));
         }
 
         #[test]
