@@ -52,6 +52,9 @@ pub struct Url {
     /// The part behind the host, without its slash; `None`: no slash either.
     pub path: Option<String>,
     options: BTreeMap<String, String>,
+    /// Where sockets connect to in place of the hosts: what stands between. Nobody is told of it.
+    #[serde(skip)]
+    via: Option<Vec<(String, u16)>>,
 }
 
 /// Errors in a URL.
@@ -90,7 +93,18 @@ impl Url {
             password: None,
             path: None,
             options: BTreeMap::new(),
+            via: None,
         }
+    }
+
+    /// Has connections go there, a place for each host; errors still name the hosts.
+    pub(crate) fn pass_through(&mut self, places: Vec<(String, u16)>) {
+        self.via = Some(places);
+    }
+
+    /// Where sockets connect to: hosts and ports.
+    pub(crate) fn places(&self) -> &[(String, u16)] {
+        self.via.as_ref().unwrap_or(&self.hosts)
     }
 
     /// Whether this program starts the broker itself.
@@ -181,13 +195,9 @@ impl Url {
         first.map_or_else(String::new, |(host, port)| format!("{host}:{port}"))
     }
 
-    /// All hosts with their ports, with commas.
+    /// All places to connect to, with commas.
     pub fn host_list(&self) -> String {
-        let each = self
-            .hosts
-            .iter()
-            .map(|(host, port)| format!("{host}:{port}"));
-        each.collect::<Vec<_>>().join(",")
+        list(self.places())
     }
 
     /// The addresses of all hosts.
@@ -196,7 +206,7 @@ impl Url {
     /// A name is not known.
     pub fn addresses(&self) -> Result<Vec<SocketAddr>, DriverError> {
         let mut all = Vec::new();
-        for (host, port) in &self.hosts {
+        for (host, port) in self.places() {
             // The brackets of IPv6 belong to the URL.
             let name = host.trim_start_matches('[').trim_end_matches(']');
             let found = (name, *port).to_socket_addrs();
@@ -290,8 +300,14 @@ impl FromStr for Url {
             password,
             path,
             options,
+            via: None,
         })
     }
+}
+
+fn list(hosts: &[(String, u16)]) -> String {
+    let each = hosts.iter().map(|(host, port)| format!("{host}:{port}"));
+    each.collect::<Vec<_>>().join(",")
 }
 
 /// Without a secret.
@@ -312,7 +328,7 @@ impl fmt::Display for Url {
         if let Some(user) = &self.user {
             write!(out, "{user}@")?;
         }
-        write!(out, "{}", self.host_list())?;
+        write!(out, "{}", list(&self.hosts))?;
         if let Some(path) = &self.path {
             write!(out, "/{path}")?;
         }
@@ -456,6 +472,16 @@ mod tests {
         let guest: Url = "amqp://guest:guest@h".parse().unwrap();
         let error = guest.refused("user 'guest' may not").to_string();
         assert!(error.ends_with("user 'guest' may not"), "{error}");
+    }
+
+    #[test]
+    fn a_place_between_is_not_named() {
+        let mut url: Url = "nsq://far:4150".parse().unwrap();
+        url.pass_through(vec![("127.0.0.1".to_owned(), 1)]);
+        let told = url.gone("it was closed").to_string();
+        assert_eq!(told, "nsq://far:4150 went away: it was closed");
+        assert_eq!(url.host_list(), "127.0.0.1:1");
+        assert_eq!(url.addresses().unwrap(), [([127, 0, 0, 1], 1).into()]);
     }
 
     #[test]

@@ -94,8 +94,8 @@ impl Drop for AmqpConnection {
 /// As lapin wants it. A URL without a path means the virtual host `/`, and so does one with nothing
 /// behind its slash: nobody has a virtual host without a name.
 fn uri(url: &Url, number: u32) -> AMQPUri {
-    let hosts = url.hosts.len().max(1);
-    let (host, port) = match url.hosts.get(number as usize % hosts) {
+    let hosts = url.places().len().max(1);
+    let (host, port) = match url.places().get(number as usize % hosts) {
         Some((host, port)) => (host.as_str(), *port),
         None => ("127.0.0.1", 5672),
     };

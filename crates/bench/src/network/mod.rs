@@ -25,7 +25,6 @@
 //! part of what the kernel would do for client and broker: their receiving happens when it writes.
 //! So their CPU time is less than over a loopback device, and its own is no measure.
 
-mod across;
 mod kernel;
 mod namespace;
 mod relay;
@@ -38,12 +37,10 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-pub use across::connect_across;
 pub use namespace::allow_networks;
 
-use crate::proxy::Link;
+use crate::proxy::{DelayThread, Link};
 use namespace::Namespace;
-use relay::Relay;
 
 /// The devices' name, on both sides.
 const DEVICE: &str = "rtt0";
@@ -88,7 +85,7 @@ pub enum NetworkError {
 #[derive(Debug)]
 pub struct Network {
     // First, so that it ends first: it has the devices.
-    _relay: Relay,
+    _relay: DelayThread,
     client: Namespace,
     broker: Namespace,
     link: Link,
@@ -150,7 +147,7 @@ impl Network {
             rtnetlink::add_route(CLIENT, up()?, None, libc::RT_TABLE_MAIN)
         });
         set_up.flatten().map_err(NetworkError::SetUp)?;
-        let relay = Relay::start(link, devices).map_err(NetworkError::SetUp)?;
+        let relay = relay::start(link, devices).map_err(NetworkError::SetUp)?;
         let mut network = Network {
             _relay: relay,
             client,
@@ -186,6 +183,11 @@ impl Network {
     /// The round trip as the kernel on the broker's side has measured it when this was made.
     pub fn rtt(&self) -> Duration {
         self.rtt
+    }
+
+    /// The distance.
+    pub(crate) fn link(&self) -> &Link {
+        &self.link
     }
 
     /// Makes a connection, and asks its kernel for the round trip.

@@ -2,16 +2,14 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, read, write};
 
 use crate::clock::Clock;
-use crate::proxy::{Link, PROXY_THREADS, Way};
+use crate::proxy::{DelayThread, Link, Way};
 
 /// The longest packet, with what stands before it.
 const PACKET_BYTES_MAX: usize = (64 << 10) + 64;
@@ -22,41 +20,10 @@ const HELD_BYTES_MIN: usize = 128;
 /// Packets of one device that are taken before others have their turn.
 const TURN: usize = 64;
 
-/// A thread that carries packets until this is dropped.
-#[derive(Debug)]
-pub(super) struct Relay {
-    end: Arc<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Relay {
-    /// Begins.
-    pub(super) fn start(link: &Link, devices: [OwnedFd; 2]) -> io::Result<Relay> {
-        let end = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let ended = Arc::clone(&end);
-        let lines = [Line::new(link), Line::new(link)];
-        let carry = move || {
-            // So that packets are no later than they have to be.
-            let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-            carry(&devices, lines, &ended);
-        };
-        let thread = Builder::new().name(PROXY_THREADS.to_owned()).spawn(carry)?;
-        Ok(Relay {
-            end,
-            thread: Some(thread),
-        })
-    }
-}
-
-impl Drop for Relay {
-    fn drop(&mut self) {
-        // The counter has room for this one.
-        let _ = write(&*self.end, &1u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take() {
-            // If it has panicked, it has said so.
-            let _ = thread.join();
-        }
-    }
+/// Starts a thread that carries packets between two devices.
+pub(super) fn start(link: &Link, devices: [OwnedFd; 2]) -> io::Result<DelayThread> {
+    let lines = [Line::new(link), Line::new(link)];
+    DelayThread::start(|_| Ok(move |end: &OwnedFd| carry(&devices, lines, end)))
 }
 
 /// Carries: what comes from a device goes to the other one by the line of the same number.
@@ -72,7 +39,8 @@ fn carry(devices: &[OwnedFd; 2], mut lines: [Line; 2], end: &OwnedFd) {
             }
         }
         let next_ns = lines.iter().filter_map(Line::next_ns).min();
-        let left = next_ns.map(|ns| timespec(ns.saturating_sub(clock.now_ns())));
+        let left_ns = next_ns.map(|ns| ns.saturating_sub(clock.now_ns()));
+        let left = left_ns.and_then(|ns| Timespec::try_from(Duration::from_nanos(ns)).ok());
         let (wanted, none) = (PollFlags::IN, PollFlags::empty());
         let mut polled = [&devices[0], &devices[1], end].map(|it| PollFd::new(it, wanted));
         match poll(&mut polled, left.as_ref()) {
@@ -101,13 +69,6 @@ fn receive(from: &OwnedFd, line: &mut Line, clock: Clock, buffer: &mut [u8]) {
             // Nothing is there, or it was interrupted, and is asked again.
             Err(_) => return,
         }
-    }
-}
-
-fn timespec(ns: u64) -> Timespec {
-    Timespec {
-        tv_sec: i64::try_from(ns / 1_000_000_000).unwrap_or(i64::MAX),
-        tv_nsec: i64::from((ns % 1_000_000_000) as u32),
     }
 }
 
@@ -168,8 +129,6 @@ fn cost(packet: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-
-    use std::time::Duration;
 
     use proptest::prelude::*;
 

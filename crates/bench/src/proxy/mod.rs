@@ -13,33 +13,29 @@
 //!
 //! One thread, named [`PROXY_THREADS`]; its cost is no broker's and no client's.
 
-mod distant;
 mod doors;
 mod kafka;
 mod line;
 mod link;
 mod pair;
 mod relay;
+mod thread;
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
-use rustix::event::{EventfdFlags, eventfd};
 
-pub use distant::connect_over;
 pub(crate) use line::Way;
 pub use link::{Bandwidth, BandwidthError, Link};
+pub(crate) use thread::DelayThread;
+pub use thread::PROXY_THREADS;
 
 use crate::histogram::Histogram;
 use doors::Door;
 use relay::Relay;
-
-/// The name of the proxy's threads.
-pub const PROXY_THREADS: &str = "bench-proxy";
 
 /// Whether the proxy has to exchange addresses on the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,10 +59,8 @@ pub(super) struct SelfSeen {
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
-    wake: Arc<OwnedFd>,
-    ended: Arc<AtomicBool>,
     seen: Arc<SelfSeen>,
-    thread: Option<JoinHandle<()>>,
+    _thread: DelayThread,
 }
 
 impl Proxy {
@@ -82,48 +76,34 @@ impl Proxy {
     ) -> std::io::Result<Proxy> {
         let listener = TcpListener::bind(listen)?;
         let address = listener.local_addr()?;
-        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let ended = Arc::new(AtomicBool::new(false));
         let door = Door { listener, upstream };
         let is_kafka = carries == Carries::Kafka;
         let seen = Arc::new(SelfSeen::default());
-        let relay = Relay::new(link, door, is_kafka, (&wake, ended.clone(), seen.clone()))?;
-        let thread = std::thread::Builder::new().name(PROXY_THREADS.to_owned());
+        let thread = DelayThread::start(|end| {
+            let relay = Relay::new(link, door, is_kafka, (end, seen.clone()))?;
+            Ok(move |_: &OwnedFd| relay.run())
+        })?;
         Ok(Proxy {
             address,
-            wake,
-            ended,
             seen,
-            thread: Some(thread.spawn(move || relay.run())?),
+            _thread: thread,
         })
     }
 
     /// How much later than it should it has looked at what was due, since this was asked last: so
     /// much longer was the distance than it was to be.
-    pub(super) fn take_late(&self) -> Histogram {
+    pub(crate) fn take_late(&self) -> Histogram {
         std::mem::take(&mut *self.seen.late.lock())
     }
 
     /// Whether clients may reach a broker without it: no door could be made for it.
-    pub(super) fn is_passed_by(&self) -> bool {
+    pub(crate) fn is_passed_by(&self) -> bool {
         self.seen.is_passed_by.load(Ordering::Acquire)
     }
 
     /// Where clients connect to.
     pub fn address(&self) -> SocketAddr {
         self.address
-    }
-}
-
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        self.ended.store(true, Ordering::Release);
-        // The counter has room for this one.
-        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take() {
-            // If it has panicked, it has said so.
-            let _ = thread.join();
-        }
     }
 }
 

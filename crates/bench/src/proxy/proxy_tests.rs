@@ -165,43 +165,45 @@ fn many_connections_are_carried_at_once() {
     assert!(!matches!(ended, Ok(1..)), "{ended:?}");
 }
 
-#[test]
-fn a_kafka_client_stays_on_the_proxy() {
-    // A broker that tells the address it listens on, and another one.
-    let broker = TcpListener::bind("127.0.0.1:0").unwrap();
-    let other = TcpListener::bind("127.0.0.1:0").unwrap();
-    let ports = [&broker, &other].map(|it| it.local_addr().unwrap().port());
+/// A proxy to a broker that answers one Metadata request with these nodes, whose hosts have nine
+/// bytes, and the nodes of the answer that a client gets.
+fn metadata(broker: TcpListener, nodes: &[(&str, u16)]) -> (Proxy, Vec<(String, u16)>) {
+    const NODE_BYTES: usize = 19;
     let upstream = broker.local_addr().unwrap();
+    // Correlation 9, and the number of nodes.
+    let mut body = vec![0, 0, 0, 9, 0, 0, 0, nodes.len() as u8];
+    for (host, port) in nodes {
+        body.extend([0, 0, 0, 1, 0, 9]);
+        body.extend(host.bytes());
+        body.extend(i32::from(*port).to_be_bytes());
+    }
     thread::spawn(move || {
         let (mut stream, _) = broker.accept().unwrap();
         stream.read_exact(&mut [0; 12]).unwrap();
-        let mut body = vec![0, 0, 0, 9, 0, 0, 0, 2];
-        for port in ports {
-            body.extend([0, 0, 0, 1, 0, 9]);
-            body.extend(b"localhost");
-            body.extend(i32::from(port).to_be_bytes());
-        }
-        stream
-            .write_all(&(body.len() as i32).to_be_bytes())
-            .unwrap();
-        stream.write_all(&body).unwrap();
+        let size = (body.len() as i32).to_be_bytes();
+        stream.write_all(&[&size, &body[..]].concat()).unwrap();
     });
     let listen = "127.0.0.1:0".parse().unwrap();
     let proxy = Proxy::start(link(2, 0, None), Carries::Kafka, listen, upstream).unwrap();
     let mut stream = client(&proxy);
     // Metadata, version 0, correlation 9.
-    stream
-        .write_all(&[0, 0, 0, 8, 0, 3, 0, 0, 0, 0, 0, 9])
-        .unwrap();
+    let request = [0, 0, 0, 8, 0, 3, 0, 0, 0, 0, 0, 9];
+    stream.write_all(&request).unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
-    let told: Vec<(String, u16)> = [12, 12 + 19]
-        .map(|at| {
-            let node = &answer[at..at + 19];
-            let host = String::from_utf8(node[6..15].to_vec()).unwrap();
-            (host, u16::from_be_bytes([node[17], node[18]]))
-        })
-        .to_vec();
+    let told = answer[12..].chunks(NODE_BYTES).map(|node| {
+        let host = String::from_utf8(node[6..15].to_vec()).unwrap();
+        (host, u16::from_be_bytes([node[17], node[18]]))
+    });
+    (proxy, told.collect())
+}
+
+#[test]
+fn a_kafka_client_stays_on_the_proxy() {
+    let [broker, other] = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+    let ports = [&broker, &other].map(|it| it.local_addr().unwrap().port());
+    // The address that it listens on, and another one.
+    let (proxy, told) = metadata(broker, &ports.map(|port| ("localhost", port)));
     assert_eq!(told[0], ("127.0.0.1".to_owned(), proxy.address().port()));
     assert_eq!(told[1].0, "127.0.0.1");
     assert!(!ports.contains(&told[1].1), "{told:?}");
@@ -213,27 +215,8 @@ fn a_kafka_client_stays_on_the_proxy() {
 #[test]
 fn an_address_that_cannot_be_put_at_a_distance_is_seen() {
     let broker = TcpListener::bind("127.0.0.1:0").unwrap();
-    let upstream = broker.local_addr().unwrap();
-    thread::spawn(move || {
-        let (mut stream, _) = broker.accept().unwrap();
-        stream.read_exact(&mut [0; 12]).unwrap();
-        // No name has a space in it.
-        let mut body = vec![0, 0, 0, 9, 0, 0, 0, 1, 0, 0, 0, 1, 0, 9];
-        body.extend(b"not there");
-        body.extend(9_092i32.to_be_bytes());
-        stream
-            .write_all(&(body.len() as i32).to_be_bytes())
-            .unwrap();
-        stream.write_all(&body).unwrap();
-    });
-    let listen = "127.0.0.1:0".parse().unwrap();
-    let proxy = Proxy::start(link(2, 0, None), Carries::Kafka, listen, upstream).unwrap();
-    let mut stream = client(&proxy);
-    stream
-        .write_all(&[0, 0, 0, 8, 0, 3, 0, 0, 0, 0, 0, 9])
-        .unwrap();
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).unwrap();
+    // No name has a space in it.
+    let (proxy, _) = metadata(broker, &[("not there", 9_092)]);
     assert!(proxy.is_passed_by());
 }
 

@@ -2,12 +2,12 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
-use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
@@ -18,8 +18,8 @@ use super::pair::{After, Pair, Ways};
 use super::{Link, SelfSeen};
 use crate::clock::Clock;
 
-/// Token of what wakes the thread to end it.
-const WAKE: u64 = 0;
+/// Token of the descriptor that ends the thread.
+const END: u64 = 0;
 /// The two sockets of connection `id` have the tokens `4 * id + CLIENT` and `4 * id + SERVER`.
 const CLIENT: u64 = 2;
 const SERVER: u64 = 3;
@@ -42,7 +42,6 @@ pub(super) struct Relay {
     /// Connections by the time at which something arrives. Times that are past do no harm.
     times: BinaryHeap<Reverse<(u64, u64)>>,
     is_kafka: bool,
-    ended: Arc<AtomicBool>,
     seen: Arc<SelfSeen>,
 }
 
@@ -51,13 +50,13 @@ impl Relay {
         link: Link,
         door: Door,
         is_kafka: bool,
-        (wake, ended, seen): (&OwnedFd, Arc<AtomicBool>, Arc<SelfSeen>),
-    ) -> std::io::Result<Relay> {
+        (end, seen): (&OwnedFd, Arc<SelfSeen>),
+    ) -> io::Result<Relay> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(
             &epoll,
-            wake,
-            epoll::EventData::new_u64(WAKE),
+            end,
+            epoll::EventData::new_u64(END),
             epoll::EventFlags::IN,
         )?;
         let ways = Ways {
@@ -77,22 +76,21 @@ impl Relay {
             ways,
             times: BinaryHeap::new(),
             is_kafka,
-            ended,
             seen,
         })
     }
 
     /// Works until it is ended.
     pub(super) fn run(mut self) {
-        // So that it wakes when something is due, not up to 50 µs later. Where the system does not
-        // let it, its lateness shows it.
-        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let mut events = Vec::with_capacity(EVENTS);
         let mut buffer = vec![0; BUFFER_BYTES];
         let (mut busy, mut next): (HashSet<u64>, HashSet<u64>) = Default::default();
-        while !self.ended.load(Ordering::Acquire) {
+        loop {
             if self.wait(&mut events, !busy.is_empty()).is_err() {
                 return;
+            }
+            if events.iter().any(|event| event.data.u64() == END) {
+                break;
             }
             for event in events.drain(..) {
                 let flags = event.flags;
@@ -140,23 +138,17 @@ impl Relay {
     }
 
     /// Waits for sockets, or until the next time; not at all if somebody has work left.
-    fn wait(&self, events: &mut Vec<epoll::Event>, at_once: bool) -> std::io::Result<()> {
+    fn wait(&self, events: &mut Vec<epoll::Event>, at_once: bool) -> io::Result<()> {
         let until = self.times.peek().map(|Reverse((due_ns, _))| *due_ns);
         let left_ns = until.map(|ns| ns.saturating_sub(self.clock.now_ns()));
         // epoll_wait counts milliseconds, poll does not.
         let time = if at_once { Some(0) } else { left_ns };
-        let time = time.map(|ns| Timespec {
-            tv_sec: i64::try_from(ns / 1_000_000_000).unwrap_or(i64::MAX),
-            tv_nsec: i64::from((ns % 1_000_000_000) as u32),
-        });
+        let time = time.map(|ns| Timespec::try_from(Duration::from_nanos(ns)));
         let polled = poll(
             &mut [PollFd::new(&self.epoll, PollFlags::IN)],
-            time.as_ref(),
+            time.transpose().map_err(io::Error::other)?.as_ref(),
         );
-        let zero = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
+        let zero = Timespec::default();
         match polled.and_then(|_| epoll::wait(&self.epoll, spare_capacity(events), Some(&zero))) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
@@ -186,7 +178,7 @@ impl Relay {
         }
     }
 
-    fn add(&mut self, client: TcpStream, upstream: SocketAddr) -> std::io::Result<u64> {
+    fn add(&mut self, client: TcpStream, upstream: SocketAddr) -> io::Result<u64> {
         client.set_nonblocking(true)?;
         client.set_nodelay(true)?;
         self.last_id += 1;
@@ -203,7 +195,7 @@ impl Relay {
         Ok(id)
     }
 
-    fn watch(&self, stream: &TcpStream, token: u64) -> std::io::Result<()> {
+    fn watch(&self, stream: &TcpStream, token: u64) -> io::Result<()> {
         let flags = epoll::EventFlags::IN
             | epoll::EventFlags::OUT
             | epoll::EventFlags::RDHUP

@@ -1,15 +1,15 @@
-//! A client with the proxy between it and its broker.
+//! A client with a distance between it and its broker.
 
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Link, Proxy};
-use crate::book::Book;
 use crate::clients::client_of;
-use crate::driver::{Connect, Consume, DriverError, Produce, Promise, Stop};
-use crate::feed::Feed;
+use crate::driver::{Connect, Consume, DriverError, Produce, Promise};
 use crate::histogram::Histogram;
+use crate::network::Network;
 use crate::plan::Plan;
+use crate::proxy::{Link, Proxy};
 use crate::url::{Url, connect};
 use crate::words;
 
@@ -19,7 +19,20 @@ const REACH: Duration = Duration::from_secs(5);
 /// A distance that is longer than it should be by more than this is told of.
 const LATE_NS: u64 = 1_000_000;
 
-/// A client for the broker there, over this distance.
+/// A client, on the client's side of a network, for a broker on the broker's side.
+///
+/// # Errors
+/// As [`connect`].
+pub fn connect_across(url: &Url, network: &Arc<Network>) -> Result<Box<dyn Connect>, DriverError> {
+    Ok(Box::new(DistantClient {
+        inner: connect(url)?,
+        url: url.clone(),
+        link: *network.link(),
+        made_by: MadeBy::Network(Arc::clone(network)),
+    }))
+}
+
+/// A client for the broker there, over this distance, which proxies make.
 ///
 /// # Errors
 /// As [`connect`]; or nothing answers there.
@@ -29,34 +42,29 @@ pub fn connect_over(url: &Url, link: &Link) -> Result<Box<dyn Connect>, DriverEr
     }
     let client = client_of(url.protocol)?;
     let mut near = url.clone();
-    let (mut proxies, mut defaults) = (Vec::new(), Vec::new());
-    for host in &mut near.hosts {
+    let (mut proxies, mut doors) = (Vec::new(), Vec::new());
+    for host in &url.hosts {
         let mut one = url.clone();
         one.hosts = vec![host.clone()];
         let upstream = answering(&one)?;
         if client.has_http {
             // Beside the broker's own port, not beside the proxy's.
-            let beside = upstream.port().checked_add(1);
-            let http = beside.map(|port| SocketAddr::new(upstream.ip(), port).to_string());
-            http.into_iter()
-                .for_each(|http| defaults.push(("http", http)));
+            if let Some(port) = upstream.port().checked_add(1) {
+                near.set_default("http", SocketAddr::new(upstream.ip(), port).to_string());
+            }
         }
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
         let proxy = Proxy::start(*link, client.carries, listen, upstream);
         let proxy = proxy.map_err(|error| url.unreachable(error))?;
-        *host = ("127.0.0.1".to_owned(), proxy.address().port());
+        doors.push(("127.0.0.1".to_owned(), proxy.address().port()));
         proxies.push(proxy);
     }
-    for (name, value) in defaults {
-        near.set_default(name, value);
-    }
-    let inner = connect(&near)?;
-    let (near, url) = (near.to_string(), url.to_string());
-    Ok(Box::new(Distant {
-        inner,
+    near.pass_through(doors);
+    Ok(Box::new(DistantClient {
+        inner: connect(&near)?,
+        url: url.clone(),
         link: *link,
-        names: Names { near, url },
-        proxies,
+        made_by: MadeBy::Proxies(proxies),
     }))
 }
 
@@ -72,48 +80,49 @@ fn answering(url: &Url) -> Result<SocketAddr, DriverError> {
     Err(refusal)
 }
 
-/// The client, and what carries it.
-struct Distant {
+/// The client, and what makes its distance.
+struct DistantClient {
     inner: Box<dyn Connect>,
+    url: Url,
     link: Link,
-    names: Names,
-    // Behind the client, so that they end after it.
-    proxies: Vec<Proxy>,
+    // Behind the client, so that it ends after it.
+    made_by: MadeBy,
 }
 
-/// Errors name the broker, not the proxy.
-#[derive(Clone)]
-struct Names {
-    near: String,
-    url: String,
+enum MadeBy {
+    Proxies(Vec<Proxy>),
+    Network(Arc<Network>),
 }
 
-impl Names {
-    fn told(&self, mut error: DriverError) -> DriverError {
-        match &mut error {
-            DriverError::Connect { url, .. }
-            | DriverError::Refused { url, .. }
-            | DriverError::Gone { url, .. } => {
-                if *url == self.near {
-                    url.clone_from(&self.url);
-                }
+impl DistantClient {
+    /// Sockets and threads of a client are made on its side; who uses a connection afterwards may
+    /// be anywhere.
+    fn there<T: Send>(
+        &self,
+        work: impl FnOnce(&dyn Connect) -> Result<T, DriverError> + Send,
+    ) -> Result<T, DriverError> {
+        match &self.made_by {
+            MadeBy::Proxies(_) => work(&*self.inner),
+            MadeBy::Network(network) => {
+                let done = network.at_client(|| work(&*self.inner));
+                done.unwrap_or_else(|error| Err(self.url.unreachable(error)))
             }
-            DriverError::Unsupported { .. } => {}
         }
-        error
     }
 }
 
-impl Connect for Distant {
+impl Connect for DistantClient {
     fn prepare(&self, plan: &Plan) -> Result<(), DriverError> {
-        let prepared = self.inner.prepare(plan);
-        prepared.map_err(|error| self.names.told(error))?;
-        if self.proxies.iter().any(Proxy::is_passed_by) {
+        self.there(|client| client.prepare(plan))?;
+        let MadeBy::Proxies(proxies) = &self.made_by else {
+            return Ok(());
+        };
+        if proxies.iter().any(Proxy::is_passed_by) {
             return Err(DriverError::Unsupported {
                 what: format!(
                     "{} tells an address that cannot be put at a distance, so clients would be \
                      near it",
-                    self.names.url
+                    self.url
                 ),
             });
         }
@@ -123,12 +132,14 @@ impl Connect for Distant {
     }
 
     fn remarks(&self) -> Vec<String> {
-        let mut late = Histogram::default();
-        self.proxies
-            .iter()
-            .for_each(|proxy| late.add(&proxy.take_late()));
-        let late_ns = late.quantile_ns(0.99);
         let mut remarks = self.inner.remarks();
+        let MadeBy::Proxies(proxies) = &self.made_by else {
+            return remarks;
+        };
+        let mut late = Histogram::default();
+        let each = proxies.iter();
+        each.for_each(|proxy| late.add(&proxy.take_late()));
+        let late_ns = late.quantile_ns(0.99);
         if late_ns > LATE_NS {
             remarks.push(format!(
                 "the distance was longer than it was to be, because the proxy had too little CPU \
@@ -140,15 +151,11 @@ impl Connect for Distant {
     }
 
     fn producer(&self, plan: &Plan, number: u32) -> Result<Box<dyn Produce>, DriverError> {
-        let inner = self.inner.producer(plan, number);
-        let inner = inner.map_err(|error| self.names.told(error))?;
-        Ok(Box::new(DistantProduce(inner, self.names.clone())))
+        self.there(|client| client.producer(plan, number))
     }
 
     fn consumer(&self, plan: &Plan, number: u32) -> Result<Box<dyn Consume>, DriverError> {
-        let inner = self.inner.consumer(plan, number);
-        let inner = inner.map_err(|error| self.names.told(error))?;
-        Ok(Box::new(DistantConsume(inner, self.names.clone())))
+        self.there(|client| client.consumer(plan, number))
     }
 
     fn starts(&self) -> Vec<i64> {
@@ -165,9 +172,7 @@ impl Connect for Distant {
     }
 
     fn clean_up(&self, plan: &Plan) -> Result<(), DriverError> {
-        self.inner
-            .clean_up(plan)
-            .map_err(|error| self.names.told(error))
+        self.there(|client| client.clean_up(plan))
     }
 
     fn versions(&self) -> Vec<(String, String)> {
@@ -180,24 +185,6 @@ impl Connect for Distant {
 
     fn may_reorder(&self, plan: &Plan) -> Option<String> {
         self.inner.may_reorder(plan)
-    }
-}
-
-struct DistantProduce(Box<dyn Produce>, Names);
-
-impl Produce for DistantProduce {
-    fn run(&mut self, feed: &mut Feed, book: &mut Book, stop: &Stop) -> Result<(), DriverError> {
-        let done = self.0.run(feed, book, stop);
-        done.map_err(|error| self.1.told(error))
-    }
-}
-
-struct DistantConsume(Box<dyn Consume>, Names);
-
-impl Consume for DistantConsume {
-    fn run(&mut self, book: &mut Book, stop: &Stop) -> Result<(), DriverError> {
-        let done = self.0.run(book, stop);
-        done.map_err(|error| self.1.told(error))
     }
 }
 
@@ -225,16 +212,5 @@ mod tests {
             error.starts_with(&format!("cannot connect to nsq://{gone}: ")),
             "{error}"
         );
-    }
-
-    #[test]
-    fn errors_name_the_broker() {
-        let names = Names {
-            near: "nsq://127.0.0.1:1".to_owned(),
-            url: "nsq://far:4150".to_owned(),
-        };
-        let near: Url = "nsq://127.0.0.1:1".parse().unwrap();
-        let told = names.told(near.gone("it was closed")).to_string();
-        assert_eq!(told, "nsq://far:4150 went away: it was closed");
     }
 }
