@@ -4,14 +4,14 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use cloverleaf_bench::{Book, Clock, Live, Message, STAMP_BYTES, Stamp};
+use cloverleaf_bench::{Clock, Live, Message, Recorder, STAMP_BYTES, Stamp};
 
 const MESSAGES: u64 = 20_000_000;
 /// Times as a broker has them: spread over a range that is larger than the caches' lines.
 const SPREAD_NS: u64 = 2_000_000;
 
-fn book(clock: Clock) -> Book {
-    Book::new(clock, 1, 0, 0, Live::default())
+fn recorder(clock: Clock) -> Recorder {
+    Recorder::new(clock, 1, 0, 0, Live::default())
 }
 
 fn message(sequence: u64, intended_ns: u64) -> Message {
@@ -33,7 +33,7 @@ fn main() {
     let clock = Clock::new();
     let late_ns = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % SPREAD_NS;
 
-    let (mut producing, begun) = (book(clock), Instant::now());
+    let (mut producing, begun) = (recorder(clock), Instant::now());
     for number in 0..MESSAGES {
         let now_ns = number * 100 + SPREAD_NS;
         let message = message(number, now_ns - late_ns(number));
@@ -43,7 +43,7 @@ fn main() {
     tell("sent and acknowledged, one by one", begun);
     black_box(producing.finish());
 
-    let (mut producing, begun) = (book(clock), Instant::now());
+    let (mut producing, begun) = (recorder(clock), Instant::now());
     for batch in 0..MESSAGES / 200 {
         let now_ns = batch * 20_000 + SPREAD_NS;
         let first = message(batch * 200, now_ns - late_ns(batch));
@@ -56,7 +56,7 @@ fn main() {
     tell("sent and acknowledged, by 200", begun);
     black_box(producing.finish());
 
-    let (mut consuming, begun) = (book(clock), Instant::now());
+    let (mut consuming, begun) = (recorder(clock), Instant::now());
     let mut bytes = vec![0; 200.max(STAMP_BYTES)];
     for number in 0..MESSAGES {
         let now_ns = number * 100 + SPREAD_NS;

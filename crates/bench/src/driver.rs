@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::book::Book;
-use crate::feed::Feed;
+use crate::message_source::MessageSource;
 use crate::plan::Plan;
+use crate::recorder::Recorder;
 
 /// Why a measurement cannot go on, in a sentence for its user.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -184,20 +184,25 @@ pub trait Connect: Send + Sync {
 
 /// A connection that publishes.
 pub trait Produce: Send {
-    /// Sends the feed's messages, until it is done or `stop` is set, and waits for those that are
-    /// not acknowledged then. Each is written into the book: [`Book::sent`], then [`Book::acked`]
-    /// or [`Book::failed`].
+    /// Sends the messages of `source`, until it is done or `stop` is set, and waits for those that
+    /// are not acknowledged then. Each is recorded: [`Recorder::sent`], then [`Recorder::acked`] or
+    /// [`Recorder::failed`].
     ///
     /// # Errors
-    /// The connection ended; what the book has until then counts.
-    fn run(&mut self, feed: &mut Feed, book: &mut Book, stop: &Stop) -> Result<(), DriverError>;
+    /// The connection ended; what was recorded until then counts.
+    fn run(
+        &mut self,
+        source: &mut MessageSource,
+        recorder: &mut Recorder,
+        stop: &Stop,
+    ) -> Result<(), DriverError>;
 }
 
 /// A connection that consumes.
 pub trait Consume: Send {
-    /// Takes and acknowledges messages, each recorded by [`Book::came`], until `stop` is set.
+    /// Takes and acknowledges messages, each recorded by [`Recorder::came`], until `stop` is set.
     ///
     /// # Errors
-    /// The connection ended; what the book has until then counts.
-    fn run(&mut self, book: &mut Book, stop: &Stop) -> Result<(), DriverError>;
+    /// The connection ended; what was recorded until then counts.
+    fn run(&mut self, recorder: &mut Recorder, stop: &Stop) -> Result<(), DriverError>;
 }

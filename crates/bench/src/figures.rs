@@ -2,9 +2,9 @@
 //!
 //! `None`: this measurement has no such figure.
 
-use crate::book::Tally;
 use crate::histogram::Histogram;
 use crate::outcome::{Kind, Outcome, Row};
+use crate::recorder::ClientStats;
 
 /// One of them, with what it needs to know.
 pub type Figure = Box<dyn Fn(&Outcome) -> Option<f64>>;
@@ -59,29 +59,29 @@ pub fn share_ns(times: &Histogram, share: f64) -> Option<f64> {
 
 /// Response times of the side that a title speaks of.
 pub fn response(outcome: &Outcome) -> Option<&Histogram> {
-    timed(outcome).map(|tally| &tally.response)
+    timed(outcome).map(|stats| &stats.response)
 }
 
 /// Service times of the side that a title speaks of.
 pub fn service(outcome: &Outcome) -> Option<&Histogram> {
-    timed(outcome).map(|tally| &tally.service)
+    timed(outcome).map(|stats| &stats.service)
 }
 
 /// A publisher that nobody answers has no latency: there is only the time that the system takes to
 /// take a message.
-fn timed(outcome: &Outcome) -> Option<&Tally> {
+fn timed(outcome: &Outcome) -> Option<&ClientStats> {
     let has_times = outcome.kind != Kind::Produce || outcome.has_acks();
     measured(outcome).filter(|_| has_times)
 }
 
 /// Messages per second.
 pub fn rate(outcome: &Outcome) -> Option<f64> {
-    measured(outcome).map(Tally::rate)
+    measured(outcome).map(ClientStats::rate)
 }
 
 /// Bytes per second.
 pub fn byte_rate(outcome: &Outcome) -> Option<f64> {
-    measured(outcome).map(Tally::byte_rate)
+    measured(outcome).map(ClientStats::byte_rate)
 }
 
 /// How late the generator was; in an open loop.
@@ -107,8 +107,8 @@ pub fn memory_bytes(outcome: &Outcome) -> Option<f64> {
 }
 
 /// The side that a title speaks of, if it has any message.
-pub fn measured(outcome: &Outcome) -> Option<&Tally> {
-    outcome.main().filter(|tally| tally.messages > 0)
+pub fn measured(outcome: &Outcome) -> Option<&ClientStats> {
+    outcome.main().filter(|stats| stats.messages > 0)
 }
 
 /// The times of all runs of a row that count, added up.
@@ -146,10 +146,10 @@ mod tests {
     /// A run whose messages took these milliseconds, each so many times.
     fn run(times: &[(u64, u64)]) -> Outcome {
         let mut run = outcome("a", 1);
-        if let Some(tally) = &mut run.consumed {
-            tally.response = Histogram::new();
+        if let Some(stats) = &mut run.consumed {
+            stats.response = Histogram::new();
             for (ms, count) in times {
-                tally.response.record_n(ms * 1_000_000, *count);
+                stats.response.record_n(ms * 1_000_000, *count);
             }
         }
         run
@@ -221,8 +221,8 @@ mod tests {
         let cut = |messages| {
             let mut cut = run(&[(90, 1_000)]);
             cut.cut = Some("it went away".to_owned());
-            if let Some(tally) = &mut cut.consumed {
-                tally.messages = messages;
+            if let Some(stats) = &mut cut.consumed {
+                stats.messages = messages;
             }
             cut
         };

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::feed::Message;
+use crate::message_source::Message;
 
 /// Bursts without a message in flight that may lie between others before they are removed.
 const EMPTY_BURSTS_MAX: usize = 1_024;
@@ -65,8 +65,8 @@ impl Burst {
     }
 }
 
-/// Messages by their sequence. A few that the broker leaves unanswered, such as those of a partition
-/// without a leader, cost no memory for all that were answered after them.
+/// Messages by their sequence. A few that the broker leaves unanswered, such as those of a
+/// partition without a leader, cost no memory for all that were answered after them.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
     /// In the order in which they were sent. The first one has a message in flight.

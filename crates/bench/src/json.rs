@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use crate::book::Tally;
 use crate::histogram::Histogram;
 use crate::outcome::{Kind, Outcome, Report, Row};
 use crate::payload::PayloadKind;
 use crate::plan::Plan;
+use crate::recorder::ClientStats;
 use crate::table::{QUANTILES, latencies};
 use crate::{figures, notes, words};
 
@@ -81,8 +81,8 @@ fn outcome(outcome: &Outcome) -> Value {
     })
 }
 
-fn side(tally: &Tally, has_latency: bool) -> Value {
-    let seconds = tally.seconds.iter().map(|(at, second)| {
+fn side(stats: &ClientStats, has_latency: bool) -> Value {
+    let seconds = stats.seconds.iter().map(|(at, second)| {
         json!({
             "second": at,
             "messages": second.messages,
@@ -92,20 +92,20 @@ fn side(tally: &Tally, has_latency: bool) -> Value {
         })
     });
     json!({
-        "messages": tally.messages,
-        "sent": tally.sent,
-        "bytes": tally.bytes,
-        "errors": tally.errors,
-        "unanswered": tally.unanswered,
-        "foreign": tally.foreign,
-        "damaged": tally.damaged,
-        "seconds_measured": tally.span_s(),
-        "messages_per_s": tally.rate(),
-        "while_producers_sent": tally.meanwhile,
-        "response_us": has_latency.then(|| times(&tally.response)),
-        "service_us": has_latency.then(|| times(&tally.service)),
-        "generator_lag_us": times(&tally.lag),
-        "busiest_thread": tally.busy,
+        "messages": stats.messages,
+        "sent": stats.sent,
+        "bytes": stats.bytes,
+        "errors": stats.errors,
+        "unanswered": stats.unanswered,
+        "foreign": stats.foreign,
+        "damaged": stats.damaged,
+        "seconds_measured": stats.span_s(),
+        "messages_per_s": stats.rate(),
+        "while_producers_sent": stats.meanwhile,
+        "response_us": has_latency.then(|| times(&stats.response)),
+        "service_us": has_latency.then(|| times(&stats.service)),
+        "generator_lag_us": times(&stats.lag),
+        "busiest_thread": stats.busy,
         "seconds": seconds.collect::<Vec<_>>(),
     })
 }

@@ -2,9 +2,9 @@
 //! any broker of the protocols that Cloverleaf speaks.
 //!
 //! How a measurement goes. A [`Plan`] says what is sent. Each connection has a thread and a
-//! [`Produce`] or a [`Consume`], which is one protocol's client. A producer asks its [`Feed`] what
-//! is due, and tells its [`Book`] what was sent and acknowledged; a consumer tells its [`Book`]
-//! what came. The books are added up to an [`Outcome`].
+//! [`Produce`] or a [`Consume`], which is one protocol's client. A producer asks its
+//! [`MessageSource`] what is due, and tells its [`Recorder`] what was sent and acknowledged; a
+//! consumer tells its [`Recorder`] what came. Their statistics are added up to an [`Outcome`].
 //!
 //! Latency is counted twice: from the time at which a message was to be sent (*response time*, free
 //! of coordinated omission), and from the time at which it was (*service time*).
@@ -13,7 +13,6 @@
 //! embedded broker and hands over its address.
 
 mod amqp;
-mod book;
 mod check;
 mod clients;
 mod clock;
@@ -22,7 +21,6 @@ mod conditions;
 mod cpu_clock;
 mod distant;
 mod driver;
-mod feed;
 pub mod figures;
 mod fleet;
 mod histogram;
@@ -32,6 +30,7 @@ mod kafka;
 mod listeners;
 mod meanwhile;
 mod measure;
+mod message_source;
 mod network;
 mod notes;
 mod nsq;
@@ -42,6 +41,7 @@ mod plan;
 mod proxy;
 mod pump;
 mod reader;
+mod recorder;
 mod report;
 mod schedule;
 mod secrets;
@@ -56,25 +56,25 @@ mod wait;
 mod wire;
 pub mod words;
 
-pub use book::{Book, Live, Second, Tally};
 pub use check::{Findings, Ranges, Seen};
 pub use clock::Clock;
 pub use cloverleaf_telemetry::Protocol;
 pub use conditions::Conditions;
 pub use distant::{connect_across, connect_over};
 pub use driver::{Connect, Consume, DriverError, Produce, Promise, Stop};
-pub use feed::{Feed, Message, Next};
 pub use fleet::{Fleet, FleetError, Worker};
 pub use histogram::Histogram;
 pub use json::{text as json_text, value as json_value};
 pub use meanwhile::Meanwhile;
 pub use measure::{Progress, Target};
+pub use message_source::{Message, MessageSource, Next};
 pub use network::{Network, NetworkError, allow_networks};
 pub use nsq::Sink;
 pub use outcome::{Kind, Outcome, Report, Row, Subject, Variation};
 pub use payload::{PayloadKind, Payloads, STAMP_BYTES, Stamp};
 pub use plan::{Acks, Amount, Plan};
 pub use proxy::{Bandwidth, BandwidthError, Carries, Link, PROXY_THREADS, Proxy};
+pub use recorder::{ClientStats, Live, Recorder, Second};
 pub use report::{page, side_by_side};
 pub use schedule::{Arrivals, Schedule};
 pub use table::render;

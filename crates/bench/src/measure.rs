@@ -2,13 +2,13 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::book::{Live, Second, Tally};
 use crate::check::Ranges;
 use crate::clock::Clock;
 use crate::driver::{Connect, DriverError, Stop};
 use crate::meanwhile::Overlap;
 use crate::outcome::{Kind, Outcome, Subject};
 use crate::plan::{Amount, Plan};
+use crate::recorder::{ClientStats, Live, Second};
 use crate::schedule::Arrivals;
 use crate::sides::{Connections, Ending, Part, Standing};
 use crate::times::Times;
@@ -152,7 +152,7 @@ impl Target<'_> {
     }
 
     /// Puts in what will be consumed, as fast as it goes.
-    fn fill(&self, plan: &Plan, stop: &Stop) -> Result<Tally, DriverError> {
+    fn fill(&self, plan: &Plan, stop: &Stop) -> Result<ClientStats, DriverError> {
         let plan = Plan {
             arrivals: Arrivals::Closed,
             warm_up_s: 0.0,
@@ -176,20 +176,20 @@ impl Target<'_> {
         if let Some(error) = sent.errors.pop() {
             return Err(error);
         }
-        let tally = sent.tally;
-        if tally.errors > 0 && !stop.is_set() {
+        let stats = sent.stats;
+        if stats.errors > 0 && !stop.is_set() {
             // Consumers would find fewer messages than were to be measured.
-            let words = tally.error_texts.first();
+            let words = stats.error_texts.first();
             return Err(DriverError::Refused {
                 url: self.url.clone(),
                 reason: format!(
                     "{} messages could not be put in for consumers, the first because {}",
-                    tally.errors,
+                    stats.errors,
                     words.map_or("of nothing that it says", String::as_str)
                 ),
             });
         }
-        Ok(tally)
+        Ok(stats)
     }
 
     /// Measures with connections of this process.
@@ -238,7 +238,7 @@ impl Target<'_> {
         }
         let errors = sent.errors.iter().chain(&came.errors);
         outcome.cut = errors.map(ToString::to_string).next();
-        let tallies = (sent.tally, came.tally);
+        let tallies = (sent.stats, came.stats);
         sides.settle(outcome, tallies, &overlap, is_whole, stop);
         say_how_long(outcome, quiet);
         Ok(())
@@ -261,7 +261,7 @@ pub(crate) struct Sides<'f> {
     pub(crate) produces: bool,
     pub(crate) consumes: bool,
     /// The messages that were put in before, if these are consumed.
-    pub(crate) filled: Option<&'f Tally>,
+    pub(crate) filled: Option<&'f ClientStats>,
 }
 
 impl Sides<'_> {
@@ -275,7 +275,7 @@ impl Sides<'_> {
     pub(crate) fn settle(
         &self,
         outcome: &mut Outcome,
-        (mut sent, mut came): (Tally, Tally),
+        (mut sent, mut came): (ClientStats, ClientStats),
         overlap: &Overlap,
         is_whole: bool,
         stop: &Stop,
@@ -296,7 +296,7 @@ impl Sides<'_> {
         let sent = self.produces.then_some(sent);
         let came = self.consumes.then_some(came);
         if let Some(came) = &came {
-            let acked = sent.as_ref().or(self.filled).map(|tally| &tally.acked);
+            let acked = sent.as_ref().or(self.filled).map(|stats| &stats.acked);
             let findings = acked.map(|acked| came.seen.compare(acked));
             let is_whole = is_whole && outcome.cut.is_none();
             outcome.findings = findings.map(|findings| {
@@ -339,7 +339,7 @@ impl<'w, F: FnMut(&Progress)> Watch<'w, F> {
 
     /// Shows the seconds that are over.
     pub(crate) fn show(&mut self, now_ns: u64) {
-        // A second more, because books close theirs with the first message of the next one.
+        // A second more, because the first message of a second closes the one before.
         let since_ns = now_ns.saturating_sub(self.measured_from_ns);
         let before = match now_ns {
             u64::MAX => u32::MAX,
@@ -372,15 +372,15 @@ mod tests {
 
     #[test]
     fn a_topic_that_was_empty_within_the_warm_up_is_told() {
-        let filled = Tally::default();
+        let filled = ClientStats::default();
         let sides = Sides {
             produces: false,
             consumes: true,
             filled: Some(&filled),
         };
-        let settled = |came: Tally| {
+        let settled = |came: ClientStats| {
             let mut run = outcome("a", 1);
-            let tallies = (Tally::default(), came);
+            let tallies = (ClientStats::default(), came);
             sides.settle(
                 &mut run,
                 tallies,
@@ -390,8 +390,12 @@ mod tests {
             );
             run.cut.unwrap_or_default()
         };
-        assert_eq!(settled(Tally::default()), "", "what does not come is lost");
-        let mut came = Tally::default();
+        assert_eq!(
+            settled(ClientStats::default()),
+            "",
+            "what does not come is lost"
+        );
+        let mut came = ClientStats::default();
         came.seen.came(0, 0, None);
         assert!(settled(came.clone()).contains("empty before the warm-up was over"));
         came.messages = 1;

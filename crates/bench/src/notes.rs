@@ -1,9 +1,9 @@
 //! Notes: sentences for what a table does not say by itself.
 
-use crate::book::Tally;
 use crate::driver::Promise;
 use crate::outcome::{ASKED_RATE, Kind, Outcome, Report, Row};
 use crate::plan::Amount;
+use crate::recorder::ClientStats;
 use crate::schedule::Arrivals;
 use crate::words;
 
@@ -147,22 +147,22 @@ fn of_outcome(outcome: &Outcome) -> Vec<String> {
             .map(|remark| format!("{label}: {remark}.")),
     );
     let sides = [&outcome.produced, &outcome.consumed];
-    for tally in sides.into_iter().flatten() {
-        for error in &tally.error_texts {
+    for stats in sides.into_iter().flatten() {
+        for error in &stats.error_texts {
             notes.push(format!("{label} says: {error}"));
         }
-        if tally.early > 0 {
+        if stats.early > 0 {
             notes.push(format!(
                 "{label}: {} messages came before they were sent, by the clocks of their machines: \
                  latencies are wrong by more than that, and these count as none.",
-                words::count(tally.early)
+                words::count(stats.early)
             ));
         }
-        if tally.foreign > 0 {
+        if stats.foreign > 0 {
             notes.push(format!(
                 "{label}: {} messages of other programs or earlier measurements came and were not \
                  counted.",
-                words::count(tally.foreign)
+                words::count(stats.foreign)
             ));
         }
     }
@@ -176,7 +176,7 @@ fn of_busy(outcome: &Outcome) -> Option<String> {
         return None;
     }
     let label = &outcome.subject.label;
-    let busy = |tally: &Option<Tally>| tally.as_ref().map_or(0.0, |it| it.busy) > BUSY;
+    let busy = |stats: &Option<ClientStats>| stats.as_ref().map_or(0.0, |it| it.busy) > BUSY;
     let who = match (busy(&outcome.produced), busy(&outcome.consumed)) {
         (true, true) => "a producer and a consumer",
         (true, false) => "a producer",
@@ -245,8 +245,8 @@ fn of_faults(outcome: &Outcome) -> Vec<String> {
     let label = &outcome.subject.label;
     let mut notes = Vec::new();
     let sides = [&outcome.produced, &outcome.consumed];
-    for tally in sides.into_iter().flatten() {
-        let refused = tally.errors.saturating_sub(tally.unanswered);
+    for stats in sides.into_iter().flatten() {
+        let refused = stats.errors.saturating_sub(stats.unanswered);
         if refused > 0 {
             notes.push(format!(
                 "ERRORS: {label}: {} messages were refused, or lost their connection before they \
@@ -254,18 +254,18 @@ fn of_faults(outcome: &Outcome) -> Vec<String> {
                 words::count(refused)
             ));
         }
-        if tally.unanswered > 0 {
+        if stats.unanswered > 0 {
             notes.push(format!(
                 "NO ANSWER: {label}: {} messages were not acknowledged until they were given up. \
                  They stand in the latencies with the time until then; in truth it is longer.",
-                words::count(tally.unanswered)
+                words::count(stats.unanswered)
             ));
         }
-        if tally.damaged > 0 {
+        if stats.damaged > 0 {
             notes.push(format!(
                 "DAMAGED: {label}: {} messages came with other bytes than they were sent with. If \
                  they were acknowledged, they are among those that came to no consumer.",
-                words::count(tally.damaged)
+                words::count(stats.damaged)
             ));
         }
     }
@@ -303,13 +303,13 @@ fn of_rate(outcome: &Outcome) -> Option<String> {
 /// Whether it may be the generator that was too slow, not the broker.
 fn is_generators(outcome: &Outcome) -> bool {
     let sides = [&outcome.produced, &outcome.consumed];
-    let is_busy = sides.into_iter().flatten().any(|tally| tally.busy > BUSY);
+    let is_busy = sides.into_iter().flatten().any(|stats| stats.busy > BUSY);
     let is_late = outcome.produced.as_ref().is_some_and(is_late);
     let cores = outcome.usage.cores_busy.is_some_and(|share| share > BUSY);
     is_busy || is_late || cores
 }
 
-fn is_late(produced: &Tally) -> bool {
+fn is_late(produced: &ClientStats) -> bool {
     produced.lag.quantile_ns(0.99) > LAG_NS
 }
 
@@ -384,7 +384,7 @@ mod tests {
             notes(run)
         };
         assert_eq!(changed(|_| ()), "");
-        let busy = |tally: &mut Option<Tally>| tally.iter_mut().for_each(|it| it.busy = 0.97);
+        let busy = |stats: &mut Option<ClientStats>| stats.iter_mut().for_each(|it| it.busy = 0.97);
         let told = changed(|run| run.usage.cores_busy = Some(0.97));
         assert!(
             told.contains("a: all cores of the generator's machine were busy"),

@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::book::Tally;
 use crate::check::Findings;
 use crate::conditions::Conditions;
 use crate::driver::Promise;
 use crate::plan::Plan;
+use crate::recorder::ClientStats;
 use crate::usage::Usage;
 
 /// CPU seconds of a side below which nothing is said of its cost per message: reading the clocks of
@@ -56,9 +56,9 @@ pub struct Outcome {
     /// When it began, milliseconds since 1970.
     pub started_unix_ms: u64,
     /// The producers' side.
-    pub produced: Option<Tally>,
+    pub produced: Option<ClientStats>,
     /// The consumers' side.
-    pub consumed: Option<Tally>,
+    pub consumed: Option<ClientStats>,
     /// Messages that were lost, came twice or out of order. `None`: there were no consumers.
     pub findings: Option<Findings>,
     /// Costs for this program and the broker.
@@ -72,7 +72,7 @@ pub struct Outcome {
 
 impl Outcome {
     /// The side that a title speaks of: the consumers' if there is one.
-    pub fn main(&self) -> Option<&Tally> {
+    pub fn main(&self) -> Option<&ClientStats> {
         self.consumed.as_ref().or(self.produced.as_ref())
     }
 
@@ -102,9 +102,9 @@ impl Outcome {
     /// order, and nothing was cut short.
     pub fn is_good(&self) -> bool {
         let is_broken = self.findings.is_some_and(|findings| findings.is_broken());
-        let has_any = self.main().is_some_and(|tally| tally.messages > 0);
+        let has_any = self.main().is_some_and(|stats| stats.messages > 0);
         let mut sides = [&self.produced, &self.consumed].into_iter().flatten();
-        let has_faults = sides.any(|tally| tally.errors > 0 || tally.damaged > 0);
+        let has_faults = sides.any(|stats| stats.errors > 0 || stats.damaged > 0);
         has_any && self.cut.is_none() && !is_broken && !has_faults
     }
 }

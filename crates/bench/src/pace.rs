@@ -83,7 +83,7 @@ impl Patience {
 /// message that was due then has waited for the broker; one that was due at another time and is
 /// late was kept by the generator itself.
 #[derive(Debug, Default)]
-pub(crate) struct Room {
+pub(crate) struct Backpressure {
     /// There is a schedule; without one nothing is late.
     is_open: bool,
     is_full: bool,
@@ -95,12 +95,12 @@ pub(crate) struct Room {
     looked_ns: u64,
 }
 
-impl Room {
+impl Backpressure {
     /// No backpressure so far.
-    pub(crate) fn new(is_open: bool) -> Room {
-        Room {
+    pub(crate) fn new(is_open: bool) -> Backpressure {
+        Backpressure {
             is_open,
-            ..Room::default()
+            ..Backpressure::default()
         }
     }
 
@@ -249,43 +249,49 @@ mod tests {
     fn a_pause_of_the_generator_is_not_the_brokers() {
         // Sent without a pause until 10 ms; then the generator sleeps until 110 ms, and finds the
         // window full after the first messages.
-        let mut room = Room::new(true);
-        room.look(10 * MS);
-        room.caught_up();
-        room.look(110 * MS);
-        assert!(!room.waited(11 * MS), "there was room");
-        room.full(110 * MS);
-        room.look(112 * MS);
-        assert!(!room.waited(50 * MS), "there was room when it was due");
-        assert!(room.waited(111 * MS), "there was none");
-        room.full(112 * MS + 1);
-        room.look(113 * MS);
-        assert!(!room.waited(109 * MS));
-        assert!(room.waited(112 * MS), "what has piled up was not sent");
-        room.caught_up();
-        assert!(!room.waited(114 * MS));
+        let mut backpressure = Backpressure::new(true);
+        backpressure.look(10 * MS);
+        backpressure.caught_up();
+        backpressure.look(110 * MS);
+        assert!(!backpressure.waited(11 * MS), "there was room");
+        backpressure.full(110 * MS);
+        backpressure.look(112 * MS);
+        assert!(
+            !backpressure.waited(50 * MS),
+            "there was room when it was due"
+        );
+        assert!(backpressure.waited(111 * MS), "there was none");
+        backpressure.full(112 * MS + 1);
+        backpressure.look(113 * MS);
+        assert!(!backpressure.waited(109 * MS));
+        assert!(
+            backpressure.waited(112 * MS),
+            "what has piled up was not sent"
+        );
+        backpressure.caught_up();
+        assert!(!backpressure.waited(114 * MS));
     }
 
     #[test]
     fn a_pause_while_it_catches_up_is_told_apart() {
-        let mut room = Room::new(true);
-        room.full(10 * MS);
-        room.look(100 * MS);
-        assert!(room.waited(10 * MS));
+        let mut backpressure = Backpressure::new(true);
+        backpressure.full(10 * MS);
+        backpressure.look(100 * MS);
+        assert!(backpressure.waited(10 * MS));
         // It sleeps before it has sent what has piled up.
-        room.look(150 * MS);
-        assert!(room.waited(99 * MS), "the broker's");
-        assert!(!room.waited(101 * MS), "the generator's");
-        room.full(151 * MS);
-        room.look(160 * MS);
-        assert!(!room.waited(149 * MS));
-        assert!(room.waited(155 * MS));
+        backpressure.look(150 * MS);
+        assert!(backpressure.waited(99 * MS), "the broker's");
+        assert!(!backpressure.waited(101 * MS), "the generator's");
+        backpressure.full(151 * MS);
+        backpressure.look(160 * MS);
+        assert!(!backpressure.waited(149 * MS));
+        assert!(backpressure.waited(155 * MS));
     }
 
     #[test]
     fn without_a_schedule_nothing_waits() {
-        let mut room = Room::new(false);
-        room.full(5);
-        assert!(!room.waited(7));
+        let mut backpressure = Backpressure::new(false);
+        backpressure.full(5);
+        assert!(!backpressure.waited(7));
     }
 }

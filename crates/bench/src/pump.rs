@@ -4,12 +4,12 @@
 
 use std::fmt::Display;
 
-use crate::book::Book;
 use crate::clock::Clock;
 use crate::driver::{Consume, DriverError, Produce, Stop};
-use crate::feed::{Feed, Message, Next};
 use crate::in_flight::InFlight;
-use crate::pace::{LOOK_NS, Patience, Room, UNANSWERED, answered};
+use crate::message_source::{Message, MessageSource, Next};
+use crate::pace::{Backpressure, LOOK_NS, Patience, UNANSWERED, answered};
+use crate::recorder::Recorder;
 use crate::url::Url;
 
 /// Bounds of a producer.
@@ -51,7 +51,7 @@ pub(crate) enum NotTaken {
 pub(crate) trait PublishPort: Send {
     fn url(&self) -> &Url;
 
-    fn limits(&self, feed: &Feed) -> Limits;
+    fn limits(&self, source: &MessageSource) -> Limits;
 
     /// Before the first message, on the thread that works with it from now on.
     fn start(&mut self) {}
@@ -64,8 +64,8 @@ pub(crate) trait PublishPort: Send {
     /// Begins a request of at most so many messages, at this time.
     fn begin_request(&mut self, _messages_max: usize, _unix_ns: u64) {}
 
-    /// Hands over a message, whose bytes [`Feed::push`] gives.
-    fn put(&mut self, message: &Message, feed: &mut Feed) -> Result<(), NotTaken>;
+    /// Hands over a message, whose bytes [`MessageSource::push`] gives.
+    fn put(&mut self, message: &Message, source: &mut MessageSource) -> Result<(), NotTaken>;
 
     fn end_request(&mut self) {}
 
@@ -90,7 +90,7 @@ pub(crate) trait ReceivePort: Send {
 /// The answers of one look. The clock is read with the first one.
 pub(crate) struct Answers<'a> {
     in_flight: &'a mut InFlight,
-    book: &'a mut Book,
+    recorder: &'a mut Recorder,
     clock: Clock,
     size_bytes: usize,
     now_ns: Option<u64>,
@@ -120,7 +120,7 @@ impl Answers<'_> {
     pub(crate) fn acked(&mut self, sequence: u64) {
         if let Some(message) = self.in_flight.take(sequence) {
             let now_ns = self.now_ns();
-            self.book.acked(&message, self.size_bytes, now_ns);
+            self.recorder.acked(&message, self.size_bytes, now_ns);
         }
     }
 
@@ -128,7 +128,8 @@ impl Answers<'_> {
     pub(crate) fn acked_to(&mut self, last: u64) {
         let now_ns = self.now_ns();
         while let Some((first, count)) = self.in_flight.take_oldest_to(last) {
-            self.book.acked_many(&first, count, self.size_bytes, now_ns);
+            self.recorder
+                .acked_many(&first, count, self.size_bytes, now_ns);
         }
     }
 
@@ -136,7 +137,7 @@ impl Answers<'_> {
     pub(crate) fn failed(&mut self, sequence: u64, words: &dyn Display) {
         if let Some(message) = self.in_flight.take(sequence) {
             let now_ns = self.now_ns();
-            self.book.failed(&message, words, now_ns);
+            self.recorder.failed(&message, words, now_ns);
         }
     }
 
@@ -144,14 +145,14 @@ impl Answers<'_> {
     pub(crate) fn failed_to(&mut self, last: u64, words: &dyn Display) {
         let now_ns = self.now_ns();
         for message in self.in_flight.drain_to(last) {
-            self.book.failed(&message, words, now_ns);
+            self.recorder.failed(&message, words, now_ns);
         }
     }
 
     /// The client library has given the message with this sequence up: the broker did not answer.
     pub(crate) fn gave_up(&mut self, sequence: u64, words: &dyn Display) {
         if let Some(message) = self.in_flight.take(sequence) {
-            self.book.gave_up(&message, words, self.clock.now_ns());
+            self.recorder.gave_up(&message, words, self.clock.now_ns());
         }
     }
 }
@@ -160,17 +161,22 @@ impl Answers<'_> {
 pub(crate) struct Producer<P>(pub(crate) P);
 
 impl<P: PublishPort> Produce for Producer<P> {
-    fn run(&mut self, feed: &mut Feed, book: &mut Book, stop: &Stop) -> Result<(), DriverError> {
+    fn run(
+        &mut self,
+        source: &mut MessageSource,
+        recorder: &mut Recorder,
+        stop: &Stop,
+    ) -> Result<(), DriverError> {
         let mut run = Run {
-            clock: feed.clock(),
-            limits: self.0.limits(feed),
-            room: Room::new(feed.is_open()),
+            clock: source.clock(),
+            limits: self.0.limits(source),
+            backpressure: Backpressure::new(source.is_open()),
             in_flight: InFlight::default(),
             held: None,
             is_done: false,
             port: &mut self.0,
-            feed,
-            book,
+            source,
+            recorder,
             stop,
         };
         let result = run.work();
@@ -181,12 +187,12 @@ impl<P: PublishPort> Produce for Producer<P> {
 /// One run of a producer.
 struct Run<'r, P> {
     port: &'r mut P,
-    feed: &'r mut Feed,
-    book: &'r mut Book,
+    source: &'r mut MessageSource,
+    recorder: &'r mut Recorder,
     stop: &'r Stop,
     clock: Clock,
     limits: Limits,
-    room: Room,
+    backpressure: Backpressure,
     in_flight: InFlight,
     /// The message for which the library's buffer is full, and its words.
     held: Option<(Message, String)>,
@@ -216,9 +222,9 @@ impl<P: PublishPort> Run<'_, P> {
             };
             let mut answers = Answers {
                 in_flight: &mut self.in_flight,
-                book: self.book,
+                recorder: self.recorder,
                 clock: self.clock,
-                size_bytes: self.feed.size_bytes(),
+                size_bytes: self.source.size_bytes(),
                 now_ns: None,
                 is_alive: false,
             };
@@ -234,23 +240,23 @@ impl<P: PublishPort> Run<'_, P> {
     fn publish(&mut self, mut now_ns: u64) -> Option<u64> {
         let (mut sent, mut unread) = (0, 0);
         while !self.is_done {
-            let room = if self.port.has_room() {
+            let free = if self.port.has_room() {
                 self.limits.window.saturating_sub(self.in_flight.len())
             } else {
                 0
             };
-            if room == 0 {
-                self.room.full(self.clock.now_ns());
+            if free == 0 {
+                self.backpressure.full(self.clock.now_ns());
                 return None;
             }
             if sent >= self.limits.look_after_messages {
                 return Some(0);
             }
-            if unread >= self.limits.same_time_messages || self.room.is_behind() {
+            if unread >= self.limits.same_time_messages || self.backpressure.is_behind() {
                 (now_ns, unread) = (self.clock.now_ns(), 0);
             }
-            self.room.look(now_ns);
-            match self.request(self.limits.batch_messages.min(room), now_ns) {
+            self.backpressure.look(now_ns);
+            match self.request(self.limits.batch_messages.min(free), now_ns) {
                 Ok(count) => (sent, unread) = (sent + count, unread + count),
                 Err(due_ns) => return due_ns,
             }
@@ -294,16 +300,18 @@ impl<P: PublishPort> Run<'_, P> {
 
     #[inline]
     fn put(&mut self, message: Message, was_held: bool) -> Result<(), Option<u64>> {
-        let taken = self.port.put(&message, self.feed);
+        let taken = self.port.put(&message, self.source);
         if let Err(NotTaken::Full(words)) = taken {
             self.held = Some((message, words));
-            self.room.full(self.clock.now_ns());
+            self.backpressure.full(self.clock.now_ns());
             return Err(None);
         }
-        let waited = was_held || self.room.waited(message.intended_ns);
-        self.book.sent(&message, waited);
+        let waited = was_held || self.backpressure.waited(message.intended_ns);
+        self.recorder.sent(&message, waited);
         match taken {
-            Err(NotTaken::Refused(words)) => self.book.failed(&message, &words, message.sent_ns),
+            Err(NotTaken::Refused(words)) => {
+                self.recorder.failed(&message, &words, message.sent_ns)
+            }
             _ => self.in_flight.push(&message),
         }
         Ok(())
@@ -312,10 +320,10 @@ impl<P: PublishPort> Run<'_, P> {
     /// The next message, or when it is due; `None`: there is none.
     #[inline]
     fn next(&mut self, now_ns: u64) -> Result<Message, Option<u64>> {
-        match self.feed.next(now_ns) {
+        match self.source.next(now_ns) {
             Next::Send(message) => Ok(message),
             Next::At(due_ns) => {
-                self.room.caught_up();
+                self.backpressure.caught_up();
                 Err(Some(due_ns))
             }
             Next::Done => {
@@ -330,14 +338,14 @@ impl<P: PublishPort> Run<'_, P> {
     fn end(mut self, result: Result<(), DriverError>) -> Result<(), DriverError> {
         let now_ns = self.clock.now_ns();
         if let Some((message, words)) = self.held.take() {
-            self.book.sent(&message, true);
-            self.book.failed(&message, &words, message.sent_ns);
+            self.recorder.sent(&message, true);
+            self.recorder.failed(&message, &words, message.sent_ns);
         }
         let has_all = self.in_flight.is_empty();
         for message in self.in_flight.drain_to(u64::MAX) {
             match result {
-                Ok(()) => self.book.gave_up(&message, &UNANSWERED, now_ns),
-                Err(_) => self.book.failed(&message, &UNANSWERED, now_ns),
+                Ok(()) => self.recorder.gave_up(&message, &UNANSWERED, now_ns),
+                Err(_) => self.recorder.failed(&message, &UNANSWERED, now_ns),
             }
         }
         result.and_then(|()| answered(has_all, self.port.url(), self.stop))
@@ -346,17 +354,17 @@ impl<P: PublishPort> Run<'_, P> {
 
 /// The messages of one look. The clock is read with the first one.
 pub(crate) struct Arrivals<'a> {
-    book: &'a mut Book,
+    recorder: &'a mut Recorder,
     now_ns: Option<u64>,
 }
 
 impl Arrivals<'_> {
-    /// A message came. `stream` names what keeps its order ([`Book::came`]).
+    /// A message came. `stream` names what keeps its order ([`Recorder::came`]).
     #[inline]
     pub(crate) fn came(&mut self, message: &[u8], stream: Option<u32>) {
-        let clock = self.book.clock();
+        let clock = self.recorder.clock();
         let now_ns = *self.now_ns.get_or_insert_with(|| clock.now_ns());
-        self.book.came(message, stream, now_ns);
+        self.recorder.came(message, stream, now_ns);
     }
 }
 
@@ -364,10 +372,13 @@ impl Arrivals<'_> {
 pub(crate) struct Consumer<P>(pub(crate) P);
 
 impl<P: ReceivePort> Consume for Consumer<P> {
-    fn run(&mut self, book: &mut Book, stop: &Stop) -> Result<(), DriverError> {
+    fn run(&mut self, recorder: &mut Recorder, stop: &Stop) -> Result<(), DriverError> {
         self.0.start()?;
         while !stop.is_set() {
-            let mut arrivals = Arrivals { book, now_ns: None };
+            let mut arrivals = Arrivals {
+                recorder,
+                now_ns: None,
+            };
             self.0.receive(LOOK_NS, &mut arrivals)?;
         }
         self.0.end()

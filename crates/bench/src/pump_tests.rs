@@ -5,9 +5,9 @@
 use std::time::Duration;
 
 use super::*;
-use crate::book::{Live, Tally};
 use crate::payload::PayloadKind;
 use crate::plan::{Acks, Amount, Plan};
+use crate::recorder::{ClientStats, Live};
 use crate::schedule::Arrivals as Schedule;
 
 /// A library with the faults that a test wants. It answers a request with each look.
@@ -32,14 +32,14 @@ impl PublishPort for Library {
         &self.url
     }
 
-    fn limits(&self, _feed: &Feed) -> Limits {
+    fn limits(&self, _feed: &MessageSource) -> Limits {
         self.limits
     }
 
-    fn put(&mut self, message: &Message, feed: &mut Feed) -> Result<(), NotTaken> {
+    fn put(&mut self, message: &Message, source: &mut MessageSource) -> Result<(), NotTaken> {
         let mut value = Vec::new();
-        feed.push(message, &mut value);
-        assert_eq!(value.len(), feed.size_bytes());
+        source.push(message, &mut value);
+        assert_eq!(value.len(), source.size_bytes());
         if self.full_at == Some(message.sequence) {
             self.stops.iter().for_each(Stop::set);
             return Err(NotTaken::Full("full".to_owned()));
@@ -93,7 +93,7 @@ fn library() -> Library {
     }
 }
 
-fn run(library: Library, stop: &Stop) -> (Library, Tally, String) {
+fn run(library: Library, stop: &Stop) -> (Library, ClientStats, String) {
     let plan = Plan {
         run: 1,
         topic: "t".to_owned(),
@@ -113,21 +113,21 @@ fn run(library: Library, stop: &Stop) -> (Library, Tally, String) {
         seed: 1,
     };
     let clock = Clock::new();
-    let mut feed = Feed::new(&plan, 0, clock, 0);
-    let mut book = Book::new(clock, 1, 0, 0, Live::default());
+    let mut source = MessageSource::new(&plan, 0, clock, 0);
+    let mut recorder = Recorder::new(clock, 1, 0, 0, Live::default());
     let mut producer = Producer(library);
-    let result = producer.run(&mut feed, &mut book, stop);
+    let result = producer.run(&mut source, &mut recorder, stop);
     let words = result.map_or_else(|error| error.to_string(), |()| String::new());
-    (producer.0, book.finish(), words)
+    (producer.0, recorder.finish(), words)
 }
 
 #[test]
 fn requests_fill_the_window_and_no_more() {
-    let (library, tally, words) = run(library(), &Stop::default());
-    assert_eq!((tally.sent, tally.messages, tally.errors), (100, 100, 0));
+    let (library, stats, words) = run(library(), &Stop::default());
+    assert_eq!((stats.sent, stats.messages, stats.errors), (100, 100, 0));
     assert_eq!(library.requests[..4], [10, 10, 5, 10]);
     assert_eq!(library.requests.iter().sum::<usize>(), 100);
-    assert_eq!((tally.acked[&0].len(), words), (100, String::new()));
+    assert_eq!((stats.acked[&0].len(), words), (100, String::new()));
 }
 
 #[test]
@@ -136,11 +136,11 @@ fn a_message_that_a_full_library_does_not_take_is_sent_later() {
         full_at: Some(12),
         ..library()
     };
-    let (library, tally, words) = run(full, &Stop::default());
-    assert_eq!((tally.sent, tally.messages, tally.errors), (100, 100, 0));
+    let (library, stats, words) = run(full, &Stop::default());
+    assert_eq!((stats.sent, stats.messages, stats.errors), (100, 100, 0));
     assert_eq!(library.requests[..2], [10, 2]);
-    assert_eq!((tally.acked[&0].len(), words), (100, String::new()));
-    assert!(tally.lag.len() < 100, "it has waited for the library");
+    assert_eq!((stats.acked[&0].len(), words), (100, String::new()));
+    assert!(stats.lag.len() < 100, "it has waited for the library");
 }
 
 #[test]
@@ -151,10 +151,10 @@ fn a_message_that_is_held_at_the_end_was_not_sent() {
         stops: Some(stop.clone()),
         ..library()
     };
-    let (_, tally, words) = run(full, &stop);
-    assert_eq!((tally.sent, tally.messages, tally.errors), (13, 12, 1));
+    let (_, stats, words) = run(full, &stop);
+    assert_eq!((stats.sent, stats.messages, stats.errors), (13, 12, 1));
     assert_eq!(
-        (tally.error_texts, words),
+        (stats.error_texts, words),
         (vec!["full".to_owned()], String::new())
     );
 }
@@ -165,10 +165,10 @@ fn a_message_that_is_refused_is_told_and_the_others_go_on() {
         refused_at: Some(3),
         ..library()
     };
-    let (_, tally, words) = run(refusing, &Stop::default());
-    assert_eq!((tally.sent, tally.messages, tally.errors), (100, 99, 1));
+    let (_, stats, words) = run(refusing, &Stop::default());
+    assert_eq!((stats.sent, stats.messages, stats.errors), (100, 99, 1));
     assert_eq!(
-        (tally.error_texts, words),
+        (stats.error_texts, words),
         (vec!["too large".to_owned()], String::new())
     );
 }
@@ -181,14 +181,14 @@ fn a_broker_that_falls_silent_is_given_up() {
     };
     let stop = Stop::default();
     stop.give_up_after(Duration::from_millis(20));
-    let (_, tally, words) = run(silent, &stop);
+    let (_, stats, words) = run(silent, &stop);
     assert!(
         words.ends_with("it has answered nothing for 30 seconds"),
         "{words}"
     );
-    assert_eq!(tally.errors, tally.unanswered);
-    assert_eq!(tally.sent, tally.messages + tally.unanswered);
-    assert_eq!(tally.error_texts, [UNANSWERED]);
+    assert_eq!(stats.errors, stats.unanswered);
+    assert_eq!(stats.sent, stats.messages + stats.unanswered);
+    assert_eq!(stats.error_texts, [UNANSWERED]);
 }
 
 #[test]
@@ -197,19 +197,19 @@ fn messages_that_are_lost_with_the_connection_were_not_given_up() {
         gone_at: Some(60),
         ..library()
     };
-    let (_, tally, words) = run(gone, &Stop::default());
+    let (_, stats, words) = run(gone, &Stop::default());
     assert!(words.ends_with("went away: connection reset"), "{words}");
     assert_eq!(
-        (tally.errors, tally.unanswered),
-        (tally.sent - tally.messages, 0)
+        (stats.errors, stats.unanswered),
+        (stats.sent - stats.messages, 0)
     );
-    assert!(tally.errors > 0);
+    assert!(stats.errors > 0);
 }
 
 #[test]
 fn answers_belong_to_requests_in_their_order() {
     let clock = Clock::new();
-    let mut book = Book::new(clock, 1, 0, 0, Live::default());
+    let mut recorder = Recorder::new(clock, 1, 0, 0, Live::default());
     let mut in_flight = InFlight::default();
     for (sequence, intended_ns) in [(0, 1), (1, 1), (2, 1_000_000), (3, 1_000_000)] {
         in_flight.push(&Message {
@@ -222,7 +222,7 @@ fn answers_belong_to_requests_in_their_order() {
     }
     let mut answers = Answers {
         in_flight: &mut in_flight,
-        book: &mut book,
+        recorder: &mut recorder,
         clock,
         size_bytes: 10,
         now_ns: Some(6_000_000),
@@ -234,12 +234,12 @@ fn answers_belong_to_requests_in_their_order() {
     answers.acked_to(3);
     answers.acked(2);
     assert!(answers.is_alive && answers.has_all());
-    let tally = book.finish();
-    assert_eq!((tally.messages, tally.bytes, tally.errors), (3, 30, 1));
-    assert_eq!((tally.response.len(), tally.service.len()), (3, 3));
+    let stats = recorder.finish();
+    assert_eq!((stats.messages, stats.bytes, stats.errors), (3, 30, 1));
+    assert_eq!((stats.response.len(), stats.service.len()), (3, 3));
     // The time of each from its own time, though two of them were counted at once.
-    assert_eq!(tally.response.quantile_ns(0.3) / 100_000, 50);
-    assert!(tally.response.max_ns() > 5_500_000);
-    assert_eq!(tally.acked[&0].len(), 3);
-    assert_eq!(tally.error_texts, ["no"]);
+    assert_eq!(stats.response.quantile_ns(0.3) / 100_000, 50);
+    assert!(stats.response.max_ns() > 5_500_000);
+    assert_eq!(stats.acked[&0].len(), 3);
+    assert_eq!(stats.error_texts, ["no"]);
 }

@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::book::{Book, Live, Tally};
 use crate::cpu_clock;
 use crate::driver::{Connect, Consume, DriverError, Produce, Stop};
-use crate::feed::Feed;
 use crate::meanwhile::Mark;
+use crate::message_source::MessageSource;
 use crate::plan::{Amount, Plan};
+use crate::recorder::{ClientStats, Live, Recorder};
 use crate::times::Times;
 use crate::usage::GENERATOR_THREADS;
 
@@ -134,13 +134,13 @@ pub(crate) struct Connections {
 /// The figures of a side, and the errors that ended connections.
 #[derive(Debug, Default)]
 pub(crate) struct Side {
-    pub(crate) tally: Tally,
+    pub(crate) stats: ClientStats,
     pub(crate) errors: Vec<DriverError>,
 }
 
 impl Side {
-    fn add(&mut self, (tally, result): Joined) {
-        self.tally.add(&tally);
+    fn add(&mut self, (stats, result): Joined) {
+        self.stats.add(&stats);
         self.errors.extend(result.err());
     }
 }
@@ -176,13 +176,13 @@ impl Connections {
         (produced, consumed): (&Live, &Live),
         mut look: impl FnMut(&Standing) -> bool,
     ) -> (Side, Side) {
-        let book = |number, live: &Live| {
+        let recorder = |number, live: &Live| {
             let from_ns = times.measured_from_ns();
-            let book = Book::new(times.clock, plan.run, number, from_ns, live.clone());
+            let recorder = Recorder::new(times.clock, plan.run, number, from_ns, live.clone());
             if times.is_filled {
-                book.by_arrival(times.warm_up_end.clone())
+                recorder.by_arrival(times.warm_up_end.clone())
             } else {
-                book
+                recorder
             }
         };
         let mark = || Mark {
@@ -205,18 +205,19 @@ impl Connections {
                 .consumers
                 .iter_mut()
                 .map(|(number, consumer)| {
-                    let book = book(*number, consumed);
+                    let recorder = recorder(*number, consumed);
                     let stop = &consumers_stop;
-                    spawn_consumer(scope, (*number, times), consumer, book, stop)
+                    spawn_consumer(scope, (*number, times), consumer, recorder, stop)
                 })
                 .collect();
             let producers: Vec<_> = self
                 .producers
                 .iter_mut()
                 .map(|(number, producer)| {
-                    let book = book(*number, produced);
-                    let feed = Feed::new(plan, *number, times.clock, times.start_ns);
-                    let thread = spawn_producer(scope, (*number, done), producer, feed, book, stop);
+                    let recorder = recorder(*number, produced);
+                    let source = MessageSource::new(plan, *number, times.clock, times.start_ns);
+                    let thread =
+                        spawn_producer(scope, (*number, done), producer, source, recorder, stop);
                     // One that has not begun has ended.
                     if thread.is_err() {
                         done();
@@ -252,25 +253,25 @@ impl Connections {
     }
 }
 
-type Joined = (Tally, Result<(), DriverError>);
+type Joined = (ClientStats, Result<(), DriverError>);
 
 fn spawn_producer<'s, 'e>(
     scope: &'s Scope<'s, 'e>,
     (number, done): (u32, &'s (impl Fn() + Sync)),
     producer: &'s mut Box<dyn Produce>,
-    mut feed: Feed,
-    mut book: Book,
+    mut source: MessageSource,
+    mut recorder: Recorder,
     stop: &'s Stop,
 ) -> Spawned<'s> {
     spawn(
         scope,
         format!("{GENERATOR_THREADS}out-{number}"),
         move || {
-            let (result, busy) = watched(|| producer.run(&mut feed, &mut book, stop));
+            let (result, busy) = watched(|| producer.run(&mut source, &mut recorder, stop));
             done();
-            let sent = Tally {
+            let sent = ClientStats {
                 busy,
-                ..book.finish()
+                ..recorder.finish()
             };
             (sent, result)
         },
@@ -281,7 +282,7 @@ fn spawn_consumer<'s, 'e>(
     scope: &'s Scope<'s, 'e>,
     (number, times): (u32, &'s Times),
     consumer: &'s mut Box<dyn Consume>,
-    mut book: Book,
+    mut recorder: Recorder,
     stop: &'s Stop,
 ) -> Spawned<'s> {
     spawn(
@@ -292,10 +293,10 @@ fn spawn_consumer<'s, 'e>(
                 // Messages that came before the beginning would have cost nothing.
                 thread::sleep(times.until(times.start_ns));
             }
-            let (result, busy) = watched(|| consumer.run(&mut book, stop));
-            let came = Tally {
+            let (result, busy) = watched(|| consumer.run(&mut recorder, stop));
+            let came = ClientStats {
                 busy,
-                ..book.finish()
+                ..recorder.finish()
             };
             (came, result)
         },
@@ -337,7 +338,10 @@ fn join(thread: Spawned<'_>) -> Joined {
         Ok(Err(panic)) => std::panic::resume_unwind(panic),
         Err(error) => {
             let what = format!("the system gives no thread for another connection: {error}");
-            (Tally::default(), Err(DriverError::Unsupported { what }))
+            (
+                ClientStats::default(),
+                Err(DriverError::Unsupported { what }),
+            )
         }
     }
 }
@@ -350,8 +354,8 @@ mod tests {
     fn a_thread_that_cannot_be_had_is_a_connection_that_failed() {
         let none = || Err(io::Error::from(io::ErrorKind::WouldBlock));
         assert!(is_finished(&none()));
-        let (tally, result) = join(none());
-        assert_eq!(tally.sent, 0);
+        let (stats, result) = join(none());
+        assert_eq!(stats.sent, 0);
         let error = result.map_err(|error| error.to_string());
         assert!(error.is_err_and(|text| text.starts_with("the system gives no thread")));
     }

@@ -2,10 +2,10 @@
 
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 
-use crate::book::Tally;
 use crate::driver::Promise;
 use crate::figures::{self, Summary, Times};
 use crate::outcome::{Kind, Outcome, Report, Row, Subject};
+use crate::recorder::ClientStats;
 use crate::schedule::Arrivals;
 use crate::{notes, words};
 
@@ -183,7 +183,7 @@ fn begin(row: &Row, outcome: &Outcome, rows: &[&Row], in_full: bool) -> Vec<Stri
     cells
 }
 
-type TallyOfSide = fn(&Outcome) -> Option<&Tally>;
+type TallyOfSide = fn(&Outcome) -> Option<&ClientStats>;
 
 /// The sides of a measurement that have figures, with their names.
 fn sides(kind: Kind) -> Vec<(&'static str, TallyOfSide)> {
@@ -236,8 +236,8 @@ pub(crate) fn throughput(rows: &[&Row], in_full: bool) -> FigureTable {
             }
             // A run without messages has no rate.
             let some = move |outcome: &Outcome| {
-                let tally = side(outcome).filter(|tally| tally.messages > 0)?;
-                Some((tally.rate(), tally.byte_rate()))
+                let stats = side(outcome).filter(|stats| stats.messages > 0)?;
+                Some((stats.rate(), stats.byte_rate()))
             };
             let rate = |outcome: &Outcome| some(outcome).map(|(rate, _)| rate);
             cells.push(or_dash(row.median(rate), words::number));
@@ -249,7 +249,7 @@ pub(crate) fn throughput(rows: &[&Row], in_full: bool) -> FigureTable {
             }
             let bytes = row.median(|outcome| some(outcome).map(|(_, bytes)| bytes));
             cells.push(or_dash(bytes, words::byte_rate));
-            let errors = row.runs.iter().filter_map(side).map(|tally| tally.errors);
+            let errors = row.runs.iter().filter_map(side).map(|stats| stats.errors);
             // Figures of the whole measurement stand in its first line.
             let of_all = |figures: [String; 3]| if at == 0 { figures } else { Default::default() };
             cells.extend(of_all(costs(row)));
@@ -362,17 +362,17 @@ pub(crate) mod tests {
 
     /// A run of 1,000 messages in a second, the slowest of which took so many milliseconds.
     pub(crate) fn outcome(label: &str, slowest_ms: u64) -> Outcome {
-        let mut tally = Tally {
+        let mut stats = ClientStats {
             sent: 1_000,
             messages: 1_000,
             bytes: 100_000,
             span_ns: Some((0, 1_000_000_000)),
-            ..Tally::default()
+            ..ClientStats::default()
         };
         for number in 1..=1_000 {
-            tally.response.record(slowest_ms * 1_000 * number);
-            tally.service.record(1_000_000);
-            tally.lag.record(50_000);
+            stats.response.record(slowest_ms * 1_000 * number);
+            stats.service.record(1_000_000);
+            stats.lag.record(50_000);
         }
         Outcome {
             subject: Subject {
@@ -402,8 +402,8 @@ pub(crate) mod tests {
                 seed: 1,
             },
             started_unix_ms: 0,
-            produced: Some(tally.clone()),
-            consumed: Some(tally),
+            produced: Some(stats.clone()),
+            consumed: Some(stats),
             findings: Some(Findings::default()),
             usage: Usage {
                 wall_s: 1.0,

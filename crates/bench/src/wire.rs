@@ -10,13 +10,13 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::driver::DriverError;
-use crate::feed::{Feed, Message};
+use crate::message_source::{Message, MessageSource};
 use crate::pump::{Answers, Arrivals, Limits, NotTaken, PublishPort, ReceivePort};
 use crate::url::Url;
 
 /// Until a connection is made, and for each answer before the measurement.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-/// Room that is read into at once.
+/// Bytes that one read takes at most.
 const READ_BYTES: usize = 256 << 10;
 
 /// Why a connection ended.
@@ -212,7 +212,7 @@ impl Wire {
     }
 }
 
-/// Sets the size in the four bytes at `at`, which counts all that is in `out` after them. Requests are
+/// Sets the size in the four bytes at `at`, which counts all bytes of `out` after them. Requests are
 /// cut before they are too large for it.
 #[inline]
 pub(crate) fn set_size(out: &mut [u8], at: usize) {
@@ -251,8 +251,8 @@ pub(crate) trait PublishCodec: Send {
     /// Begins a request of at most so many messages.
     fn begin_request(&mut self, _out: &mut Vec<u8>, _messages_max: usize, _unix_ns: u64) {}
 
-    /// Writes a message, whose bytes [`Feed::push`] gives.
-    fn put(&mut self, out: &mut Vec<u8>, message: &Message, feed: &mut Feed);
+    /// Writes a message, whose bytes [`MessageSource::push`] gives.
+    fn put(&mut self, out: &mut Vec<u8>, message: &Message, source: &mut MessageSource);
 
     fn end_request(&mut self, _out: &mut Vec<u8>) {}
 
@@ -302,7 +302,7 @@ impl<C: PublishCodec> PublishPort for SocketPublisher<C> {
         &self.url
     }
 
-    fn limits(&self, _feed: &Feed) -> Limits {
+    fn limits(&self, _feed: &MessageSource) -> Limits {
         self.limits
     }
 
@@ -318,8 +318,8 @@ impl<C: PublishCodec> PublishPort for SocketPublisher<C> {
     }
 
     #[inline]
-    fn put(&mut self, message: &Message, feed: &mut Feed) -> Result<(), NotTaken> {
-        self.codec.put(&mut self.wire.out, message, feed);
+    fn put(&mut self, message: &Message, source: &mut MessageSource) -> Result<(), NotTaken> {
+        self.codec.put(&mut self.wire.out, message, source);
         Ok(())
     }
 

@@ -184,7 +184,7 @@ pub fn findings<'o>(outcomes: impl IntoIterator<Item = &'o Outcome>) -> String {
         lost += findings.lost;
         twice += findings.duplicates;
         unordered += findings.out_of_order;
-        let came = outcome.consumed.as_ref().map_or(0, |tally| tally.messages);
+        let came = outcome.consumed.as_ref().map_or(0, |stats| stats.messages);
         checked = Some(checked.unwrap_or(0) + came);
     }
     let Some(checked) = checked else {

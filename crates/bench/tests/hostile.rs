@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
 use cloverleaf_bench::{
-    Acks, Amount, Arrivals, Book, Clock, Live, PayloadKind, Plan, Stop, Url, connect,
+    Acks, Amount, Arrivals, Clock, Live, PayloadKind, Plan, Recorder, Stop, Url, connect,
 };
 
 fn plan() -> Plan {
@@ -86,8 +86,8 @@ fn a_message_of_an_exabyte_is_not_waited_for() {
     let url: Url = format!("amqp://{address}?client=raw").parse().unwrap();
     let client = connect(&url).unwrap();
     let mut consumer = client.consumer(&plan(), 0).unwrap();
-    let mut book = Book::new(Clock::new(), 5, 0, 0, Live::default());
-    let error = consumer.run(&mut book, &Stop::default()).unwrap_err();
+    let mut recorder = Recorder::new(Clock::new(), 5, 0, 0, Live::default());
+    let error = consumer.run(&mut recorder, &Stop::default()).unwrap_err();
     let expected = format!(
         "amqp://{address} went away: it announced a message of {} bytes",
         1u64 << 60

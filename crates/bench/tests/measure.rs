@@ -6,8 +6,8 @@ use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 use cloverleaf_bench::{
-    Acks, Amount, Arrivals, Book, BrokerPlace, Connect, Consume, DriverError, Feed, Kind, Next,
-    Outcome, PayloadKind, Plan, Produce, Promise, Stop, Target,
+    Acks, Amount, Arrivals, BrokerPlace, Connect, Consume, DriverError, Kind, MessageSource, Next,
+    Outcome, PayloadKind, Plan, Produce, Promise, Recorder, Stop, Target,
 };
 
 const MS: u64 = 1_000_000;
@@ -101,12 +101,17 @@ fn pass(ns: u64) {
 }
 
 impl Produce for FakeProducer {
-    fn run(&mut self, feed: &mut Feed, book: &mut Book, stop: &Stop) -> Result<(), DriverError> {
-        let (clock, faults) = (feed.clock(), self.faults.clone());
+    fn run(
+        &mut self,
+        source: &mut MessageSource,
+        recorder: &mut Recorder,
+        stop: &Stop,
+    ) -> Result<(), DriverError> {
+        let (clock, faults) = (source.clock(), self.faults.clone());
         let (mut begun_ns, mut free_since_ns, mut held) = (None, 0, None);
         while !stop.is_set() {
             let now_ns = clock.now_ns();
-            let message = match feed.next(now_ns) {
+            let message = match source.next(now_ns) {
                 Next::Send(message) => message,
                 Next::At(due_ns) => {
                     pass(due_ns - now_ns);
@@ -116,9 +121,9 @@ impl Produce for FakeProducer {
             };
             let at = Some(message.sequence);
             let since_ns = now_ns - *begun_ns.get_or_insert(now_ns);
-            book.sent(&message, message.intended_ns < free_since_ns);
+            recorder.sent(&message, message.intended_ns < free_since_ns);
             let mut body = Vec::new();
-            feed.push(&message, &mut body);
+            source.push(&message, &mut body);
             let bytes = body.len();
             if at == faults.dies_at {
                 return Err(DriverError::Gone {
@@ -137,7 +142,7 @@ impl Produce for FakeProducer {
             }
             free_since_ns = clock.now_ns();
             if at == faults.refuse {
-                book.failed(&message, &"the disk is full", free_since_ns);
+                recorder.failed(&message, &"the disk is full", free_since_ns);
                 continue;
             }
             if at == faults.twice {
@@ -151,7 +156,7 @@ impl Produce for FakeProducer {
                     self.sender.send(body).unwrap();
                 }
             }
-            book.acked(&message, bytes, free_since_ns);
+            recorder.acked(&message, bytes, free_since_ns);
             if let Some((sequence, stop)) = &faults.stop_at
                 && message.sequence == *sequence
             {
@@ -168,8 +173,8 @@ struct FakeConsumer {
 }
 
 impl Consume for FakeConsumer {
-    fn run(&mut self, book: &mut Book, stop: &Stop) -> Result<(), DriverError> {
-        let clock = book.clock();
+    fn run(&mut self, recorder: &mut Recorder, stop: &Stop) -> Result<(), DriverError> {
+        let clock = recorder.clock();
         let mut begun_ns = None;
         while !stop.is_set() {
             match self.messages.recv_timeout(Duration::from_millis(10)) {
@@ -181,7 +186,7 @@ impl Consume for FakeConsumer {
                     {
                         pass(each_ms * MS);
                     }
-                    book.came(&body, Some(0), clock.now_ns());
+                    recorder.came(&body, Some(0), clock.now_ns());
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 // The producer's side is gone.
@@ -347,7 +352,8 @@ fn a_stall_is_in_the_response_time_and_hardly_in_the_service_time() {
     // 400 of 1,000 were due in the stall; half of these waited for more than 200 ms.
     let response_ns = produced.response.quantile_ns(0.8);
     assert!(response_ns > 150 * MS, "{response_ns}");
-    // How much less depends on the machine; the tests of `feed.rs` and `book.rs` tell the time.
+    // How much less depends on the machine; the tests of `message_source.rs` and `recorder.rs` set
+    // the time.
     let service_ns = produced.service.quantile_ns(0.8);
     assert!(service_ns < response_ns, "{service_ns} of {response_ns}");
     assert!(

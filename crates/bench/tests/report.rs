@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use cloverleaf_bench::{
-    Acks, Amount, Arrivals, Conditions, Findings, Kind, Outcome, PayloadKind, Plan, Promise,
-    Report, Row, Second, Subject, Tally, Usage, Variation, page,
+    Acks, Amount, Arrivals, ClientStats, Conditions, Findings, Kind, Outcome, PayloadKind, Plan,
+    Promise, Report, Row, Second, Subject, Usage, Variation, page,
 };
 use roxmltree::{Document, Node, ParsingOptions};
 
@@ -51,8 +51,14 @@ impl Dice {
     }
 }
 
-fn tally(rate: f64, typical_ns: f64, is_open: bool, size_bytes: usize, dice: &mut Dice) -> Tally {
-    let mut tally = Tally::default();
+fn stats(
+    rate: f64,
+    typical_ns: f64,
+    is_open: bool,
+    size_bytes: usize,
+    dice: &mut Dice,
+) -> ClientStats {
+    let mut stats = ClientStats::default();
     for at in 0..10u32 {
         let messages = (rate * (0.93 + 0.1 * dice.roll())) as u64;
         let mut second = Second {
@@ -68,17 +74,17 @@ fn tally(rate: f64, typical_ns: f64, is_open: bool, size_bytes: usize, dice: &mu
                 0
             };
             second.response.record(service_ns + waited_ns);
-            tally.service.record(service_ns);
-            tally.lag.record((20_000.0 * dice.roll()) as u64);
+            stats.service.record(service_ns);
+            stats.lag.record((20_000.0 * dice.roll()) as u64);
         }
-        tally.response.add(&second.response);
-        tally.messages += messages;
-        tally.bytes += second.bytes;
-        tally.seconds.insert(at, second);
+        stats.response.add(&second.response);
+        stats.messages += messages;
+        stats.bytes += second.bytes;
+        stats.seconds.insert(at, second);
     }
-    tally.sent = tally.messages;
-    tally.span_ns = Some((1_000_000_000, 11_000_000_000));
-    tally
+    stats.sent = stats.messages;
+    stats.span_ns = Some((1_000_000_000, 11_000_000_000));
+    stats
 }
 
 /// A broker that is so good.
@@ -123,7 +129,7 @@ fn outcome(broker: Broker, kind: Kind, plan: Plan, dice: &mut Dice) -> Outcome {
     };
     let by_size = 1.0 / (1.0 + plan.size_bytes as f64 / 3_000.0);
     let rate = (broker.rate * by_size * (0.92 + 0.16 * dice.roll())).min(asked);
-    let mut side = || tally(rate, broker.typical_ns, is_open, plan.size_bytes, dice);
+    let mut side = || stats(rate, broker.typical_ns, is_open, plan.size_bytes, dice);
     let produced = (kind != Kind::Consume).then(&mut side);
     let consumed = (kind != Kind::Produce).then(&mut side);
     Outcome {
@@ -482,9 +488,9 @@ fn nothing_at_all_is_a_page_too() {
     parsed(&page);
     let mut report = compared(&[Kind::Produce], Arrivals::Closed);
     for run in report.rows.iter_mut().flat_map(|row| &mut row.runs) {
-        run.produced = Some(Tally {
+        run.produced = Some(ClientStats {
             seconds: BTreeMap::new(),
-            ..Tally::default()
+            ..ClientStats::default()
         });
     }
     let page = page_of_nothing(&report);

@@ -12,7 +12,7 @@ use lapin::types::ShortString;
 use lapin::{BasicProperties, Channel, Confirmation};
 
 use crate::driver::{DriverError, Produce};
-use crate::feed::{Feed, Message};
+use crate::message_source::{Message, MessageSource};
 use crate::plan::{Acks, Plan};
 use crate::pump::{Answers, Limits, NotTaken, Producer, PublishPort};
 use crate::url::Url;
@@ -112,7 +112,7 @@ impl<F: Future<Output = Answer> + Send> PublishPort for AmqpPublisher<F> {
         &self.url
     }
 
-    fn limits(&self, _feed: &Feed) -> Limits {
+    fn limits(&self, _feed: &MessageSource) -> Limits {
         Limits {
             look_after_messages: 1,
             ..Limits::new(self.window)
@@ -124,9 +124,9 @@ impl<F: Future<Output = Answer> + Send> PublishPort for AmqpPublisher<F> {
         self.waker = Waker::from(Arc::clone(&self.waiter));
     }
 
-    fn put(&mut self, message: &Message, feed: &mut Feed) -> Result<(), NotTaken> {
-        let mut value = Vec::with_capacity(feed.size_bytes());
-        feed.push(message, &mut value);
+    fn put(&mut self, message: &Message, source: &mut MessageSource) -> Result<(), NotTaken> {
+        let mut value = Vec::with_capacity(source.size_bytes());
+        source.push(message, &mut value);
         let (channel, queue) = (self.channel.clone(), self.queue.clone());
         let properties = self.properties.clone();
         let publish = self.publish;

@@ -345,9 +345,9 @@ mod tests {
             may_reorder: None,
         };
         Outcome {
-            produced: Some(crate::Tally {
+            produced: Some(crate::ClientStats {
                 messages: 1,
-                ..crate::Tally::default()
+                ..crate::ClientStats::default()
             }),
             cut: None,
             ..failed(&subject, load, String::new())

@@ -9,10 +9,10 @@ use std::time::Duration;
 use cloverleaf_telemetry::Protocol;
 
 use super::opened::Opened;
-use crate::book::Book;
 use crate::driver::{Connect, Consume, DriverError, Produce, Promise, Stop};
-use crate::feed::{Feed, Message, Next};
+use crate::message_source::{Message, MessageSource, Next};
 use crate::plan::Plan;
+use crate::recorder::Recorder;
 use crate::url::Url;
 use crate::usage::BrokerPlace;
 
@@ -88,9 +88,14 @@ struct Server {
 }
 
 impl Produce for Server {
-    fn run(&mut self, feed: &mut Feed, book: &mut Book, stop: &Stop) -> Result<(), DriverError> {
-        let clock = feed.clock();
-        let bytes = feed.size_bytes();
+    fn run(
+        &mut self,
+        source: &mut MessageSource,
+        recorder: &mut Recorder,
+        stop: &Stop,
+    ) -> Result<(), DriverError> {
+        let clock = source.clock();
+        let bytes = source.size_bytes();
         let (mut free_ns, mut is_done) = (0, false);
         if self.breaks {
             return Err(DriverError::Gone {
@@ -101,14 +106,14 @@ impl Produce for Server {
         while !(is_done && self.waiting.is_empty()) {
             let now_ns = clock.now_ns();
             while let Some((message, _)) = self.waiting.front().filter(|(_, at)| *at <= now_ns) {
-                book.acked(message, bytes, now_ns);
+                recorder.acked(message, bytes, now_ns);
                 self.waiting.pop_front();
             }
             let mut wake_ns = self.waiting.front().map_or(u64::MAX, |(_, at)| *at);
             if !is_done && self.waiting.len() < self.in_flight {
-                match feed.next(now_ns) {
+                match source.next(now_ns) {
                     Next::Send(message) => {
-                        book.sent(&message, true);
+                        recorder.sent(&message, true);
                         free_ns = now_ns.max(free_ns) + self.service_ns;
                         self.waiting.push_back((message, free_ns));
                         continue;

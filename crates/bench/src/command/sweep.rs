@@ -366,18 +366,18 @@ fn at_rate(plan: &Plan, rate: f64) -> Plan {
 /// Random arrivals are never exactly as many as were asked for; so what was done is compared to
 /// what was to be sent, and to the time in which that was to be done.
 fn probe(outcome: &Outcome, asked: f64) -> Option<Probe> {
-    let tally = figures::measured(outcome)?;
+    let stats = figures::measured(outcome)?;
     let sent = outcome.produced.as_ref()?.sent as f64;
     let seconds = match outcome.plan.amount {
         Amount::Seconds(seconds) => seconds,
         Amount::Messages(messages) => messages as f64 / asked,
     };
-    let done = tally.messages as f64 / sent.max(1.0);
-    let in_time = seconds / tally.taken_s().max(seconds);
+    let done = stats.messages as f64 / sent.max(1.0);
+    let in_time = seconds / stats.taken_s().max(seconds);
     Some(Probe {
         asked,
         achieved: asked * (done * in_time).min(1.0),
-        p99_ns: tally.response.quantile_ns(0.99) as f64,
+        p99_ns: stats.response.quantile_ns(0.99) as f64,
     })
 }
 

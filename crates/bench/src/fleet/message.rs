@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::book::{Second, Tally};
 use crate::check::Ranges;
 use crate::conditions::Conditions;
 use crate::histogram::Histogram;
 use crate::payload::STAMP_BYTES;
 use crate::plan::{Amount, Plan};
 use crate::proxy::Link;
+use crate::recorder::{ClientStats, Second};
 use crate::schedule::Arrivals;
 use crate::sides::{Part, Side, Standing};
 use crate::url::Url;
@@ -180,7 +180,7 @@ impl Job {
     }
 }
 
-/// A [`Tally`] without what comes in pieces.
+/// A [`ClientStats`] without what comes in pieces.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Figures {
     sent: u64,
@@ -207,30 +207,30 @@ pub(super) struct Figures {
 pub(super) struct Implausible;
 
 impl Figures {
-    fn of(tally: &Tally) -> Figures {
-        let (duplicates, out_of_order) = tally.seen.faults();
+    fn of(stats: &ClientStats) -> Figures {
+        let (duplicates, out_of_order) = stats.seen.faults();
         Figures {
-            sent: tally.sent,
-            messages: tally.messages,
-            bytes: tally.bytes,
-            errors: tally.errors,
-            unanswered: tally.unanswered,
-            error_texts: tally.error_texts.clone(),
-            foreign: tally.foreign,
-            early: tally.early,
-            damaged: tally.damaged,
-            response: tally.response.clone(),
-            service: tally.service.clone(),
-            lag: tally.lag.clone(),
-            busy: tally.busy,
-            span_ns: tally.span_ns,
+            sent: stats.sent,
+            messages: stats.messages,
+            bytes: stats.bytes,
+            errors: stats.errors,
+            unanswered: stats.unanswered,
+            error_texts: stats.error_texts.clone(),
+            foreign: stats.foreign,
+            early: stats.early,
+            damaged: stats.damaged,
+            response: stats.response.clone(),
+            service: stats.service.clone(),
+            lag: stats.lag.clone(),
+            busy: stats.busy,
+            span_ns: stats.span_ns,
             duplicates,
             out_of_order,
         }
     }
 
     /// Adds them to what others have reported.
-    pub(super) fn add_to(self, sum: &mut Tally) -> Result<(), Implausible> {
+    pub(super) fn add_to(self, sum: &mut ClientStats) -> Result<(), Implausible> {
         let counts = [
             self.sent,
             self.messages,
@@ -249,7 +249,7 @@ impl Figures {
             return Err(Implausible);
         }
         sum.seen.add_faults(self.duplicates, self.out_of_order);
-        sum.add(&Tally {
+        sum.add(&ClientStats {
             sent: self.sent,
             messages: self.messages,
             bytes: self.bytes,
@@ -264,7 +264,7 @@ impl Figures {
             lag: self.lag,
             busy: self.busy,
             span_ns: self.span_ns,
-            ..Tally::default()
+            ..ClientStats::default()
         });
         Ok(())
     }
@@ -317,7 +317,7 @@ pub(super) fn report(sent: Side, came: Side, usage: Usage) -> Vec<Reply> {
     let mut figures = Vec::new();
     for (is_sent, mut side) in [(true, sent), (false, came)] {
         errors.extend(side.errors.iter().map(ToString::to_string));
-        for (at, second) in std::mem::take(&mut side.tally.seconds) {
+        for (at, second) in std::mem::take(&mut side.stats.seconds) {
             let second = Box::new(second);
             replies.push(Reply::Second {
                 is_sent,
@@ -326,9 +326,9 @@ pub(super) fn report(sent: Side, came: Side, usage: Usage) -> Vec<Reply> {
             });
         }
         let numbers = if is_sent {
-            std::mem::take(&mut side.tally.acked)
+            std::mem::take(&mut side.stats.acked)
         } else {
-            side.tally.seen.take_numbers()
+            side.stats.seen.take_numbers()
         };
         for (producer, ranges) in numbers {
             let pairs: Vec<(u64, u64)> = ranges.iter().collect();
@@ -340,7 +340,7 @@ pub(super) fn report(sent: Side, came: Side, usage: Usage) -> Vec<Reply> {
                 });
             }
         }
-        figures.push(Box::new(Figures::of(&side.tally)));
+        figures.push(Box::new(Figures::of(&side.stats)));
     }
     errors.truncate(TEXTS_MAX);
     let came = figures.pop().unwrap_or_default();

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::book::Second;
 use crate::measure::Progress;
+use crate::recorder::Second;
 
 /// More than this waits for nothing that anybody would look at.
 const WAITING_MAX: usize = 100;

@@ -1,6 +1,6 @@
 //! The sum of workers' reports, with histograms, not averages.
 
-use crate::book::Tally;
+use crate::recorder::ClientStats;
 use crate::usage::Usage;
 
 use super::message::{Implausible, Reply, plausible, ranges_of, texts};
@@ -13,8 +13,8 @@ const RANGES_MAX: usize = 100_000_000;
 /// The sum of reports.
 #[derive(Debug, Default)]
 pub(super) struct Sum {
-    pub(super) sent: Tally,
-    pub(super) came: Tally,
+    pub(super) sent: ClientStats,
+    pub(super) came: ClientStats,
     pub(super) errors: Vec<String>,
     pub(super) client_cpu_s: f64,
     pub(super) proxy_cpu_s: f64,
@@ -92,7 +92,7 @@ impl Sum {
         Ok(())
     }
 
-    fn side(&mut self, is_sent: bool) -> &mut Tally {
+    fn side(&mut self, is_sent: bool) -> &mut ClientStats {
         match is_sent {
             true => &mut self.sent,
             false => &mut self.came,
@@ -107,19 +107,19 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::book::{Book, Live};
     use crate::clock::Clock;
-    use crate::feed::Message;
     use crate::fleet::frame::{Frames, REPLY_BYTES_MAX, encode};
     use crate::fleet::message::report;
+    use crate::message_source::Message;
     use crate::payload::Stamp;
+    use crate::recorder::{Live, Recorder};
     use crate::sides::Side;
 
     const MS: u64 = 1_000_000;
 
     /// The figures that connection `number` would have measured.
     fn sent(number: u32, latencies_ms: &[u64]) -> Side {
-        let mut book = Book::new(Clock::new(), 1, number, 0, Live::default());
+        let mut recorder = Recorder::new(Clock::new(), 1, number, 0, Live::default());
         for (sequence, ms) in (0..).zip(latencies_ms) {
             let message = Message {
                 sequence: 2 * sequence,
@@ -128,18 +128,18 @@ mod tests {
                 key: None,
                 is_measured: true,
             };
-            book.sent(&message, false);
-            book.acked(&message, 100, message.sent_ns + ms * MS);
+            recorder.sent(&message, false);
+            recorder.acked(&message, 100, message.sent_ns + ms * MS);
         }
         Side {
-            tally: book.finish(),
+            stats: recorder.finish(),
             errors: Vec::new(),
         }
     }
 
     fn came(number: u32, sequences: &[u64]) -> Side {
         let clock = Clock::new();
-        let mut book = Book::new(clock, 1, number, 0, Live::default());
+        let mut recorder = Recorder::new(clock, 1, number, 0, Live::default());
         for sequence in sequences {
             let stamp = Stamp {
                 run: 1,
@@ -150,10 +150,10 @@ mod tests {
             };
             let mut message = [0; 40];
             stamp.write(&mut message);
-            book.came(&message, None, 5 * MS);
+            recorder.came(&message, None, 5 * MS);
         }
         Side {
-            tally: book.finish(),
+            stats: recorder.finish(),
             errors: Vec::new(),
         }
     }
@@ -162,7 +162,7 @@ mod tests {
     fn add(sum: &mut Sum, sent: Side, came: Side) {
         let usage = Usage {
             client_cpu_s: 0.5,
-            cores_busy: Some(came.tally.messages as f64 / 10.0),
+            cores_busy: Some(came.stats.messages as f64 / 10.0),
             ..Usage::default()
         };
         let mut frames = Frames::new(REPLY_BYTES_MAX);
@@ -186,8 +186,8 @@ mod tests {
         let fast: Vec<u64> = vec![1; 99];
         let slow: Vec<u64> = vec![1_000; 1];
         let (one, two) = (sent(0, &fast), sent(1, &slow));
-        let mut expected = one.tally.clone();
-        expected.add(&two.tally);
+        let mut expected = one.stats.clone();
+        expected.add(&two.stats);
         let mut sum = Sum::default();
         add(&mut sum, one, came(0, &[0, 1, 2]));
         add(&mut sum, two, came(1, &[2, 3]));
@@ -203,8 +203,8 @@ mod tests {
         assert!(sum.sent.response.quantile_ns(0.5) < 2 * MS);
         assert_eq!(sum.sent.span_ns, expected.span_ns);
         assert_eq!(sum.sent.acked, expected.acked);
-        let seconds = |tally: &Tally| -> Vec<(u32, u64)> {
-            tally
+        let seconds = |stats: &ClientStats| -> Vec<(u32, u64)> {
+            stats
                 .seconds
                 .iter()
                 .map(|(at, it)| (*at, it.messages))

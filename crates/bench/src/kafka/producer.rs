@@ -7,7 +7,7 @@ use rdkafka::config::ClientConfig;
 use rdkafka::types::RDKafkaErrorCode;
 
 use crate::driver::DriverError;
-use crate::feed::{Feed, Message};
+use crate::message_source::{Message, MessageSource};
 use crate::plan::Plan;
 use crate::pump::{Answers, Limits, NotTaken, PublishPort};
 use crate::url::Url;
@@ -80,8 +80,8 @@ impl PublishPort for KafkaPublisher {
         &self.url
     }
 
-    fn limits(&self, feed: &Feed) -> Limits {
-        let shares_time = feed.size_bytes() <= SAME_TIME_BYTES_MAX && !feed.is_open();
+    fn limits(&self, source: &MessageSource) -> Limits {
+        let shares_time = source.size_bytes() <= SAME_TIME_BYTES_MAX && !source.is_open();
         Limits {
             same_time_messages: if shares_time { SAME_TIME } else { 1 },
             look_after_messages: LOOK_AFTER,
@@ -95,9 +95,9 @@ impl PublishPort for KafkaPublisher {
     }
 
     #[inline]
-    fn put(&mut self, message: &Message, feed: &mut Feed) -> Result<(), NotTaken> {
+    fn put(&mut self, message: &Message, source: &mut MessageSource) -> Result<(), NotTaken> {
         self.value.clear();
-        feed.push(message, &mut self.value);
+        source.push(message, &mut self.value);
         let key = message.key.map(u64::to_be_bytes);
         let key = key.as_ref().map(|key| &key[..]);
         let sent = self

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::feed::{Feed, Message};
+use crate::message_source::{Message, MessageSource};
 use crate::nsq::codec::{Frame, Frames, HEARTBEAT, Publish, command};
 use crate::pump::Answers;
 use crate::wire::{PublishCodec, Wire, WireError};
@@ -49,12 +49,12 @@ impl PublishCodec for Publisher {
     }
 
     #[inline]
-    fn put(&mut self, out: &mut Vec<u8>, message: &Message, feed: &mut Feed) {
+    fn put(&mut self, out: &mut Vec<u8>, message: &Message, source: &mut MessageSource) {
         if let Some((publish, last)) = &mut self.open {
-            publish.message(out, feed.size_bytes());
+            publish.message(out, source.size_bytes());
             *last = message.sequence;
         }
-        feed.push(message, out);
+        source.push(message, out);
     }
 
     fn end_request(&mut self, out: &mut Vec<u8>) {

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
-/// Room that is read into at once.
+/// Bytes that one read takes at most.
 const READ_BYTES: usize = 256 << 10;
 /// Commands are lines; ours are shorter.
 const LINE_BYTES_MAX: usize = 1_024;

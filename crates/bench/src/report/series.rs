@@ -6,10 +6,10 @@ use maud::{Markup, html};
 
 use super::plot::{self, LineChart, Series, ends};
 use super::view::{SettingsGroup, label};
-use crate::book::Tally;
 use crate::figures;
 use crate::outcome::Outcome;
 use crate::plan::Amount;
+use crate::recorder::ClientStats;
 use crate::words;
 
 /// More points would be a line again.
@@ -72,8 +72,8 @@ pub(super) fn draw(group: &SettingsGroup<'_>, size: Size, has_latency: bool) -> 
 type Figure = fn(&SecondFigures) -> Option<f64>;
 
 /// The whole seconds of a run; in those of which nothing is known nothing happened.
-fn seconds(run: &Outcome, tally: &Tally) -> Vec<SecondFigures> {
-    let last = tally.seconds.keys().last().copied().unwrap_or(0);
+fn seconds(run: &Outcome, stats: &ClientStats) -> Vec<SecondFigures> {
+    let last = stats.seconds.keys().last().copied().unwrap_or(0);
     let end = match run.plan.amount {
         Amount::Seconds(seconds) => last.saturating_add(1).min(seconds as u32),
         Amount::Messages(_) => last,
@@ -81,7 +81,7 @@ fn seconds(run: &Outcome, tally: &Tally) -> Vec<SecondFigures> {
     // Where the clock ran far ahead of the messages, the last hour is enough for a picture.
     let begin = end.saturating_sub(3_600);
     let each = (begin..end).map(|second| {
-        let found = tally.seconds.get(&second);
+        let found = stats.seconds.get(&second);
         let p99 = found.filter(|second| !second.response.is_empty());
         SecondFigures {
             second,

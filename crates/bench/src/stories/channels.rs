@@ -10,13 +10,13 @@ use super::seed::channels::{
     BATCH_MESSAGES, CONSUMED, CONSUMERS, ONE_CONSUMED, ONE_PUBLISHED, PRODUCERS, PUBLISH_ONLY,
     PUBLISHED, SECONDS, SIZE_BYTES, TOPICS,
 };
-use crate::book::Tally;
 use crate::check::Ranges;
 use crate::command::{BenchError, Opened};
 use crate::driver::DriverError;
 use crate::measure::Target;
 use crate::outcome::{Kind, Outcome};
 use crate::plan::{Amount, Plan};
+use crate::recorder::ClientStats;
 use crate::usage::{GENERATOR_THREADS, Meter, Usage};
 use crate::words;
 
@@ -169,9 +169,9 @@ fn many(
 
 fn row(clients: &str, played: &Played, theirs: String, one: String) -> Vec<String> {
     // Topics have clocks of their own, but begin together: rates are added, times are not.
-    let rate = |side: fn(&Outcome) -> Option<&Tally>| {
+    let rate = |side: fn(&Outcome) -> Option<&ClientStats>| {
         let sides = played.outcomes.iter().filter_map(side);
-        let rates: Vec<f64> = sides.map(Tally::rate).collect();
+        let rates: Vec<f64> = sides.map(ClientStats::rate).collect();
         if rates.is_empty() {
             words::NOTHING.to_owned()
         } else {

@@ -3,12 +3,12 @@
 use cloverleaf_telemetry::Protocol;
 
 use super::{Story, StoryName, StoryTable};
-use crate::book::Tally;
 use crate::command::{BenchError, LiveLine, Opened, Session, Task};
 use crate::outcome::{Kind, Outcome};
 use crate::payload::PayloadKind;
 use crate::plan::{Acks, Amount, Plan};
 use crate::proxy::Link;
+use crate::recorder::ClientStats;
 use crate::schedule::Arrivals;
 use crate::url::Url;
 use crate::words;
@@ -181,11 +181,11 @@ impl<'p, 's> Play<'p, 's> {
 
 /// The messages per second of a measurement.
 pub(super) fn rate(outcome: &Outcome) -> String {
-    shown(outcome, |tally| words::rate(tally.rate()))
+    shown(outcome, |stats| words::rate(stats.rate()))
 }
 
 /// A figure of a measurement, which may have none.
-pub(super) fn shown(outcome: &Outcome, figure: impl Fn(&Tally) -> String) -> String {
+pub(super) fn shown(outcome: &Outcome, figure: impl Fn(&ClientStats) -> String) -> String {
     outcome
         .main()
         .map_or_else(|| words::NOTHING.to_owned(), figure)

@@ -102,10 +102,10 @@ fn latency(play: &mut Play<'_, '_>, all: &[Opened]) -> Result<(), BenchError> {
             let outcome = play.measure(opened, Kind::EndToEnd, plan, &what)?;
             let mut row = vec![words::count(size_bytes as u64), opened.label.clone()];
             for (_, quantile) in QUANTILES {
-                row.push(shown(&outcome, |tally| {
+                row.push(shown(&outcome, |stats| {
                     let ns = match quantile {
-                        0.0 => tally.response.min_ns(),
-                        _ => tally.response.quantile_ns(quantile),
+                        0.0 => stats.response.min_ns(),
+                        _ => stats.response.quantile_ns(quantile),
                     };
                     words::time(ns as f64)
                 }));

@@ -1,7 +1,7 @@
 //! A producer: what is due goes out as one write, up to the window.
 
 use crate::driver::DriverError;
-use crate::feed::{Feed, Message};
+use crate::message_source::{Message, MessageSource};
 use crate::plan::{Acks, Plan};
 use crate::pump::{Answers, Limits};
 use crate::url::Url;
@@ -55,15 +55,15 @@ impl RawPublisher {
 
 impl PublishCodec for RawPublisher {
     #[inline]
-    fn put(&mut self, out: &mut Vec<u8>, message: &Message, feed: &mut Feed) {
+    fn put(&mut self, out: &mut Vec<u8>, message: &Message, source: &mut MessageSource) {
         out.extend_from_slice(&self.head);
         let most = self.frames.bytes_max - FRAME_EXTRA_BYTES;
-        if feed.size_bytes() <= most {
-            put_body(out, |out| feed.push(message, out));
+        if source.size_bytes() <= most {
+            put_body(out, |out| source.push(message, out));
             return;
         }
         self.body.clear();
-        feed.push(message, &mut self.body);
+        source.push(message, &mut self.body);
         for part in self.body.chunks(most) {
             put_body(out, |out| out.extend_from_slice(part));
         }

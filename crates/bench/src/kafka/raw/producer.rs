@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use rdkafka::metadata::Metadata;
 
 use crate::driver::DriverError;
-use crate::feed::{Feed, Message};
+use crate::message_source::{Message, MessageSource};
 use crate::plan::{Acks, Plan};
 use crate::pump::{Answers, Limits};
 use crate::url::Url;
@@ -94,9 +94,9 @@ impl PublishCodec for RawPublisher {
     }
 
     #[inline]
-    fn put(&mut self, out: &mut Vec<u8>, message: &Message, feed: &mut Feed) {
+    fn put(&mut self, out: &mut Vec<u8>, message: &Message, source: &mut MessageSource) {
         if let Some((request, last)) = &mut self.open {
-            request.push(out, feed.size_bytes(), |out| feed.push(message, out));
+            request.push(out, source.size_bytes(), |out| source.push(message, out));
             *last = message.sequence;
         }
     }

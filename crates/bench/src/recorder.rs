@@ -1,4 +1,4 @@
-//! Books: a connection's records of its messages, and how they are added up.
+//! The recorder of a connection's messages, and how the statistics of several are added up.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::{Ranges, Seen};
 use crate::clock::Clock;
-use crate::feed::Message;
 use crate::histogram::Histogram;
 use crate::meanwhile::Meanwhile;
+use crate::message_source::Message;
 use crate::payload::Stamp;
 use crate::times::WarmUpEnd;
 
@@ -42,7 +42,7 @@ impl Second {
 
 /// Figures of one connection, or of all of one side (producers or consumers) together.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Tally {
+pub struct ClientStats {
     /// Messages of the measurement that were handed to the client.
     pub sent: u64,
     /// Messages that were acknowledged, or that came.
@@ -96,9 +96,9 @@ pub struct Tally {
 /// Most errors that are kept in words.
 const ERROR_TEXTS_MAX: usize = 5;
 
-impl Tally {
+impl ClientStats {
     /// Adds what another connection has measured.
-    pub fn add(&mut self, other: &Tally) {
+    pub fn add(&mut self, other: &ClientStats) {
         self.sent += other.sent;
         self.messages += other.messages;
         self.bytes += other.bytes;
@@ -129,7 +129,7 @@ impl Tally {
         self.seen.add(&other.seen);
     }
 
-    /// Seconds from the end of the warm-up to the last message ([`Tally::span_ns`]).
+    /// Seconds from the end of the warm-up to the last message ([`ClientStats::span_ns`]).
     pub fn span_s(&self) -> f64 {
         let span = self.span_ns.map_or(0, |(first, last)| last - first);
         span as f64 / 1e9
@@ -177,12 +177,12 @@ impl Tally {
     }
 }
 
-/// Figures that are shown during the measurement: the sum of all books of a side, a second at a
+/// Figures that are shown during the measurement: the sum of all recorders of a side, a second at a
 /// time.
 #[derive(Debug, Clone, Default)]
 pub struct Live {
     seconds: Arc<Mutex<BTreeMap<u32, Second>>>,
-    /// Each book's messages so far, those of the warm-up too.
+    /// Each recorder's messages so far, those of the warm-up too.
     counts: Arc<Mutex<Vec<Arc<AtomicU64>>>>,
     failures: Arc<AtomicU64>,
 }
@@ -222,33 +222,33 @@ impl Live {
 
 /// The record into which a connection writes its measurements.
 #[derive(Debug)]
-pub struct Book {
+pub struct Recorder {
     clock: Clock,
     run: u32,
     measured_from_ns: u64,
     /// A message that came counts if it came after this, whenever it was sent.
     by_arrival: Option<WarmUpEnd>,
-    tally: Tally,
+    stats: ClientStats,
     producer: u32,
     acked: Ranges,
     /// Number of the second that `second` is.
     at: u32,
     second: Second,
     live: Live,
-    /// Messages of this book, which [`Live::count`] adds up. Only this book writes it.
+    /// Messages of this recorder, which [`Live::count`] adds up. Only this recorder writes it.
     counter: Arc<AtomicU64>,
 }
 
-impl Book {
-    /// An empty book of connection number `number` in measurement `run`, whose warm-up ends at
+impl Recorder {
+    /// An empty recorder of connection number `number` in measurement `run`, whose warm-up ends at
     /// `measured_from_ns`.
-    pub fn new(clock: Clock, run: u32, number: u32, measured_from_ns: u64, live: Live) -> Book {
-        Book {
+    pub fn new(clock: Clock, run: u32, number: u32, measured_from_ns: u64, live: Live) -> Recorder {
+        Recorder {
             clock,
             run,
             measured_from_ns,
             by_arrival: None,
-            tally: Tally::default(),
+            stats: ClientStats::default(),
             producer: number,
             acked: Ranges::default(),
             at: 0,
@@ -259,8 +259,8 @@ impl Book {
     }
 
     /// The same for messages that were put in before: those count that come after the warm-up.
-    pub fn by_arrival(self, warm_up_end: WarmUpEnd) -> Book {
-        Book {
+    pub fn by_arrival(self, warm_up_end: WarmUpEnd) -> Recorder {
+        Recorder {
             by_arrival: Some(warm_up_end),
             ..self
         }
@@ -276,10 +276,10 @@ impl Book {
     #[inline]
     pub fn sent(&mut self, message: &Message, waited: bool) {
         if message.is_measured {
-            self.tally.sent += 1;
+            self.stats.sent += 1;
             if !waited {
                 let lag_ns = message.sent_ns.saturating_sub(message.intended_ns);
-                self.tally.lag.record(lag_ns);
+                self.stats.lag.record(lag_ns);
             }
         }
     }
@@ -304,14 +304,14 @@ impl Book {
     }
 
     /// No answer to a message came, and none is waited for any more. If an answer cannot come
-    /// because the connection has ended, it has [`Book::failed`]: then the time until that says
+    /// because the connection has ended, it has [`Recorder::failed`]: then the time until that says
     /// nothing.
     pub fn gave_up(&mut self, message: &Message, error: &dyn std::fmt::Display, now_ns: u64) {
         if message.is_measured {
             self.turn(now_ns);
-            self.tally.unanswered += 1;
+            self.stats.unanswered += 1;
             let service_ns = now_ns.saturating_sub(message.sent_ns);
-            self.tally.service.record(service_ns);
+            self.stats.service.record(service_ns);
             let response_ns = now_ns.saturating_sub(message.intended_ns);
             self.second.response.record(response_ns);
         }
@@ -324,9 +324,9 @@ impl Book {
         if message.is_measured {
             self.turn(now_ns);
             self.second.errors += 1;
-            self.tally.errors += 1;
+            self.stats.errors += 1;
         }
-        self.tally.note(&error.to_string());
+        self.stats.note(&error.to_string());
     }
 
     /// A message came. `stream` names what keeps its order ([`Seen::came`]). `false`: it is not of
@@ -336,13 +336,13 @@ impl Book {
         let stamp = Stamp::read(message).filter(|stamp| stamp.run == self.run);
         let Some(stamp) = stamp else {
             if Stamp::was_of(self.run, message) {
-                self.tally.damaged += 1
+                self.stats.damaged += 1
             } else {
-                self.tally.foreign += 1
+                self.stats.foreign += 1
             }
             return false;
         };
-        if self.tally.seen.came(stamp.producer, stamp.sequence, stream) {
+        if self.stats.seen.came(stamp.producer, stamp.sequence, stream) {
             self.step(1);
         }
         let intended_ns = self.clock.from_unix_ns(stamp.intended_unix_ns);
@@ -354,7 +354,7 @@ impl Book {
             None => intended_ns,
         };
         if counts_from_ns >= self.measured_from_ns {
-            self.tally.early += u64::from(now_ns < intended_ns);
+            self.stats.early += u64::from(now_ns < intended_ns);
             let response_ns = now_ns.saturating_sub(intended_ns);
             let lag_ns = u64::from(stamp.lag_us) * 1_000;
             let service_ns = response_ns.saturating_sub(lag_ns);
@@ -380,12 +380,12 @@ impl Book {
         service_ns: u64,
     ) {
         self.turn(now_ns);
-        // The sums of a second go to the tally when it is over: one thing less per message.
-        self.tally.service.record_n(service_ns, messages);
+        // The sums of a second go to the stats when it is over: one thing less per message.
+        self.stats.service.record_n(service_ns, messages);
         self.second.messages += messages;
         self.second.bytes += bytes as u64 * messages;
         self.second.response.record_n(response_ns, messages);
-        self.tally.span_ns = Some((self.measured_from_ns, now_ns.max(self.measured_from_ns)));
+        self.stats.span_ns = Some((self.measured_from_ns, now_ns.max(self.measured_from_ns)));
     }
 
     /// Begins a new second if it is time.
@@ -403,22 +403,22 @@ impl Book {
         if self.second.messages > 0 || self.second.errors > 0 {
             self.live.add(self.at, &self.second);
             let mut second = std::mem::take(&mut self.second);
-            self.tally.messages += second.messages;
-            self.tally.bytes += second.bytes;
-            self.tally.response.add(&second.response);
+            self.stats.messages += second.messages;
+            self.stats.bytes += second.bytes;
+            self.stats.response.add(&second.response);
             // A second is looked at no more until it is over: a long run has thousands.
             second.response.pack();
-            self.tally.seconds.entry(self.at).or_default().add(&second);
+            self.stats.seconds.entry(self.at).or_default().add(&second);
         }
     }
 
     /// The figures that were measured.
-    pub fn finish(mut self) -> Tally {
+    pub fn finish(mut self) -> ClientStats {
         self.close_second();
         if !self.acked.is_empty() {
-            self.tally.acked.insert(self.producer, self.acked);
+            self.stats.acked.insert(self.producer, self.acked);
         }
-        self.tally
+        self.stats
     }
 }
 
@@ -438,27 +438,27 @@ mod tests {
 
     #[test]
     fn a_rate_is_that_of_the_time_since_the_warm_up() {
-        let book = || Book::new(Clock::new(), 1, 3, SECOND_NS, Live::default());
+        let recorder = || Recorder::new(Clock::new(), 1, 3, SECOND_NS, Live::default());
         // One answer for all of them, after half a second.
-        let mut one = book();
+        let mut one = recorder();
         one.acked_many(
             &message(0, SECOND_NS, SECOND_NS),
             200,
             100,
             SECOND_NS * 3 / 2,
         );
-        let mut tally = one.finish();
-        assert_eq!((tally.span_s(), tally.rate()), (0.5, 400.0));
-        assert_eq!(tally.byte_rate(), 40_000.0);
+        let mut stats = one.finish();
+        assert_eq!((stats.span_s(), stats.rate()), (0.5, 400.0));
+        assert_eq!(stats.byte_rate(), 40_000.0);
         assert!(
-            tally.taken_s() < 0.001,
+            stats.taken_s() < 0.001,
             "a second answer would come as soon"
         );
         // It was to be sent for a second.
-        tally.lasted(1.0);
-        assert_eq!((tally.span_s(), tally.rate()), (1.0, 200.0));
+        stats.lasted(1.0);
+        assert_eq!((stats.span_s(), stats.rate()), (1.0, 200.0));
         // Ten round trips of a tenth of a second are a second.
-        let mut trips = book();
+        let mut trips = recorder();
         for number in 0..10 {
             let sent_ns = SECOND_NS + number * SECOND_NS / 10;
             trips.acked(
@@ -469,19 +469,19 @@ mod tests {
         }
         assert_eq!(trips.finish().rate(), 10.0);
         // Messages that came to consumers afterwards do not count in their rate meanwhile.
-        tally.meanwhile = Some(Meanwhile {
+        stats.meanwhile = Some(Meanwhile {
             messages: 50,
             seconds: 0.5,
             ..Meanwhile::default()
         });
-        assert_eq!(tally.rate(), 100.0);
+        assert_eq!(stats.rate(), 100.0);
     }
 
     #[test]
     fn what_was_put_in_before_counts_when_it_comes_after_the_warm_up() {
         let clock = Clock::new();
-        let book = Book::new(clock, 1, 0, 0, Live::default());
-        let mut book = book.by_arrival(WarmUpEnd::at(SECOND_NS));
+        let recorder = Recorder::new(clock, 1, 0, 0, Live::default());
+        let mut recorder = recorder.by_arrival(WarmUpEnd::at(SECOND_NS));
         let mut message = [0; 40];
         for sequence in 0..3 {
             let stamp = Stamp {
@@ -492,38 +492,38 @@ mod tests {
                 lag_us: 0,
             };
             stamp.write(&mut message);
-            book.came(&message, None, (sequence + 1) * SECOND_NS / 2);
+            recorder.came(&message, None, (sequence + 1) * SECOND_NS / 2);
         }
-        let tally = book.finish();
-        assert_eq!((tally.messages, tally.rate()), (2, 4.0));
+        let stats = recorder.finish();
+        assert_eq!((stats.messages, stats.rate()), (2, 4.0));
     }
 
     #[test]
     fn what_is_not_answered_is_not_left_out_of_latency() {
-        let mut book = Book::new(Clock::new(), 1, 3, SECOND_NS, Live::default());
+        let mut recorder = Recorder::new(Clock::new(), 1, 3, SECOND_NS, Live::default());
         for sequence in 0..98 {
             let fast = message(sequence, SECOND_NS, SECOND_NS);
-            book.acked(&fast, 100, SECOND_NS + 1_000_000);
+            recorder.acked(&fast, 100, SECOND_NS + 1_000_000);
         }
         let late_ns = 31 * SECOND_NS;
         // Sent half a second after its time.
         let never = message(98, SECOND_NS, SECOND_NS * 3 / 2);
-        book.gave_up(&never, &"no answer came", late_ns);
+        recorder.gave_up(&never, &"no answer came", late_ns);
         // That one was refused soon: no latency of an acknowledgement.
         let refused = message(99, SECOND_NS, SECOND_NS);
-        book.failed(&refused, &"no", SECOND_NS + 5);
-        book.gave_up(&message(100, 0, 0), &"no answer came", late_ns);
-        let tally = book.finish();
-        assert_eq!((tally.messages, tally.errors, tally.unanswered), (98, 2, 1));
-        assert_eq!((tally.response.len(), tally.service.len()), (99, 99));
-        assert_eq!(tally.response.quantile_ns(0.5) / 1_000_000, 1);
-        assert_eq!(tally.response.max_ns() / 100_000_000, 300);
-        assert_eq!(tally.service.max_ns() / 100_000_000, 295);
+        recorder.failed(&refused, &"no", SECOND_NS + 5);
+        recorder.gave_up(&message(100, 0, 0), &"no answer came", late_ns);
+        let stats = recorder.finish();
+        assert_eq!((stats.messages, stats.errors, stats.unanswered), (98, 2, 1));
+        assert_eq!((stats.response.len(), stats.service.len()), (99, 99));
+        assert_eq!(stats.response.quantile_ns(0.5) / 1_000_000, 1);
+        assert_eq!(stats.response.max_ns() / 100_000_000, 300);
+        assert_eq!(stats.service.max_ns() / 100_000_000, 295);
     }
 
     #[test]
     fn damaged_messages_are_told_from_other_programs() {
-        let mut book = Book::new(Clock::new(), 7, 0, 0, Live::default());
+        let mut recorder = Recorder::new(Clock::new(), 7, 0, 0, Live::default());
         let mut one = [0; 60];
         let mut stamp = Stamp {
             run: 7,
@@ -533,43 +533,43 @@ mod tests {
             lag_us: 0,
         };
         stamp.write(&mut one);
-        assert!(book.came(&one, None, 9));
-        assert!(!book.came(&one[..59], None, 9), "its end is missing");
+        assert!(recorder.came(&one, None, 9));
+        assert!(!recorder.came(&one[..59], None, 9), "its end is missing");
         one[50] ^= 1;
-        assert!(!book.came(&one, None, 9), "a bit of its body");
+        assert!(!recorder.came(&one, None, 9), "a bit of its body");
         stamp.run = 6;
         stamp.write(&mut one);
-        assert!(!book.came(&one, None, 9), "an earlier measurement's");
-        assert!(!book.came(b"hello", None, 9));
-        let tally = book.finish();
-        assert_eq!((tally.messages, tally.damaged, tally.foreign), (1, 2, 2));
+        assert!(!recorder.came(&one, None, 9), "an earlier measurement's");
+        assert!(!recorder.came(b"hello", None, 9));
+        let stats = recorder.finish();
+        assert_eq!((stats.messages, stats.damaged, stats.foreign), (1, 2, 2));
     }
 
     #[test]
     fn both_latencies_are_counted_and_the_warm_up_is_not() {
         let live = Live::default();
-        let mut book = Book::new(Clock::new(), 1, 3, SECOND_NS, live.clone());
-        book.acked(&message(0, 5, 5), 100, 10);
+        let mut recorder = Recorder::new(Clock::new(), 1, 3, SECOND_NS, live.clone());
+        recorder.acked(&message(0, 5, 5), 100, 10);
         // Due in the first second, sent in the second one, answered in the third.
         let late = message(1, SECOND_NS + 1_000_000, 2 * SECOND_NS);
-        book.sent(&late, true);
-        book.acked(&late, 100, 3 * SECOND_NS + 1_000_000);
-        book.failed(
+        recorder.sent(&late, true);
+        recorder.acked(&late, 100, 3 * SECOND_NS + 1_000_000);
+        recorder.failed(
             &message(2, 2 * SECOND_NS, 2 * SECOND_NS),
             &"no",
             3 * SECOND_NS + 2,
         );
-        let tally = book.finish();
-        assert_eq!((tally.sent, tally.messages, tally.errors), (1, 1, 1));
-        assert_eq!(tally.response.max_ns() / 1_000_000, 2_000);
-        assert_eq!(tally.service.max_ns() / 1_000_000, 1_001);
-        assert!(tally.lag.is_empty(), "it waited for room");
-        assert_eq!(tally.seconds.keys().copied().collect::<Vec<_>>(), [2]);
-        assert_eq!(tally.acked[&3].len(), 2, "the check knows the warm-up too");
+        let stats = recorder.finish();
+        assert_eq!((stats.sent, stats.messages, stats.errors), (1, 1, 1));
+        assert_eq!(stats.response.max_ns() / 1_000_000, 2_000);
+        assert_eq!(stats.service.max_ns() / 1_000_000, 1_001);
+        assert!(stats.lag.is_empty(), "it waited for room");
+        assert_eq!(stats.seconds.keys().copied().collect::<Vec<_>>(), [2]);
+        assert_eq!(stats.acked[&3].len(), 2, "the check knows the warm-up too");
         assert_eq!(live.take(3).len(), 1);
-        let mut sum = Tally::default();
-        sum.add(&tally);
-        sum.add(&tally);
+        let mut sum = ClientStats::default();
+        sum.add(&stats);
+        sum.add(&stats);
         assert_eq!(
             (sum.messages, sum.response.len(), sum.seconds[&2].messages),
             (2, 2, 2)

@@ -1,4 +1,4 @@
-//! A producer's feed: the messages that it is to send, and when.
+//! The source of a producer's messages: which it has to send, and when.
 
 use crate::clock::Clock;
 use crate::payload::{Payloads, Stamp};
@@ -33,7 +33,7 @@ pub enum Next {
 
 /// One producer's messages.
 #[derive(Debug, Clone)]
-pub struct Feed {
+pub struct MessageSource {
     clock: Clock,
     producer: u32,
     run: u32,
@@ -51,14 +51,14 @@ pub struct Feed {
     due_ns: Option<u64>,
 }
 
-impl Feed {
+impl MessageSource {
     /// The messages of producer number `producer`, beginning at `start_ns`.
-    pub fn new(plan: &Plan, producer: u32, clock: Clock, start_ns: u64) -> Feed {
+    pub fn new(plan: &Plan, producer: u32, clock: Clock, start_ns: u64) -> MessageSource {
         let seconds = |seconds: f64| start_ns.saturating_add((seconds * 1e9) as u64);
         let seed = plan.seed ^ u64::from(producer).wrapping_mul(0x9e37_79b9);
         let mut schedule = Schedule::new(plan.arrivals, producer, plan.producers, plan.seed);
         let due_ns = schedule.next_ns().map(|ns| start_ns.saturating_add(ns));
-        Feed {
+        MessageSource {
             clock,
             producer,
             run: plan.run,
@@ -167,37 +167,37 @@ mod tests {
     #[test]
     fn the_warm_up_is_not_counted() {
         let plan = plan(Amount::Messages(5), Arrivals::Closed);
-        let mut feed = Feed::new(&plan, 0, Clock::new(), 0);
+        let mut source = MessageSource::new(&plan, 0, Clock::new(), 0);
         let second = 1_000_000_000;
         let mut measured = 0;
         for now_ns in [0, second / 2, second, second + 1, second + 2, second + 3] {
-            match feed.next(now_ns) {
+            match source.next(now_ns) {
                 Next::Send(message) => measured += u32::from(message.is_measured),
                 Next::Done => break,
                 Next::At(_) => unreachable!("a closed loop waits for nothing"),
             }
         }
         // Three of five are this producer's.
-        assert_eq!((measured, feed.next(second + 9)), (3, Next::Done));
-        assert_eq!(feed.sequence, 5);
+        assert_eq!((measured, source.next(second + 9)), (3, Next::Done));
+        assert_eq!(source.sequence, 5);
     }
 
     #[test]
     fn what_is_late_keeps_the_time_at_which_it_was_due() {
         let plan = plan(Amount::Seconds(1.0), Arrivals::Constant { rate: 2_000.0 });
-        let mut feed = Feed::new(&plan, 1, Clock::new(), 100);
-        assert_eq!(feed.next(100), Next::At(500_100));
+        let mut source = MessageSource::new(&plan, 1, Clock::new(), 100);
+        assert_eq!(source.next(100), Next::At(500_100));
         // A pause of a tenth of a second: a hundred messages are due, each since its own time.
         let now_ns = 100_000_100;
         let mut due = Vec::new();
-        while let Next::Send(message) = feed.next(now_ns) {
+        while let Next::Send(message) = source.next(now_ns) {
             due.push(now_ns - message.intended_ns);
         }
         assert_eq!(due.len(), 100);
         assert_eq!(due[..2], [99_500_000, 98_500_000]);
-        assert_eq!(feed.next(now_ns), Next::At(100_500_100));
+        assert_eq!(source.next(now_ns), Next::At(100_500_100));
         let end_ns = 3_000_000_000;
-        let rest = std::iter::from_fn(|| Some(feed.next(end_ns)).filter(|it| *it != Next::Done));
+        let rest = std::iter::from_fn(|| Some(source.next(end_ns)).filter(|it| *it != Next::Done));
         assert_eq!(rest.count(), 1_900);
     }
 }
