@@ -212,7 +212,7 @@ impl Wire {
     }
 }
 
-/// Sets the size in the four bytes at `at`, which counts all bytes of `out` after them. Requests are
+/// Sets the size in the four bytes at `at`, which counts the bytes of `out` after them. Requests are
 /// cut before they are too large for it.
 #[inline]
 pub(crate) fn set_size(out: &mut [u8], at: usize) {
