@@ -9,11 +9,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, read, write};
 
 use crate::clock::Clock;
-use crate::proxy::{DelayThread, Link, Way};
+use crate::proxy::{DelayThread, Link, LinkDirection};
 
 /// The longest packet, with what stands before it.
 const PACKET_BYTES_MAX: usize = (64 << 10) + 64;
-/// Without a bandwidth so much may be on its way each way: more than two systems' windows.
+/// Without a bandwidth so much may be on its direction each direction: more than two systems' windows.
 const HELD_BYTES_MAX: usize = 64 << 20;
 /// Bytes that a packet counts at least, while it is held.
 const HELD_BYTES_MIN: usize = 128;
@@ -22,12 +22,12 @@ const TURN: usize = 64;
 
 /// Starts a thread that carries packets between two devices.
 pub(super) fn start(link: &Link, devices: [OwnedFd; 2]) -> io::Result<DelayThread> {
-    let lines = [Line::new(link), Line::new(link)];
+    let lines = [DelayedPackets::new(link), DelayedPackets::new(link)];
     DelayThread::start(|_| Ok(move |end: &OwnedFd| carry(&devices, lines, end)))
 }
 
 /// Carries: what comes from a device goes to the other one by the line of the same number.
-fn carry(devices: &[OwnedFd; 2], mut lines: [Line; 2], end: &OwnedFd) {
+fn carry(devices: &[OwnedFd; 2], mut lines: [DelayedPackets; 2], end: &OwnedFd) {
     let clock = Clock::new();
     let mut buffer = vec![0; PACKET_BYTES_MAX];
     loop {
@@ -38,7 +38,7 @@ fn carry(devices: &[OwnedFd; 2], mut lines: [Line; 2], end: &OwnedFd) {
                 let _ = write(to, &packet);
             }
         }
-        let next_ns = lines.iter().filter_map(Line::next_ns).min();
+        let next_ns = lines.iter().filter_map(DelayedPackets::next_ns).min();
         let left_ns = next_ns.map(|ns| ns.saturating_sub(clock.now_ns()));
         let left = left_ns.and_then(|ns| Timespec::try_from(Duration::from_nanos(ns)).ok());
         let (wanted, none) = (PollFlags::IN, PollFlags::empty());
@@ -62,7 +62,7 @@ fn carry(devices: &[OwnedFd; 2], mut lines: [Line; 2], end: &OwnedFd) {
     }
 }
 
-fn receive(from: &OwnedFd, line: &mut Line, clock: Clock, buffer: &mut [u8]) {
+fn receive(from: &OwnedFd, line: &mut DelayedPackets, clock: Clock, buffer: &mut [u8]) {
     for _ in 0..TURN {
         match read(from, &mut *buffer) {
             Ok(bytes) => line.put(&buffer[..bytes], clock.now_ns()),
@@ -72,20 +72,20 @@ fn receive(from: &OwnedFd, line: &mut Line, clock: Clock, buffer: &mut [u8]) {
     }
 }
 
-/// Packets that are on their way to one side, in order, each with the time at which it arrives.
+/// Packets that are on their direction to one side, in order, each with the time at which it arrives.
 #[derive(Debug)]
-struct Line {
-    way: Way,
+struct DelayedPackets {
+    direction: LinkDirection,
     packets: VecDeque<(u64, Box<[u8]>)>,
     held_bytes: usize,
     room_bytes: usize,
     last_due_ns: u64,
 }
 
-impl Line {
-    fn new(link: &Link) -> Line {
-        Line {
-            way: link.way(),
+impl DelayedPackets {
+    fn new(link: &Link) -> DelayedPackets {
+        DelayedPackets {
+            direction: link.direction(),
             packets: VecDeque::new(),
             held_bytes: 0,
             room_bytes: match link.bandwidth {
@@ -104,7 +104,10 @@ impl Line {
         }
         self.held_bytes = held_bytes;
         // Jitter delays; it lets nothing overtake.
-        let due_ns = self.way.due_ns(packet.len(), now_ns).max(self.last_due_ns);
+        let due_ns = self
+            .direction
+            .due_ns(packet.len(), now_ns)
+            .max(self.last_due_ns);
         self.last_due_ns = due_ns;
         self.packets.push_back((due_ns, packet.into()));
     }
@@ -148,7 +151,7 @@ mod tests {
             pauses_ns in prop::collection::vec(0..3_000_000u64, 1..100),
             jitter_us in 0..5_000u64,
         ) {
-            let mut line = Line::new(&link(10_000, jitter_us, None));
+            let mut line = DelayedPackets::new(&link(10_000, jitter_us, None));
             let (mut now_ns, mut sent_ns) = (0, Vec::new());
             for pause_ns in pauses_ns {
                 now_ns += pause_ns;
@@ -170,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_full_line_loses_packets_and_has_room_again() {
-        let mut line = Line::new(&link(10_000, 0, Some("8Mbit")));
+        let mut line = DelayedPackets::new(&link(10_000, 0, Some("8Mbit")));
         let packet = [1; 1_500];
         for _ in 0..1_000 {
             line.put(&packet, 0);
@@ -188,7 +191,7 @@ mod tests {
 
     #[test]
     fn many_empty_packets_are_bounded_too() {
-        let mut line = Line::new(&link(10_000, 0, None));
+        let mut line = DelayedPackets::new(&link(10_000, 0, None));
         for _ in 0..2 * HELD_BYTES_MAX / HELD_BYTES_MIN {
             line.put(&[], 0);
         }

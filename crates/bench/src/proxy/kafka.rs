@@ -32,7 +32,7 @@ pub(super) type Endpoint<'e> = dyn FnMut(&str, u16) -> Option<(String, u16)> + '
 
 /// Reads along on one connection.
 #[derive(Debug, Default)]
-pub(super) struct Exchange {
+pub(super) struct AddressRewriter {
     /// The beginning of the request that is passing.
     head: Vec<u8>,
     /// Bytes of that request that are still to pass.
@@ -47,7 +47,7 @@ pub(super) struct Exchange {
     is_lost: bool,
 }
 
-impl Exchange {
+impl AddressRewriter {
     /// Bytes of requests pass.
     pub(super) fn requests(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() && !self.is_lost {
@@ -116,7 +116,7 @@ impl Exchange {
         std::mem::take(&mut self.response)
     }
 
-    /// How long [`Exchange::response`] has to be before anything can be done with it.
+    /// How long [`AddressRewriter::response`] has to be before anything can be done with it.
     fn wanted(&self) -> usize {
         match self.request_of_response() {
             Some((_, size)) if size + 4 <= RESPONSE_BYTES_MAX => size + 4,
@@ -136,7 +136,7 @@ impl Exchange {
         Some((place, usize::try_from(size).ok().filter(|size| *size >= 4)?))
     }
 
-    /// Passes [`Exchange::response`] on once it is long enough, and changes it first if it
+    /// Passes [`AddressRewriter::response`] on once it is long enough, and changes it first if it
     /// has to.
     fn pass(&mut self, out: &mut Vec<u8>, to: &mut Endpoint<'_>) {
         if self.response.len() < self.wanted() {

@@ -87,7 +87,7 @@ fn response(key: i16, version: i16, correlation: i32, nodes: [(&str, u16); 2]) -
 }
 
 /// The bytes that come out if they go in in pieces of this size.
-fn through(exchange: &mut Exchange, bytes: &[u8], piece: usize) -> Vec<u8> {
+fn through(exchange: &mut AddressRewriter, bytes: &[u8], piece: usize) -> Vec<u8> {
     let mut out = Vec::new();
     for piece in bytes.chunks(piece.max(1)) {
         exchange.responses(piece, &mut out, &mut |host, port| {
@@ -104,7 +104,7 @@ fn addresses_are_exchanged_in_every_version() {
     for (key, versions) in [(METADATA, 0..=13), (FIND_COORDINATOR, 0..=6)] {
         for version in versions {
             for piece in [1, 3, 1_000] {
-                let mut exchange = Exchange::default();
+                let mut exchange = AddressRewriter::default();
                 exchange.requests(&request(key, version, 77, 30));
                 let other = frame(b"\x00\x00\x00\x01some other response");
                 let all = [&other[..], &response(key, version, 77, before), &other].concat();
@@ -127,7 +127,7 @@ fn requests_are_followed_in_any_pieces() {
     all.extend(request(1, 9, 3, 5));
     all.extend(request(FIND_COORDINATOR, 2, 4, 9));
     for piece in [1, 5, 4_096, 1_000_000] {
-        let mut exchange = Exchange::default();
+        let mut exchange = AddressRewriter::default();
         all.chunks(piece).for_each(|piece| exchange.requests(piece));
         let expected = [(2, METADATA, 9), (4, FIND_COORDINATOR, 2)];
         assert_eq!(exchange.waiting, expected, "pieces of {piece}");
@@ -136,7 +136,7 @@ fn requests_are_followed_in_any_pieces() {
 
 #[test]
 fn what_is_not_understood_passes_as_it_is() {
-    let mut exchange = Exchange::default();
+    let mut exchange = AddressRewriter::default();
     exchange.requests(&request(METADATA, 9, 77, 0));
     let mut cut = response(METADATA, 9, 77, [("broker.example", 9092), ("other", 1)]);
     cut.truncate(20);
@@ -146,12 +146,12 @@ fn what_is_not_understood_passes_as_it_is() {
     let strange = [0u8; 64];
     assert_eq!(through(&mut exchange, &strange, 9), strange);
     assert!(exchange.is_lost);
-    let mut exchange = Exchange::default();
+    let mut exchange = AddressRewriter::default();
     exchange.requests(b"GET / HTTP/1.1\r\n\r\n");
     exchange.requests(&[0; 40]);
     assert_eq!(through(&mut exchange, b"HTTP/1.1 400", 5), b"HTTP/1.1 400");
     // The beginning of one is kept until more comes, or the end.
-    let mut exchange = Exchange::default();
+    let mut exchange = AddressRewriter::default();
     assert!(through(&mut exchange, &[0, 0, 0, 9, 1], 1).is_empty());
     assert_eq!(exchange.rest(), [0, 0, 0, 9, 1]);
 }
@@ -162,7 +162,7 @@ proptest! {
         requests: Vec<u8>, responses: Vec<u8>, piece in 1..40usize, key in prop::bool::ANY,
         version in 0..14i16,
     ) {
-        let mut exchange = Exchange::default();
+        let mut exchange = AddressRewriter::default();
         let key = if key { METADATA } else { FIND_COORDINATOR };
         exchange.requests(&request(key, version, 0x0101_0101, 3));
         exchange.requests(&requests);

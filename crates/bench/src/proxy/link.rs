@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::line::Way;
+use super::delay::LinkDirection;
 
 /// A distance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,8 +71,8 @@ impl Link {
     }
 
     /// One direction of it.
-    pub(crate) fn way(&self) -> Way {
-        Way::new(self.one_way_ns(), self.jitter_ns(), self.bits_per_s())
+    pub(crate) fn direction(&self) -> LinkDirection {
+        LinkDirection::new(self.one_way_ns(), self.jitter_ns(), self.bits_per_s())
     }
 
     /// Most bytes on their way each way on one connection: twice what the distance holds.

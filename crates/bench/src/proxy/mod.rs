@@ -13,11 +13,11 @@
 //!
 //! One thread, named [`PROXY_THREADS`]; its cost is no broker's and no client's.
 
-mod doors;
+mod connection;
+mod delay;
 mod kafka;
-mod line;
 mod link;
-mod pair;
+mod listeners;
 mod relay;
 mod thread;
 
@@ -28,13 +28,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-pub(crate) use line::Way;
+pub(crate) use delay::LinkDirection;
 pub use link::{Bandwidth, BandwidthError, Link};
 pub(crate) use thread::DelayThread;
 pub use thread::PROXY_THREADS;
 
 use crate::histogram::Histogram;
-use doors::Door;
+use listeners::ProxyListener;
 use relay::Relay;
 
 /// Whether the proxy has to exchange addresses on the way.
@@ -48,7 +48,7 @@ pub enum Carries {
 
 /// The proxy's observations of itself.
 #[derive(Debug, Default)]
-pub(super) struct SelfSeen {
+pub(super) struct ProxyObservations {
     /// How much later than it should the thread looked at what was due.
     late: Mutex<Histogram>,
     /// A broker has told an address for which no door could be made.
@@ -59,7 +59,7 @@ pub(super) struct SelfSeen {
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
-    seen: Arc<SelfSeen>,
+    seen: Arc<ProxyObservations>,
     _thread: DelayThread,
 }
 
@@ -74,13 +74,13 @@ impl Proxy {
         listen: SocketAddr,
         upstream: SocketAddr,
     ) -> std::io::Result<Proxy> {
-        let listener = TcpListener::bind(listen)?;
-        let address = listener.local_addr()?;
-        let door = Door { listener, upstream };
+        let socket = TcpListener::bind(listen)?;
+        let address = socket.local_addr()?;
+        let listener = ProxyListener { socket, upstream };
         let is_kafka = carries == Carries::Kafka;
-        let seen = Arc::new(SelfSeen::default());
+        let seen = Arc::new(ProxyObservations::default());
         let thread = DelayThread::start(|end| {
-            let relay = Relay::new(link, door, is_kafka, (end, seen.clone()))?;
+            let relay = Relay::new(link, listener, is_kafka, (end, seen.clone()))?;
             Ok(move |_: &OwnedFd| relay.run())
         })?;
         Ok(Proxy {

@@ -12,10 +12,10 @@ use std::time::Duration;
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
-use super::doors::{DOOR, Door, Doors};
-use super::kafka::Exchange;
-use super::pair::{After, Pair, Ways};
-use super::{Link, SelfSeen};
+use super::connection::{LinkDirections, NextStep, ProxiedConnection};
+use super::kafka::AddressRewriter;
+use super::listeners::{LISTENER, ProxyListener, ProxyListeners};
+use super::{Link, ProxyObservations};
 use crate::clock::Clock;
 
 /// Token of the descriptor that ends the thread.
@@ -24,7 +24,7 @@ const END: u64 = 0;
 const CLIENT: u64 = 2;
 const SERVER: u64 = 3;
 /// Numbers of connections are above those of doors, because both have times.
-const FIRST_PAIR: u64 = 1 << 16;
+const FIRST_CONNECTION: u64 = 1 << 16;
 /// When the system has no room for another connection, it is asked again so much later.
 const ACCEPT_AGAIN_NS: u64 = 100_000_000;
 const EVENTS: usize = 256;
@@ -35,22 +35,22 @@ pub(super) struct Relay {
     link: Link,
     clock: Clock,
     epoll: OwnedFd,
-    doors: Doors,
-    pairs: HashMap<u64, Pair>,
+    listeners: ProxyListeners,
+    connections: HashMap<u64, ProxiedConnection>,
     last_id: u64,
-    ways: Ways,
+    directions: LinkDirections,
     /// Connections by the time at which something arrives. Times that are past do no harm.
     times: BinaryHeap<Reverse<(u64, u64)>>,
     is_kafka: bool,
-    seen: Arc<SelfSeen>,
+    seen: Arc<ProxyObservations>,
 }
 
 impl Relay {
     pub(super) fn new(
         link: Link,
-        door: Door,
+        listener: ProxyListener,
         is_kafka: bool,
-        (end, seen): (&OwnedFd, Arc<SelfSeen>),
+        (end, seen): (&OwnedFd, Arc<ProxyObservations>),
     ) -> io::Result<Relay> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(
@@ -59,21 +59,21 @@ impl Relay {
             epoll::EventData::new_u64(END),
             epoll::EventFlags::IN,
         )?;
-        let ways = Ways {
-            up: link.way(),
-            down: link.way(),
+        let directions = LinkDirections {
+            up: link.direction(),
+            down: link.direction(),
             piece_bytes: link.piece_bytes().min(BUFFER_BYTES),
         };
-        let mut doors = Doors::default();
-        doors.open(&epoll, door)?;
+        let mut listeners = ProxyListeners::default();
+        listeners.open(&epoll, listener)?;
         Ok(Relay {
             link,
             clock: Clock::new(),
             epoll,
-            doors,
-            pairs: HashMap::new(),
+            listeners,
+            connections: HashMap::new(),
             last_id: 0,
-            ways,
+            directions,
             times: BinaryHeap::new(),
             is_kafka,
             seen,
@@ -100,10 +100,10 @@ impl Relay {
                 let writable = flags.intersects(epoll::EventFlags::OUT | over);
                 let (id, part) = (event.data.u64() / 4, event.data.u64() % 4);
                 match part {
-                    DOOR => self.accept(id, &mut busy),
+                    LISTENER => self.accept(id, &mut busy),
                     CLIENT | SERVER => {
-                        if let Some(pair) = self.pairs.get_mut(&id) {
-                            pair.wake(part == SERVER, readable, writable);
+                        if let Some(connection) = self.connections.get_mut(&id) {
+                            connection.wake(part == SERVER, readable, writable);
                             busy.insert(id);
                         }
                     }
@@ -115,10 +115,10 @@ impl Relay {
                 && due_ns <= now_ns
             {
                 self.times.pop();
-                match self.pairs.get_mut(&id) {
-                    Some(pair) => {
+                match self.connections.get_mut(&id) {
+                    Some(connection) => {
                         self.seen.late.lock().record(now_ns - due_ns);
-                        pair.armed_ns = None;
+                        connection.armed_ns = None;
                         busy.insert(id);
                     }
                     // A door's, or one of a connection that has ended.
@@ -132,8 +132,8 @@ impl Relay {
             }
             std::mem::swap(&mut busy, &mut next);
         }
-        for pair in self.pairs.values() {
-            pair.reset();
+        for connection in self.connections.values() {
+            connection.reset();
         }
     }
 
@@ -156,9 +156,9 @@ impl Relay {
     }
 
     fn accept(&mut self, number: u64, busy: &mut HashSet<u64>) {
-        while let Some(door) = self.doors.get(number) {
-            let upstream = door.upstream;
-            match door.listener.accept() {
+        while let Some(listener) = self.listeners.get(number) {
+            let upstream = listener.upstream;
+            match listener.socket.accept() {
                 Ok((client, _)) => {
                     // A socket that cannot be set up is closed.
                     if let Ok(id) = self.add(client, upstream) {
@@ -182,16 +182,18 @@ impl Relay {
         client.set_nonblocking(true)?;
         client.set_nodelay(true)?;
         self.last_id += 1;
-        let id = FIRST_PAIR + self.last_id;
+        let id = FIRST_CONNECTION + self.last_id;
         self.watch(&client, 4 * id + CLIENT)?;
-        let exchange = self.is_kafka.then(Exchange::default);
+        let exchange = self.is_kafka.then(AddressRewriter::default);
         let times = (
             self.clock.now_ns(),
             self.link.rtt_ns(),
             self.link.room_bytes(),
         );
-        self.pairs
-            .insert(id, Pair::new(client, upstream, exchange, times));
+        self.connections.insert(
+            id,
+            ProxiedConnection::new(client, upstream, exchange, times),
+        );
         Ok(id)
     }
 
@@ -210,44 +212,49 @@ impl Relay {
 
     /// Lets a connection move; `true`: it is not done.
     fn flow(&mut self, id: u64, buffer: &mut [u8]) -> bool {
-        let Some(mut pair) = self.pairs.remove(&id) else {
+        let Some(mut connection) = self.connections.remove(&id) else {
             return false;
         };
         loop {
             let clock = self.clock;
-            let (doors, epoll) = (&mut self.doors, &self.epoll);
+            let (listeners, epoll) = (&mut self.listeners, &self.epoll);
             let seen = &self.seen;
             let mut endpoint = |host: &str, port| {
-                let door = doors.endpoint(epoll, host, port);
-                if door.is_none() {
+                let listener = listeners.endpoint(epoll, host, port);
+                if listener.is_none() {
                     seen.is_passed_by.store(true, Ordering::Release);
                 }
-                door
+                listener
             };
-            let after = pair.flow(&mut self.ways, &|| clock.now_ns(), buffer, &mut endpoint);
+            let after = connection.flow(
+                &mut self.directions,
+                &|| clock.now_ns(),
+                buffer,
+                &mut endpoint,
+            );
             match after {
-                After::Over => return false,
-                After::Again => {
-                    self.pairs.insert(id, pair);
+                NextStep::Over => return false,
+                NextStep::Again => {
+                    self.connections.insert(id, connection);
                     return true;
                 }
-                After::Wait(until_ns) => {
+                NextStep::Wait(until_ns) => {
                     if let Some(ns) = until_ns
-                        && pair.armed_ns.is_none_or(|armed_ns| ns < armed_ns)
+                        && connection.armed_ns.is_none_or(|armed_ns| ns < armed_ns)
                     {
-                        pair.armed_ns = Some(ns);
+                        connection.armed_ns = Some(ns);
                         self.times.push(Reverse((ns, id)));
                     }
-                    self.pairs.insert(id, pair);
+                    self.connections.insert(id, connection);
                     return false;
                 }
-                After::Connect => {
-                    let watched = match pair.connect() {
+                NextStep::Connect => {
+                    let watched = match connection.connect() {
                         Ok(server) => self.watch(server, 4 * id + SERVER),
                         Err(error) => Err(error),
                     };
                     if watched.is_err() {
-                        pair.reset();
+                        connection.reset();
                         return false;
                     }
                 }

@@ -15,7 +15,7 @@ pub(super) enum End {
 
 /// Bytes on their way, in order, each with the time at which it arrives.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct DelayedBytes {
     bytes: VecDeque<u8>,
     /// Ends of pieces, counted from the first byte that was ever put in, and when they arrive.
     marks: VecDeque<(u64, u64)>,
@@ -30,10 +30,10 @@ pub(super) struct Line {
     room_bytes: usize,
 }
 
-impl Line {
+impl DelayedBytes {
     /// An empty one that takes no more than about this.
-    pub(super) fn new(room_bytes: usize) -> Line {
-        Line {
+    pub(super) fn new(room_bytes: usize) -> DelayedBytes {
+        DelayedBytes {
             bytes: VecDeque::new(),
             marks: VecDeque::new(),
             put: 0,
@@ -126,20 +126,20 @@ impl Line {
 }
 
 /// Bits per second of one direction, all connections together, as a bucket of tokens: what was
-/// silent may send [`Bucket::DEPTH_BYTES`] at once.
+/// silent may send [`TokenBucket::DEPTH_BYTES`] at once.
 #[derive(Debug)]
-pub(super) struct Bucket {
+pub(super) struct TokenBucket {
     bits_per_s: u64,
     /// When the bucket is full again.
     full_ns: u64,
 }
 
-impl Bucket {
+impl TokenBucket {
     /// About ten packets, as a network card sends them in one piece.
     pub(super) const DEPTH_BYTES: u64 = 16 << 10;
 
-    pub(super) fn new(bits_per_s: u64) -> Bucket {
-        Bucket {
+    pub(super) fn new(bits_per_s: u64) -> TokenBucket {
+        TokenBucket {
             bits_per_s: bits_per_s.max(1),
             full_ns: 0,
         }
@@ -148,7 +148,7 @@ impl Bucket {
     /// When the last of these bytes has left, if they are ready now.
     fn left_ns(&mut self, bytes: usize, now_ns: u64) -> u64 {
         self.full_ns = self.full_ns.max(now_ns) + self.time_ns(bytes as u64);
-        let depth_ns = self.time_ns(Bucket::DEPTH_BYTES);
+        let depth_ns = self.time_ns(TokenBucket::DEPTH_BYTES);
         now_ns.max(self.full_ns.saturating_sub(depth_ns))
     }
 
@@ -160,19 +160,19 @@ impl Bucket {
 
 /// One direction, which all connections share: its delay, jitter and bandwidth.
 #[derive(Debug)]
-pub(crate) struct Way {
+pub(crate) struct LinkDirection {
     one_way_ns: u64,
     jitter_ns: u64,
-    bucket: Option<Bucket>,
+    bucket: Option<TokenBucket>,
     random: Random,
 }
 
-impl Way {
-    pub(super) fn new(one_way_ns: u64, jitter_ns: u64, bits_per_s: Option<u64>) -> Way {
-        Way {
+impl LinkDirection {
+    pub(super) fn new(one_way_ns: u64, jitter_ns: u64, bits_per_s: Option<u64>) -> LinkDirection {
+        LinkDirection {
             one_way_ns,
             jitter_ns,
-            bucket: bits_per_s.map(Bucket::new),
+            bucket: bits_per_s.map(TokenBucket::new),
             random: Random(one_way_ns ^ 0x5eed),
         }
     }
@@ -204,8 +204,8 @@ mod tests {
             jitter_ns in 0..2_000_000u64,
             bits_per_s in prop::option::of(1_000_000..1_000_000_000u64),
         ) {
-            let mut way = Way::new(1_000_000, jitter_ns, bits_per_s);
-            let mut line = Line::new(20_000);
+            let mut direction = LinkDirection::new(1_000_000, jitter_ns, bits_per_s);
+            let mut line = DelayedBytes::new(20_000);
             let (mut sent, mut got, mut now_ns) = (Vec::new(), Vec::new(), 0);
             // When each byte was sent.
             let mut sent_ns = Vec::new();
@@ -215,7 +215,7 @@ mod tests {
                     let bytes: Vec<u8> = (0..size.min(line.room_bytes()))
                         .map(|at| (sent.len() + at) as u8 ^ 0x5a)
                         .collect();
-                    line.put(&bytes, way.due_ns(bytes.len(), now_ns));
+                    line.put(&bytes, direction.due_ns(bytes.len(), now_ns));
                     sent_ns.resize(sent.len() + bytes.len(), now_ns);
                     sent.extend(bytes);
                 } else {
@@ -228,7 +228,7 @@ mod tests {
                     }
                 }
             }
-            line.finish(End::Finished, way.due_ns(0, now_ns));
+            line.finish(End::Finished, direction.due_ns(0, now_ns));
             prop_assert_eq!(line.room_bytes(), 0);
             while line.end(now_ns).is_none() {
                 let arrived = line.arrived(now_ns);
@@ -248,22 +248,22 @@ mod tests {
             pieces in prop::collection::vec((1..20_000usize, 0..2_000_000u64), 1..60),
             bits_per_s in 100_000..10_000_000_000u64,
         ) {
-            let mut way = Way::new(0, 0, Some(bits_per_s));
+            let mut direction = LinkDirection::new(0, 0, Some(bits_per_s));
             let (mut now_ns, mut bytes, mut last_ns) = (0, 0u64, 0);
             for (size, pause_ns) in pieces {
                 now_ns += pause_ns;
                 bytes += size as u64;
-                last_ns = way.due_ns(size, now_ns).max(last_ns);
+                last_ns = direction.due_ns(size, now_ns).max(last_ns);
                 let allowed = last_ns as f64 / 1e9 * bits_per_s as f64 / 8.0;
-                prop_assert!(bytes as f64 <= allowed + Bucket::DEPTH_BYTES as f64 + 1.0);
+                prop_assert!(bytes as f64 <= allowed + TokenBucket::DEPTH_BYTES as f64 + 1.0);
             }
         }
     }
 
     #[test]
     fn jitter_delays_by_all_that_it_may() {
-        let mut way = Way::new(5_000, 1_000, None);
-        let due_ns: Vec<u64> = (0..1_000).map(|_| way.due_ns(1, 0)).collect();
+        let mut direction = LinkDirection::new(5_000, 1_000, None);
+        let due_ns: Vec<u64> = (0..1_000).map(|_| direction.due_ns(1, 0)).collect();
         let (least, most) = (due_ns.iter().min(), due_ns.iter().max());
         assert!(least.is_some_and(|it| (5_000..5_100).contains(it)));
         assert!(most.is_some_and(|it| (5_900..=6_000).contains(it)));
@@ -271,16 +271,16 @@ mod tests {
 
     #[test]
     fn a_silent_line_sends_a_little_at_once_and_then_at_its_rate() {
-        let mut way = Way::new(0, 0, Some(8_000_000));
-        assert_eq!(way.due_ns(16 << 10, 0), 0);
+        let mut direction = LinkDirection::new(0, 0, Some(8_000_000));
+        assert_eq!(direction.due_ns(16 << 10, 0), 0);
         // A megabyte per second: a thousand bytes each millisecond.
-        assert_eq!(way.due_ns(1_000, 0), 1_000_000);
-        assert_eq!(way.due_ns(1_000, 0), 2_000_000);
+        assert_eq!(direction.due_ns(1_000, 0), 1_000_000);
+        assert_eq!(direction.due_ns(1_000, 0), 2_000_000);
     }
 
     #[test]
     fn what_is_abandoned_has_ended() {
-        let mut line = Line::new(10);
+        let mut line = DelayedBytes::new(10);
         line.put(b"abc", 5);
         line.abandon();
         assert_eq!((line.room_bytes(), line.end(0)), (0, Some(End::Finished)));

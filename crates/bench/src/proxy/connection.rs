@@ -5,15 +5,15 @@ use std::net::{SocketAddr, TcpStream};
 
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
-use super::kafka::{Endpoint, Exchange};
-use super::line::{End, Line, Way};
+use super::delay::{DelayedBytes, End, LinkDirection};
+use super::kafka::{AddressRewriter, Endpoint};
 
 /// Most bytes of one connection before others have their turn.
 const TURN_BYTES: usize = 256 << 10;
 
 /// A socket of a connection, and what is known of it.
 #[derive(Debug)]
-struct Side {
+struct ProxySocket {
     stream: TcpStream,
     /// It may have something to read. Edge-triggered: until a read would block.
     readable: bool,
@@ -24,9 +24,9 @@ struct Side {
     write_over: bool,
 }
 
-impl Side {
-    fn new(stream: TcpStream) -> Side {
-        Side {
+impl ProxySocket {
+    fn new(stream: TcpStream) -> ProxySocket {
+        ProxySocket {
             stream,
             readable: true,
             writable: true,
@@ -36,9 +36,9 @@ impl Side {
     }
 }
 
-/// The state of a connection after [`Pair::flow`].
+/// The state of a connection after [`ProxiedConnection::flow`].
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum After {
+pub(super) enum NextStep {
     /// There is more to do at once: others have their turn first.
     Again,
     /// Nothing before this time, or before its sockets say so.
@@ -50,22 +50,22 @@ pub(super) enum After {
 }
 
 /// The two directions, which connections share.
-pub(super) struct Ways {
+pub(super) struct LinkDirections {
     /// From clients to the broker.
-    pub(super) up: Way,
+    pub(super) up: LinkDirection,
     /// From the broker to clients.
-    pub(super) down: Way,
+    pub(super) down: LinkDirection,
     /// Most bytes of one read: about a millisecond's worth.
     pub(super) piece_bytes: usize,
 }
 
 /// One connection.
 #[derive(Debug)]
-pub(super) struct Pair {
-    client: Side,
-    server: Option<Side>,
-    up: Line,
-    down: Line,
+pub(super) struct ProxiedConnection {
+    client: ProxySocket,
+    server: Option<ProxySocket>,
+    up: DelayedBytes,
+    down: DelayedBytes,
     up_is_over: bool,
     down_is_over: bool,
     /// When the client would have got the answer to its first packet: it can send from then on.
@@ -74,26 +74,26 @@ pub(super) struct Pair {
     connect_ns: u64,
     /// The broker's address.
     pub(super) upstream: SocketAddr,
-    exchange: Option<Exchange>,
+    exchange: Option<AddressRewriter>,
     /// A buffer in which the bytes that pass are put together.
     scratch: Vec<u8>,
     /// When the relay looks after it next, if a time is set.
     pub(super) armed_ns: Option<u64>,
 }
 
-impl Pair {
+impl ProxiedConnection {
     /// A connection that a client has just made, with round trips of `rtt_ns`.
     pub(super) fn new(
         client: TcpStream,
         upstream: SocketAddr,
-        exchange: Option<Exchange>,
+        exchange: Option<AddressRewriter>,
         (now_ns, rtt_ns, room_bytes): (u64, u64, usize),
-    ) -> Pair {
-        Pair {
-            client: Side::new(client),
+    ) -> ProxiedConnection {
+        ProxiedConnection {
+            client: ProxySocket::new(client),
             server: None,
-            up: Line::new(room_bytes),
-            down: Line::new(room_bytes),
+            up: DelayedBytes::new(room_bytes),
+            down: DelayedBytes::new(room_bytes),
             up_is_over: false,
             down_is_over: false,
             open_ns: now_ns + rtt_ns,
@@ -115,11 +115,11 @@ impl Pair {
             Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Err(error),
             _ => {}
         }
-        let side = Side {
+        let side = ProxySocket {
             // Until the system says that it is.
             readable: false,
             writable: false,
-            ..Side::new(socket.into())
+            ..ProxySocket::new(socket.into())
         };
         Ok(&self.server.insert(side).stream)
     }
@@ -150,23 +150,23 @@ impl Pair {
     /// did not run would arrive too early by an earlier one.
     pub(super) fn flow(
         &mut self,
-        ways: &mut Ways,
+        directions: &mut LinkDirections,
         now_ns: &dyn Fn() -> u64,
         buffer: &mut [u8],
         endpoint: &mut Endpoint<'_>,
-    ) -> After {
-        let piece = ways.piece_bytes.min(buffer.len());
+    ) -> NextStep {
+        let piece = directions.piece_bytes.min(buffer.len());
         let mut turn = TURN_BYTES;
         loop {
             let before = turn;
             let exchange = &mut self.exchange;
             let open_ns = self.open_ns;
-            let mut pass = |line: &mut Line, bytes: &[u8]| {
+            let mut pass = |line: &mut DelayedBytes, bytes: &[u8]| {
                 if let Some(exchange) = exchange.as_mut() {
                     exchange.requests(bytes);
                 }
                 // Before it is open, nothing can be sent.
-                let due_ns = ways.up.due_ns(bytes.len(), now_ns().max(open_ns));
+                let due_ns = directions.up.due_ns(bytes.len(), now_ns().max(open_ns));
                 line.put(bytes, due_ns);
                 due_ns
             };
@@ -174,16 +174,16 @@ impl Pair {
             turn = read(&mut self.client, &mut self.up, buffer, turn, &mut pass);
             let Some(server) = &mut self.server else {
                 if now_ns() >= self.connect_ns {
-                    return After::Connect;
+                    return NextStep::Connect;
                 }
                 match turn < before {
                     true if turn > 0 => continue,
-                    true => return After::Again,
-                    false => return After::Wait(Some(self.connect_ns)),
+                    true => return NextStep::Again,
+                    false => return NextStep::Wait(Some(self.connect_ns)),
                 }
             };
             let scratch = &mut self.scratch;
-            let mut pass = |line: &mut Line, bytes: &[u8]| {
+            let mut pass = |line: &mut DelayedBytes, bytes: &[u8]| {
                 let passes = match exchange.as_mut() {
                     None => bytes,
                     Some(exchange) => {
@@ -196,7 +196,7 @@ impl Pair {
                         &*scratch
                     }
                 };
-                let due_ns = ways.down.due_ns(passes.len(), now_ns());
+                let due_ns = directions.down.due_ns(passes.len(), now_ns());
                 line.put(passes, due_ns);
                 due_ns
             };
@@ -211,42 +211,42 @@ impl Pair {
             );
             if up.is_reset || down.is_reset {
                 self.reset();
-                return After::Over;
+                return NextStep::Over;
             }
             if up.is_lost && !self.down.is_finished() {
                 // The broker is gone: the client hears of it when it would.
-                let due_ns = ways.down.due_ns(0, now_ns);
+                let due_ns = directions.down.due_ns(0, now_ns);
                 self.down.finish(End::Broken, due_ns);
             }
             if down.is_lost && !self.up.is_finished() {
-                let due_ns = ways.up.due_ns(0, now_ns);
+                let due_ns = directions.up.due_ns(0, now_ns);
                 self.up.finish(End::Broken, due_ns);
             }
             if self.up_is_over && self.down_is_over {
-                return After::Over;
+                return NextStep::Over;
             }
             if turn == 0 {
-                return After::Again;
+                return NextStep::Again;
             }
             if turn == before && up.bytes == 0 && down.bytes == 0 {
                 break;
             }
         }
-        let next = |line: &Line, is_over: bool| line.next_ns().filter(|_| !is_over);
+        let next = |line: &DelayedBytes, is_over: bool| line.next_ns().filter(|_| !is_over);
         let up = next(&self.up, self.up_is_over);
         let down = next(&self.down, self.down_is_over);
-        After::Wait(up.into_iter().chain(down).min())
+        NextStep::Wait(up.into_iter().chain(down).min())
     }
 }
 
 /// Reads what is there, until there is no room or this turn's bytes are used up; gives those that
 /// are left. `pass` puts bytes into the line and says when they arrive; none: the end has come.
 fn read(
-    from: &mut Side,
-    line: &mut Line,
+    from: &mut ProxySocket,
+    line: &mut DelayedBytes,
     buffer: &mut [u8],
     mut turn: usize,
-    pass: &mut dyn FnMut(&mut Line, &[u8]) -> u64,
+    pass: &mut dyn FnMut(&mut DelayedBytes, &[u8]) -> u64,
 ) -> usize {
     while from.readable && !from.read_over && turn > 0 {
         let most = line.room_bytes().min(buffer.len()).min(turn);
@@ -286,7 +286,12 @@ struct Delivered {
 }
 
 /// Writes what has arrived.
-fn deliver(line: &mut Line, to: &mut Side, is_over: &mut bool, now_ns: u64) -> Delivered {
+fn deliver(
+    line: &mut DelayedBytes,
+    to: &mut ProxySocket,
+    is_over: &mut bool,
+    now_ns: u64,
+) -> Delivered {
     let mut delivered = Delivered::default();
     while !*is_over {
         let arrived = line.arrived(now_ns);
@@ -327,5 +332,5 @@ fn deliver(line: &mut Line, to: &mut Side, is_over: &mut bool, now_ns: u64) -> D
 }
 
 #[cfg(test)]
-#[path = "pair_tests.rs"]
+#[path = "connection_tests.rs"]
 mod tests;

@@ -7,39 +7,43 @@ use std::os::fd::OwnedFd;
 
 use rustix::event::epoll;
 
-/// Door `number` has the token `4 * number + DOOR`.
-pub(super) const DOOR: u64 = 1;
+/// ProxyListener `number` has the token `4 * number + DOOR`.
+pub(super) const LISTENER: u64 = 1;
 /// Most doors: a cluster has fewer brokers.
-const DOORS_MAX: usize = 1_024;
+const LISTENERS_MAX: usize = 1_024;
 
 /// A listener, and where its connections go.
-pub(super) struct Door {
-    pub(super) listener: TcpListener,
+pub(super) struct ProxyListener {
+    pub(super) socket: TcpListener,
     pub(super) upstream: SocketAddr,
 }
 
 /// All of them, each with its number.
 #[derive(Default)]
-pub(super) struct Doors {
-    doors: Vec<Door>,
+pub(super) struct ProxyListeners {
+    listeners: Vec<ProxyListener>,
     /// Addresses as brokers tell them, and the doors to them; `None`: it cannot be made.
     endpoints: HashMap<(String, u16), Option<SocketAddr>>,
 }
 
-impl Doors {
+impl ProxyListeners {
     /// The door of this number.
-    pub(super) fn get(&self, number: u64) -> Option<&Door> {
-        self.doors.get(usize::try_from(number).ok()?)
+    pub(super) fn get(&self, number: u64) -> Option<&ProxyListener> {
+        self.listeners.get(usize::try_from(number).ok()?)
     }
 
     /// Adds a door; gives where it is.
-    pub(super) fn open(&mut self, epoll: &OwnedFd, door: Door) -> std::io::Result<SocketAddr> {
-        door.listener.set_nonblocking(true)?;
-        let address = door.listener.local_addr()?;
-        let token = epoll::EventData::new_u64(4 * self.doors.len() as u64 + DOOR);
+    pub(super) fn open(
+        &mut self,
+        epoll: &OwnedFd,
+        listener: ProxyListener,
+    ) -> std::io::Result<SocketAddr> {
+        listener.socket.set_nonblocking(true)?;
+        let address = listener.socket.local_addr()?;
+        let token = epoll::EventData::new_u64(4 * self.listeners.len() as u64 + LISTENER);
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(epoll, &door.listener, token, flags)?;
-        self.doors.push(door);
+        epoll::add(epoll, &listener.socket, token, flags)?;
+        self.listeners.push(listener);
         Ok(address)
     }
 
@@ -55,7 +59,7 @@ impl Doors {
         let address = known.unwrap_or_else(|| {
             let made = self.make(epoll, host, port);
             // Names without end would fill the memory.
-            if self.endpoints.len() < DOORS_MAX {
+            if self.endpoints.len() < LISTENERS_MAX {
                 self.endpoints.insert(name, made);
             }
             made
@@ -65,18 +69,18 @@ impl Doors {
 
     fn make(&mut self, epoll: &OwnedFd, host: &str, port: u16) -> Option<SocketAddr> {
         let resolved: Vec<SocketAddr> = (host, port).to_socket_addrs().ok()?.collect();
-        let same = |door: &&Door| resolved.contains(&door.upstream);
-        if let Some(door) = self.doors.iter().find(same) {
-            return door.listener.local_addr().ok();
+        let same = |listener: &&ProxyListener| resolved.contains(&listener.upstream);
+        if let Some(listener) = self.listeners.iter().find(same) {
+            return listener.socket.local_addr().ok();
         }
-        if self.doors.len() >= DOORS_MAX {
+        if self.listeners.len() >= LISTENERS_MAX {
             return None;
         }
         // As clients of the first door reach that one.
-        let here = self.doors.first()?.listener.local_addr().ok()?;
+        let here = self.listeners.first()?.socket.local_addr().ok()?;
         let v4 = resolved.iter().find(|address| address.is_ipv4());
         let upstream = *v4.or(resolved.first())?;
-        let listener = TcpListener::bind((here.ip(), 0)).ok()?;
-        self.open(epoll, Door { listener, upstream }).ok()
+        let socket = TcpListener::bind((here.ip(), 0)).ok()?;
+        self.open(epoll, ProxyListener { socket, upstream }).ok()
     }
 }
