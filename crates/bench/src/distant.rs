@@ -13,13 +13,13 @@ use crate::proxy::{Link, Proxy};
 use crate::url::{Url, connect};
 use crate::words;
 
-/// How long the proxy waits for the broker to answer at all.
+/// How long a connection to the broker is waited for before a proxy is started.
 const REACH: Duration = Duration::from_secs(5);
 
-/// A distance that is longer than it should be by more than this is told of.
+/// A remark says so if the distance was longer than asked for by more than this.
 const LATE_NS: u64 = 1_000_000;
 
-/// A client, on the client's side of a network, for a broker on the broker's side.
+/// A client on the client's side of a network, for a broker on its other side.
 ///
 /// # Errors
 /// As [`connect`].
@@ -32,10 +32,10 @@ pub fn connect_across(url: &Url, network: &Arc<Network>) -> Result<Box<dyn Conne
     }))
 }
 
-/// A client for the broker there, over this distance, which proxies make.
+/// A client for the broker at this URL, at a distance that proxies make: one for each host.
 ///
 /// # Errors
-/// As [`connect`]; or nothing answers there.
+/// As [`connect`], or a host refuses connections.
 pub fn connect_over(url: &Url, link: &Link) -> Result<Box<dyn Connect>, DriverError> {
     if link.is_none() {
         return connect(url);
@@ -48,7 +48,7 @@ pub fn connect_over(url: &Url, link: &Link) -> Result<Box<dyn Connect>, DriverEr
         one.hosts = vec![host.clone()];
         let upstream = answering(&one)?;
         if client.has_http {
-            // Beside the broker's own port, not beside the proxy's.
+            // The default is the port after the broker's, not the one after the proxy's.
             if let Some(port) = upstream.port().checked_add(1) {
                 near.set_default("http", SocketAddr::new(upstream.ip(), port).to_string());
             }
@@ -68,7 +68,8 @@ pub fn connect_over(url: &Url, link: &Link) -> Result<Box<dyn Connect>, DriverEr
     }))
 }
 
-/// The address of a host at which somebody answers: clients see a refusal only later otherwise.
+/// The first address of a host that accepts a connection. Without this check, clients would see a
+/// refusal only as a connection that the proxy resets.
 fn answering(url: &Url) -> Result<SocketAddr, DriverError> {
     let mut refusal = url.unreachable("its name has no address");
     for address in url.addresses()? {
@@ -85,7 +86,7 @@ struct DistantClient {
     inner: Box<dyn Connect>,
     url: Url,
     link: Link,
-    // Behind the client, so that it ends after it.
+    // After `inner` in order of drops: the client ends first.
     made_by: MadeBy,
 }
 
@@ -95,8 +96,8 @@ enum MadeBy {
 }
 
 impl DistantClient {
-    /// Sockets and threads of a client are made on its side; who uses a connection afterwards may
-    /// be anywhere.
+    /// Makes a client's sockets and threads on the client's side of a network. They may be used
+    /// from any thread afterwards.
     fn there<T: Send>(
         &self,
         work: impl FnOnce(&dyn Connect) -> Result<T, DriverError> + Send,
@@ -126,7 +127,7 @@ impl Connect for DistantClient {
                 ),
             });
         }
-        // Delays from before do not count.
+        // Forgets the lateness of the preparation.
         let _ = self.remarks();
         Ok(())
     }

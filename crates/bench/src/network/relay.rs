@@ -11,13 +11,14 @@ use rustix::io::{Errno, read, write};
 use crate::clock::Clock;
 use crate::proxy::{DelayThread, Link, LinkDirection};
 
-/// The longest packet, with what stands before it.
+/// The longest packet, with the header of the device before it.
 const PACKET_BYTES_MAX: usize = (64 << 10) + 64;
-/// Without a bandwidth so much may be on its direction each direction: more than two systems' windows.
+/// Bytes that are held in each direction at most where there is no bandwidth: more than the TCP
+/// windows of both sides.
 const HELD_BYTES_MAX: usize = 64 << 20;
-/// Bytes that a packet counts at least, while it is held.
+/// Bytes that a held packet counts at least, so that many small packets are bounded, too.
 const HELD_BYTES_MIN: usize = 128;
-/// Packets of one device that are taken before others have their turn.
+/// Packets that are read from one device before the other device is served.
 const TURN: usize = 64;
 
 /// Starts a thread that carries packets between two devices.
@@ -26,7 +27,8 @@ pub(super) fn start(link: &Link, devices: [OwnedFd; 2]) -> io::Result<DelayThrea
     DelayThread::start(|_| Ok(move |end: &OwnedFd| carry(&devices, lines, end)))
 }
 
-/// Carries: what comes from a device goes to the other one by the line of the same number.
+/// The thread's loop. Packets from a device go to the other one, delayed by the queue with the
+/// number of the first.
 fn carry(devices: &[OwnedFd; 2], mut lines: [DelayedPackets; 2], end: &OwnedFd) {
     let clock = Clock::new();
     let mut buffer = vec![0; PACKET_BYTES_MAX];
@@ -34,7 +36,7 @@ fn carry(devices: &[OwnedFd; 2], mut lines: [DelayedPackets; 2], end: &OwnedFd) 
         let now_ns = clock.now_ns();
         for (line, to) in lines.iter_mut().zip(devices.iter().rev()) {
             while let Some(packet) = line.take(now_ns) {
-                // A network may lose one; nobody is told.
+                // A network may lose a packet, so a failure is not reported.
                 let _ = write(to, &packet);
             }
         }
@@ -66,13 +68,13 @@ fn receive(from: &OwnedFd, line: &mut DelayedPackets, clock: Clock, buffer: &mut
     for _ in 0..TURN {
         match read(from, &mut *buffer) {
             Ok(bytes) => line.put(&buffer[..bytes], clock.now_ns()),
-            // Nothing is there, or it was interrupted, and is asked again.
+            // There is no packet, or the call was interrupted: the next poll says which.
             Err(_) => return,
         }
     }
 }
 
-/// Packets that are on their direction to one side, in order, each with the time at which it arrives.
+/// Packets of one direction, in order, each with the time at which it arrives.
 #[derive(Debug)]
 struct DelayedPackets {
     direction: LinkDirection,
@@ -96,14 +98,14 @@ impl DelayedPackets {
         }
     }
 
-    /// Sends a packet. Where there is no room for it, it is lost, as in a network.
+    /// Adds a packet. It is dropped if the queue is full, as in a network.
     fn put(&mut self, packet: &[u8], now_ns: u64) {
         let held_bytes = self.held_bytes + cost(packet);
         if held_bytes > self.room_bytes {
             return;
         }
         self.held_bytes = held_bytes;
-        // Jitter delays; it lets nothing overtake.
+        // Jitter delays packets and never reorders them.
         let due_ns = self
             .direction
             .due_ns(packet.len(), now_ns)
@@ -112,7 +114,7 @@ impl DelayedPackets {
         self.packets.push_back((due_ns, packet.into()));
     }
 
-    /// The next packet if it has arrived.
+    /// The next packet, if it has arrived.
     fn take(&mut self, now_ns: u64) -> Option<Box<[u8]>> {
         let (_, packet) = self.packets.pop_front_if(|(due_ns, _)| *due_ns <= now_ns)?;
         self.held_bytes -= cost(&packet);

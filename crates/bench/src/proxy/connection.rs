@@ -1,4 +1,5 @@
-//! One connection through the proxy: the client's socket, the broker's, and a line each way.
+//! One connection through the proxy: the client's socket, the broker's, and the bytes that are
+//! delayed in each direction.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,16 +9,16 @@ use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 use super::delay::{DelayedBytes, End, LinkDirection};
 use super::kafka::{AddressRewriter, Endpoint};
 
-/// Most bytes of one connection before others have their turn.
+/// Maximum of bytes that are read from one connection before other connections are served.
 const TURN_BYTES: usize = 256 << 10;
 
-/// A socket of a connection, and what is known of it.
+/// A socket of a connection, and its state.
 #[derive(Debug)]
 struct ProxySocket {
     stream: TcpStream,
-    /// It may have something to read. Edge-triggered: until a read would block.
+    /// A read may succeed. Events are edge-triggered, so this stays true until a read would block.
     readable: bool,
-    /// It may have room.
+    /// A write may succeed, until one would block.
     writable: bool,
     /// Nothing more is read from it, or written to it.
     read_over: bool,
@@ -39,23 +40,23 @@ impl ProxySocket {
 /// The state of a connection after [`ProxiedConnection::flow`].
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NextStep {
-    /// There is more to do at once: others have their turn first.
+    /// It has used up its turn and has more to do: other connections are served first.
     Again,
-    /// Nothing before this time, or before its sockets say so.
+    /// It has nothing to do before this time, or before an event of its sockets.
     Wait(Option<u64>),
-    /// The broker's side is to be connected now.
+    /// The caller has to connect the broker's side now.
     Connect,
     /// It has ended.
     Over,
 }
 
-/// The two directions, which connections share.
+/// The two directions of the link, which all connections share.
 pub(super) struct LinkDirections {
     /// From clients to the broker.
     pub(super) up: LinkDirection,
     /// From the broker to clients.
     pub(super) down: LinkDirection,
-    /// Most bytes of one read: about a millisecond's worth.
+    /// Maximum of bytes of one read: what the bandwidth lets through in about a millisecond.
     pub(super) piece_bytes: usize,
 }
 
@@ -68,16 +69,16 @@ pub(super) struct ProxiedConnection {
     down: DelayedBytes,
     up_is_over: bool,
     down_is_over: bool,
-    /// When the client would have got the answer to its first packet: it can send from then on.
+    /// When the client would have received the SYN-ACK: it can send from then on.
     open_ns: u64,
-    /// When the broker would have got the third packet.
+    /// When the broker would have received the ACK of the handshake.
     connect_ns: u64,
     /// The broker's address.
     pub(super) upstream: SocketAddr,
     exchange: Option<AddressRewriter>,
-    /// A buffer in which the bytes that pass are put together.
+    /// Reused for responses whose addresses are rewritten.
     scratch: Vec<u8>,
-    /// When the relay looks after it next, if a time is set.
+    /// The time for which the relay has a timer for this connection.
     pub(super) armed_ns: Option<u64>,
 }
 
@@ -116,7 +117,7 @@ impl ProxiedConnection {
             _ => {}
         }
         let side = ProxySocket {
-            // Until the system says that it is.
+            // Until an event says that it is connected.
             readable: false,
             writable: false,
             ..ProxySocket::new(socket.into())
@@ -124,7 +125,7 @@ impl ProxiedConnection {
         Ok(&self.server.insert(side).stream)
     }
 
-    /// The system says that a socket may be read or written.
+    /// Records an event of a socket.
     pub(super) fn wake(&mut self, is_server: bool, readable: bool, writable: bool) {
         let side = if is_server {
             self.server.as_mut()
@@ -137,17 +138,18 @@ impl ProxiedConnection {
         }
     }
 
-    /// Ends it so that the client sees it at once.
+    /// Has both sockets send a reset when they are closed.
     pub(super) fn reset(&self) {
         let sides = [Some(&self.client), self.server.as_ref()];
         for side in sides.into_iter().flatten() {
-            // Sockets that cannot be reset are closed.
+            // A socket for which this fails is closed as usual.
             let _ = SockRef::from(&side.stream).set_linger(Some(std::time::Duration::ZERO));
         }
     }
 
-    /// Moves what can be moved. The time is asked after each read: what was sent while this thread
-    /// did not run would arrive too early by an earlier one.
+    /// Reads and writes what the sockets allow now. The clock is read after each read of a socket:
+    /// with an earlier time, bytes that were sent while this thread did not run would arrive too
+    /// early.
     pub(super) fn flow(
         &mut self,
         directions: &mut LinkDirections,
@@ -165,7 +167,7 @@ impl ProxiedConnection {
                 if let Some(exchange) = exchange.as_mut() {
                     exchange.requests(bytes);
                 }
-                // Before it is open, nothing can be sent.
+                // The client cannot send before the connection is open.
                 let due_ns = directions.up.due_ns(bytes.len(), now_ns().max(open_ns));
                 line.put(bytes, due_ns);
                 due_ns

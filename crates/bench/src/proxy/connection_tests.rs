@@ -1,4 +1,4 @@
-//! A connection with real sockets and a time that is told.
+//! A connection with real sockets, and a time that the test sets.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,5 @@
-//! One direction of one connection: bytes that wait for their time.
+//! The delay of one direction: when bytes arrive that are sent now, and the bytes of a connection
+//! that have not arrived.
 
 use std::collections::VecDeque;
 
@@ -7,23 +8,23 @@ use crate::schedule::Random;
 /// How a direction ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// The sender has closed its half: what it has sent still arrives.
+    /// The sender has closed its half. Bytes that it sent before still arrive.
     Finished,
-    /// The connection broke: the other side hears of it as late as of bytes.
+    /// The connection broke. The other side sees it as late as it would see bytes.
     Broken,
 }
 
-/// Bytes on their way, in order, each with the time at which it arrives.
+/// Bytes of one direction of one connection, in order, each with the time at which it arrives.
 #[derive(Debug)]
 pub(super) struct DelayedBytes {
     bytes: VecDeque<u8>,
-    /// Ends of pieces, counted from the first byte that was ever put in, and when they arrive.
+    /// The end of each piece, counted from the first byte of the connection, and when it arrives.
     marks: VecDeque<(u64, u64)>,
-    /// Bytes that were put in so far.
+    /// Number of bytes that were put in so far.
     put: u64,
-    /// Bytes that were taken out so far.
+    /// Number of bytes that were taken out so far.
     taken: u64,
-    /// Bytes that have arrived so far.
+    /// Number of bytes that have arrived so far.
     arrived: u64,
     last_due_ns: u64,
     end: Option<(End, u64)>,
@@ -31,7 +32,7 @@ pub(super) struct DelayedBytes {
 }
 
 impl DelayedBytes {
-    /// An empty one that takes no more than about this.
+    /// An empty queue that accepts about this many bytes.
     pub(super) fn new(room_bytes: usize) -> DelayedBytes {
         DelayedBytes {
             bytes: VecDeque::new(),
@@ -45,7 +46,7 @@ impl DelayedBytes {
         }
     }
 
-    /// How many bytes may be put in.
+    /// How many more bytes it accepts.
     pub(super) fn room_bytes(&self) -> usize {
         match self.end {
             Some(_) => 0,
@@ -53,7 +54,7 @@ impl DelayedBytes {
         }
     }
 
-    /// Puts bytes in that arrive then, but not before those that were put in earlier.
+    /// Adds bytes that arrive at `due_ns`, but not before bytes that were added earlier.
     pub(super) fn put(&mut self, bytes: &[u8], due_ns: u64) {
         if bytes.is_empty() || self.end.is_some() {
             return;
@@ -68,14 +69,14 @@ impl DelayedBytes {
         }
     }
 
-    /// Nothing more comes. A broken line loses nothing that is on its way.
+    /// No more bytes follow. Even a broken connection delivers the bytes that were sent before.
     pub(super) fn finish(&mut self, end: End, due_ns: u64) {
         if self.end.is_none() {
             self.end = Some((end, due_ns.max(self.last_due_ns)));
         }
     }
 
-    /// Drops all bytes: no receiver is there to take them.
+    /// Drops all bytes, because the receiver is gone.
     pub(super) fn abandon(&mut self) {
         self.bytes = VecDeque::new();
         self.marks.clear();
@@ -83,7 +84,7 @@ impl DelayedBytes {
         self.end = Some((End::Finished, 0));
     }
 
-    /// The bytes that have arrived and were not taken.
+    /// The bytes that have arrived and were not taken out.
     pub(super) fn arrived(&mut self, now_ns: u64) -> &[u8] {
         while let Some((end, due_ns)) = self.marks.front().copied()
             && due_ns <= now_ns
@@ -96,13 +97,13 @@ impl DelayedBytes {
         &first[..first.len().min(bytes)]
     }
 
-    /// So many of them were taken.
+    /// Removes this many of the arrived bytes.
     pub(super) fn take(&mut self, bytes: usize) {
         self.bytes.drain(..bytes);
         self.taken += bytes as u64;
     }
 
-    /// Its end, once that has arrived and all before it was taken.
+    /// The end, once it has arrived and all bytes before it were taken out.
     pub(super) fn end(&self, now_ns: u64) -> Option<End> {
         let is_empty = self.bytes.is_empty();
         let due = self.end.filter(|(_, due_ns)| is_empty && *due_ns <= now_ns);
@@ -114,7 +115,7 @@ impl DelayedBytes {
         self.end.is_some()
     }
 
-    /// When the next byte, or the end, arrives. Bytes that have arrived already do not count.
+    /// When the next byte or the end arrives. Bytes that have arrived already do not count.
     pub(super) fn next_ns(&self) -> Option<u64> {
         let byte = self.marks.front().map(|(_, due_ns)| *due_ns);
         byte.or_else(|| {
@@ -125,8 +126,8 @@ impl DelayedBytes {
     }
 }
 
-/// Bits per second of one direction, all connections together, as a bucket of tokens: what was
-/// silent may send [`TokenBucket::DEPTH_BYTES`] at once.
+/// The bandwidth of one direction, all connections together, as a token bucket: after a pause,
+/// [`TokenBucket::DEPTH_BYTES`] may be sent at once.
 #[derive(Debug)]
 pub(super) struct TokenBucket {
     bits_per_s: u64,
@@ -135,7 +136,7 @@ pub(super) struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// About ten packets, as a network card sends them in one piece.
+    /// About ten packets, which a network card sends in one burst.
     pub(super) const DEPTH_BYTES: u64 = 16 << 10;
 
     pub(super) fn new(bits_per_s: u64) -> TokenBucket {
@@ -145,7 +146,7 @@ impl TokenBucket {
         }
     }
 
-    /// When the last of these bytes has left, if they are ready now.
+    /// When the last of these bytes leaves the sender, if all of them are ready now.
     fn left_ns(&mut self, bytes: usize, now_ns: u64) -> u64 {
         self.full_ns = self.full_ns.max(now_ns) + self.time_ns(bytes as u64);
         let depth_ns = self.time_ns(TokenBucket::DEPTH_BYTES);
@@ -158,7 +159,7 @@ impl TokenBucket {
     }
 }
 
-/// One direction, which all connections share: its delay, jitter and bandwidth.
+/// Delay, jitter and bandwidth of one direction, which all connections share.
 #[derive(Debug)]
 pub(crate) struct LinkDirection {
     one_way_ns: u64,

@@ -13,32 +13,34 @@ use super::delay::LinkDirection;
 pub struct Link {
     /// The round trip: half of it each way.
     pub rtt: Duration,
-    /// Up to so much longer each way, evenly at random.
+    /// Maximum of the additional delay each way, which is evenly distributed.
     pub jitter: Duration,
     /// The bandwidth each way, of all connections together; `None`: no limit.
     pub bandwidth: Option<Bandwidth>,
 }
 
-/// Without a limit as much may be on its way as fits a network of this speed.
+/// Without a limit, the bytes that are held are bounded as for this bandwidth.
 const FASTEST_BITS_PER_S: u64 = 10_000_000_000;
-/// However slow and near it is, a connection holds so much: what sockets hold at least.
+/// A connection holds at least this much, however slow and short the link is: about what the
+/// buffers of sockets hold.
 const ROOM_BYTES_MIN: u64 = 256 << 10;
-/// However fast and far, no more.
+/// A connection holds at most this much.
 const ROOM_BYTES_MAX: u64 = 64 << 20;
-/// A packet.
+/// The payload of a packet.
 const PIECE_BYTES_MIN: u64 = 1_448;
 const PIECE_BYTES_MAX: u64 = 64 << 10;
 
-/// Round trips after which an answer is there: a connection is made, a leader found, and asked.
+/// Round trips until a first answer at most: to connect, to find a leader, and to ask it.
 const QUIET_ROUND_TRIPS: u32 = 20;
-/// The time of the answers that consumers may wait for counts so often.
+/// How many times the transmission of an answer may take.
 const QUIET_ANSWERS: u128 = 5;
-/// A broker may send so much before a client understands a part of it: a part of Kafka's Fetch.
+/// Bytes that a broker may send before a client can use any of them: a partition's part of a Fetch
+/// response of Kafka.
 const ANSWER_BYTES: usize = 1 << 20;
 
 impl Link {
-    /// How long nothing may come over it though something is on its way to this many consumers,
-    /// who share what goes through.
+    /// How long this many consumers, who share the bandwidth, may receive nothing although a
+    /// message is on its way to them.
     pub(crate) fn quiet(&self, size_bytes: usize, consumers: u32) -> Duration {
         let round_trips = self.rtt.saturating_add(self.jitter.saturating_mul(2));
         let round_trips = round_trips.saturating_mul(QUIET_ROUND_TRIPS);
@@ -49,7 +51,7 @@ impl Link {
         round_trips.saturating_add(Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX)))
     }
 
-    /// Whether it changes nothing.
+    /// Whether there is no distance.
     pub fn is_none(&self) -> bool {
         *self == Link::default()
     }
@@ -70,12 +72,13 @@ impl Link {
         self.bandwidth.map(|bandwidth| bandwidth.0)
     }
 
-    /// One direction of it.
+    /// One direction of this link.
     pub(crate) fn direction(&self) -> LinkDirection {
         LinkDirection::new(self.one_way_ns(), self.jitter_ns(), self.bits_per_s())
     }
 
-    /// Most bytes on their way each way on one connection: twice what the distance holds.
+    /// Maximum of bytes that one connection holds in each direction: twice the product of bandwidth
+    /// and delay.
     pub(crate) fn room_bytes(&self) -> usize {
         let bits_per_s = self.bits_per_s().unwrap_or(FASTEST_BITS_PER_S).min(1 << 40);
         let delay_ns = u128::from(self.one_way_ns() + self.jitter_ns());
@@ -84,7 +87,7 @@ impl Link {
         room.clamp(ROOM_BYTES_MIN, ROOM_BYTES_MAX) as usize
     }
 
-    /// Bytes that are delayed together: a millisecond's worth, so that a slow link is even.
+    /// Bytes that are delayed together: those of a millisecond, so that a slow link is even.
     pub(super) fn piece_bytes(&self) -> usize {
         let bytes = self
             .bits_per_s()
@@ -107,7 +110,7 @@ impl fmt::Display for Link {
 }
 
 fn nanoseconds(time: Duration) -> u64 {
-    // An hour, so that sums of times cannot overflow.
+    // An hour at most, so that sums of times cannot overflow.
     let most = Duration::from_secs(3_600);
     u64::try_from(time.min(most).as_nanos()).unwrap_or(u64::MAX)
 }
@@ -129,7 +132,7 @@ const UNITS: [(&str, u64); 4] = [
 ];
 
 impl Bandwidth {
-    /// So many bits per second; `None`: that is none.
+    /// `None` for 0.
     pub fn from_bits_per_s(bits: u64) -> Option<Bandwidth> {
         (bits > 0).then_some(Bandwidth(bits))
     }
@@ -155,7 +158,7 @@ impl FromStr for Bandwidth {
             .find(|(name, _)| name.eq_ignore_ascii_case(unit));
         let (_, factor) = known.ok_or_else(error)?;
         let number: f64 = number.trim().parse().map_err(|_| error())?;
-        // Nothing that is not finite or below 1 gets through the cast.
+        // The cast makes 0 of negative numbers and of fractions of 1, which is refused.
         let bits = (number * *factor as f64) as u64;
         Bandwidth::from_bits_per_s(bits).ok_or_else(error)
     }

@@ -1,5 +1,5 @@
-//! Where the proxy listens: one door for the address that the user named, and one for each that a
-//! Kafka broker tells of itself or of others.
+//! The proxy's listeners: one for the address that the user named, and one for each address that a
+//! Kafka broker announces.
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
@@ -7,32 +7,31 @@ use std::os::fd::OwnedFd;
 
 use rustix::event::epoll;
 
-/// ProxyListener `number` has the token `4 * number + DOOR`.
+/// The listener with the number `number` has the token `4 * number + LISTENER`.
 pub(super) const LISTENER: u64 = 1;
-/// Most doors: a cluster has fewer brokers.
+/// Maximum of listeners: a cluster has fewer brokers.
 const LISTENERS_MAX: usize = 1_024;
 
-/// A listener, and where its connections go.
+/// A listening socket, and the broker to which its connections go.
 pub(super) struct ProxyListener {
     pub(super) socket: TcpListener,
     pub(super) upstream: SocketAddr,
 }
 
-/// All of them, each with its number.
+/// All listeners; a listener's number is its index.
 #[derive(Default)]
 pub(super) struct ProxyListeners {
     listeners: Vec<ProxyListener>,
-    /// Addresses as brokers tell them, and the doors to them; `None`: it cannot be made.
+    /// Listeners by the address that a broker announced. `None`: one could not be made.
     endpoints: HashMap<(String, u16), Option<SocketAddr>>,
 }
 
 impl ProxyListeners {
-    /// The door of this number.
     pub(super) fn get(&self, number: u64) -> Option<&ProxyListener> {
         self.listeners.get(usize::try_from(number).ok()?)
     }
 
-    /// Adds a door; gives where it is.
+    /// Adds a listener. Returns its address.
     pub(super) fn open(
         &mut self,
         epoll: &OwnedFd,
@@ -47,7 +46,7 @@ impl ProxyListeners {
         Ok(address)
     }
 
-    /// Where clients reach the broker of this address; `None`: only there.
+    /// Where clients reach the broker at this address through the proxy; `None`: they cannot.
     pub(super) fn endpoint(
         &mut self,
         epoll: &OwnedFd,
@@ -58,7 +57,7 @@ impl ProxyListeners {
         let known = self.endpoints.get(&name).copied();
         let address = known.unwrap_or_else(|| {
             let made = self.make(epoll, host, port);
-            // Names without end would fill the memory.
+            // A broker could announce names without end.
             if self.endpoints.len() < LISTENERS_MAX {
                 self.endpoints.insert(name, made);
             }
@@ -76,7 +75,7 @@ impl ProxyListeners {
         if self.listeners.len() >= LISTENERS_MAX {
             return None;
         }
-        // As clients of the first door reach that one.
+        // Clients reach the address of the first listener.
         let here = self.listeners.first()?.socket.local_addr().ok()?;
         let v4 = resolved.iter().find(|address| address.is_ipv4());
         let upstream = *v4.or(resolved.first())?;

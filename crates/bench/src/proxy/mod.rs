@@ -1,17 +1,17 @@
 //! A distance on one machine: a TCP proxy that holds bytes back for half a round trip each way.
 //!
-//! Each connection is carried in order; jitter delays, and never overtakes; bandwidth is one bucket
-//! of tokens for each direction, which all connections share; a connection takes a round trip to be
-//! made; the end of one half is passed on, and a broken connection too. Bytes on their way are
-//! bounded by what a network of this bandwidth and delay would hold, so that a slow reader is felt
-//! by the writer (backpressure).
+//! Bytes of a connection stay in order: jitter delays them and never reorders them. The bandwidth
+//! is a token bucket for each direction, which all connections share. Connecting takes a round
+//! trip. The end of a half and a broken connection are passed on. The bytes that are held are
+//! bounded by what a network of this bandwidth and delay would hold, so that a slow reader slows
+//! the writer down (backpressure).
 //!
-//! It carries no packets. The kernel on each side talks to the proxy at once, so nothing is lost
-//! and sent again, no window grows from small, and Nagle's algorithm and delayed acknowledgements
-//! see no distance. Where that matters, the distance has to be in the network: see
+//! It carries no packets. The TCP of each side talks to the proxy, which is near. So there are no
+//! retransmissions and no slow start, and Nagle's algorithm and delayed acknowledgements see no
+//! distance. Where that matters, the distance has to be in the network: see
 //! [`Network`](crate::network::Network).
 //!
-//! One thread, named [`PROXY_THREADS`]; its cost is no broker's and no client's.
+//! Each proxy has one thread, named [`PROXY_THREADS`], whose CPU time is counted apart.
 
 mod connection;
 mod delay;
@@ -37,25 +37,25 @@ use crate::histogram::Histogram;
 use listeners::ProxyListener;
 use relay::Relay;
 
-/// Whether the proxy has to exchange addresses on the way.
+/// Whether the proxy has to rewrite addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carries {
-    /// Bytes of any protocol: none is looked at.
+    /// Bytes of any protocol, which are not looked at.
     Bytes,
-    /// Kafka, whose brokers tell clients where to connect: they are told of the proxy instead.
+    /// Kafka, whose brokers announce where to connect: the proxy announces itself instead.
     Kafka,
 }
 
 /// The proxy's observations of itself.
 #[derive(Debug, Default)]
 pub(super) struct ProxyObservations {
-    /// How much later than it should the thread looked at what was due.
+    /// How much later than planned the thread delivered bytes.
     late: Mutex<Histogram>,
-    /// A broker has told an address for which no door could be made.
+    /// A broker has announced an address for which there could be no listener.
     is_passed_by: AtomicBool,
 }
 
-/// A proxy that works until it is dropped. Connections that it carries are reset then.
+/// A proxy that runs until it is dropped. Its connections are reset then.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
@@ -64,10 +64,10 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Begins to listen on `listen`, whose port may be 0, and carries what comes to `upstream`.
+    /// Listens on `listen`, whose port may be 0, and carries connections to `upstream`.
     ///
     /// # Errors
-    /// The address is taken, or the system has no room.
+    /// The address is taken, or the system has no resources.
     pub fn start(
         link: Link,
         carries: Carries,
@@ -90,13 +90,13 @@ impl Proxy {
         })
     }
 
-    /// How much later than it should it has looked at what was due, since this was asked last: so
-    /// much longer was the distance than it was to be.
+    /// How much later than planned bytes were delivered since the last call: the distance was this
+    /// much longer than asked for.
     pub(crate) fn take_late(&self) -> Histogram {
         std::mem::take(&mut *self.seen.late.lock())
     }
 
-    /// Whether clients may reach a broker without it: no door could be made for it.
+    /// Whether clients may reach a broker past the proxy: there could be no listener for it.
     pub(crate) fn is_passed_by(&self) -> bool {
         self.seen.is_passed_by.load(Ordering::Acquire)
     }

@@ -1,4 +1,4 @@
-//! The proxy with real sockets, whatever the time: `connection_tests.rs` tells a connection the time.
+//! The proxy with real sockets and the real time; `connection_tests.rs` sets the time.
 
 #![allow(clippy::unwrap_used)]
 

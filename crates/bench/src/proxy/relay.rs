@@ -1,4 +1,4 @@
-//! The proxy's one thread: waits for sockets and times, and moves bytes.
+//! The event loop of the proxy's thread: waits for sockets and times, and carries bytes.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
@@ -23,9 +23,9 @@ const END: u64 = 0;
 /// The two sockets of connection `id` have the tokens `4 * id + CLIENT` and `4 * id + SERVER`.
 const CLIENT: u64 = 2;
 const SERVER: u64 = 3;
-/// Numbers of connections are above those of doors, because both have times.
+/// Connections have higher numbers than listeners, because both kinds have timers.
 const FIRST_CONNECTION: u64 = 1 << 16;
-/// When the system has no room for another connection, it is asked again so much later.
+/// How long after a failed accept, as for want of descriptors, it is tried again.
 const ACCEPT_AGAIN_NS: u64 = 100_000_000;
 const EVENTS: usize = 256;
 const BUFFER_BYTES: usize = 64 << 10;
@@ -39,7 +39,7 @@ pub(super) struct Relay {
     connections: HashMap<u64, ProxiedConnection>,
     last_id: u64,
     directions: LinkDirections,
-    /// Connections by the time at which something arrives. Times that are past do no harm.
+    /// Connections by the time at which bytes arrive. A timer that is obsolete does no harm.
     times: BinaryHeap<Reverse<(u64, u64)>>,
     is_kafka: bool,
     seen: Arc<ProxyObservations>,
@@ -80,7 +80,7 @@ impl Relay {
         })
     }
 
-    /// Works until it is ended.
+    /// Runs until the thread has to end.
     pub(super) fn run(mut self) {
         let mut events = Vec::with_capacity(EVENTS);
         let mut buffer = vec![0; BUFFER_BYTES];
@@ -121,7 +121,7 @@ impl Relay {
                         connection.armed_ns = None;
                         busy.insert(id);
                     }
-                    // A door's, or one of a connection that has ended.
+                    // A listener's timer, or that of a connection that has ended.
                     None => self.accept(id, &mut busy),
                 }
             }
@@ -137,11 +137,12 @@ impl Relay {
         }
     }
 
-    /// Waits for sockets, or until the next time; not at all if somebody has work left.
+    /// Waits for events of sockets or for the next timer. `at_once`: a connection has work left,
+    /// so it does not wait.
     fn wait(&self, events: &mut Vec<epoll::Event>, at_once: bool) -> io::Result<()> {
         let until = self.times.peek().map(|Reverse((due_ns, _))| *due_ns);
         let left_ns = until.map(|ns| ns.saturating_sub(self.clock.now_ns()));
-        // epoll_wait counts milliseconds, poll does not.
+        // The timeout of epoll_wait(2) has milliseconds, that of ppoll(2) nanoseconds.
         let time = if at_once { Some(0) } else { left_ns };
         let time = time.map(|ns| Timespec::try_from(Duration::from_nanos(ns)));
         let polled = poll(
@@ -160,7 +161,7 @@ impl Relay {
             let upstream = listener.upstream;
             match listener.socket.accept() {
                 Ok((client, _)) => {
-                    // A socket that cannot be set up is closed.
+                    // A socket for which this fails is closed.
                     if let Ok(id) = self.add(client, upstream) {
                         busy.insert(id);
                     }
@@ -169,7 +170,7 @@ impl Relay {
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => {
-                    // There are no descriptors for who waits: it is looked at later.
+                    // There are no descriptors for the clients that wait: it is tried again later.
                     let later_ns = self.clock.now_ns() + ACCEPT_AGAIN_NS;
                     self.times.push(Reverse((later_ns, number)));
                     return;
@@ -210,7 +211,7 @@ impl Relay {
         )?)
     }
 
-    /// Lets a connection move; `true`: it is not done.
+    /// Reads and writes a connection's sockets. `true`: it has more to do at once.
     fn flow(&mut self, id: u64, buffer: &mut [u8]) -> bool {
         let Some(mut connection) = self.connections.remove(&id) else {
             return false;
