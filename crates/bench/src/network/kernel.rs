@@ -1,4 +1,4 @@
-//! Calls of the kernel that have no safe interface: all that is unsafe of a network.
+//! System calls without a safe interface: all unsafe code of networks.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -11,13 +11,13 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 /// Where TUN devices are made.
 const DEVICES: &str = "/dev/net/tun";
-/// Packets come and go with a `virtio_net_hdr` before them, and nothing else.
+/// Packets are read and written with a `virtio_net_hdr` before them, and no other header.
 const FLAGS: libc::c_int = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
-/// Checksums are left out, and segments are put together to packets of up to 64 KiB, as a network
-/// card takes them: each says so in its header, and the other side's kernel understands it.
+/// Packets may lack a checksum and may be segments of up to 64 KiB, as a network card accepts them.
+/// The header before a packet says so, and the kernel of the other side understands it.
 const SEGMENTS: libc::c_uint = libc::TUN_F_CSUM | libc::TUN_F_TSO4;
 
-/// `struct ifreq` of linux/if.h, which is no longer than this anywhere.
+/// `struct ifreq` of linux/if.h. No architecture has a longer one.
 #[repr(C)]
 struct Request {
     name: [u8; libc::IFNAMSIZ],
@@ -25,20 +25,21 @@ struct Request {
     rest: [u8; 22],
 }
 
-/// Moves this thread into a new network.
+/// Moves this thread into a new network namespace.
 pub(super) fn enter_new_network() -> io::Result<()> {
-    // SAFETY: what is dangerous is to unshare the table of descriptors, and that is not asked for.
+    // SAFETY: only unsharing the table of descriptors is dangerous, and these flags do not.
     Ok(unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?)
 }
 
-/// Moves this process, which has one thread, among users of its own, in which it may do all.
+/// Moves this process, which has one thread, into a new user namespace, where it has all rights.
 pub(super) fn enter_new_users() -> io::Result<()> {
     // SAFETY: as above.
     Ok(unsafe { unshare_unsafe(UnshareFlags::NEWUSER) }?)
 }
 
-/// Makes a device in this thread's network: what the kernel sends there is read from it, what is
-/// written arrives. It does not wait, and goes when it is closed.
+/// Makes a TUN device in this thread's network namespace. Packets that the kernel sends to it can
+/// be read, and packets that are written to it arrive. Reads and writes do not block. The device is
+/// removed when it is closed.
 pub(super) fn tun(name: &str, has_segments: bool) -> io::Result<OwnedFd> {
     let device: File = OpenOptions::new()
         .read(true)
@@ -70,7 +71,7 @@ pub(super) fn tun(name: &str, has_segments: bool) -> io::Result<OwnedFd> {
     Ok(device.into())
 }
 
-/// The round trip of a connection as the kernel has measured it.
+/// The round trip of a connection that the kernel has measured.
 pub(super) fn rtt(socket: BorrowedFd<'_>) -> io::Result<Duration> {
     // SAFETY: `tcp_info` is a plain C struct of integers, for which all zeroes is a valid value.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };

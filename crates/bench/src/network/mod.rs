@@ -1,11 +1,11 @@
-//! A distance on one machine as a network makes it: client and broker each have a network of the
-//! kernel's to themselves (a namespace), with a device in it; what the kernel sends there is read
-//! here, held for half a round trip, and written to the other device.
+//! A distance on one machine, made of packets: client and broker each have a network namespace with
+//! a TUN device in it. Packets that the kernel sends to a device are read here, held for half a
+//! round trip, and written to the other device.
 //!
-//! It carries packets, so each side's own TCP has the distance before it: windows grow from small,
-//! Nagle's algorithm and delayed acknowledgements cost what they cost, and `TCP_INFO` of each
-//! connection shows the round trip. Where the bandwidth is limited, packets that do not fit into
-//! the queue are lost and sent again.
+//! The TCP of each side sees the distance: slow start, Nagle's algorithm and delayed
+//! acknowledgements have their usual cost, and `TCP_INFO` of each connection shows the round trip.
+//! Where the bandwidth is limited, packets that do not fit into the queue are dropped and
+//! retransmitted.
 //!
 //! ```text
 //! client's network                             broker's network
@@ -13,17 +13,17 @@
 //!   127.0.0.1 is over there: rtt0 ── relay ── rtt0, over there is 127.0.0.2
 //! ```
 //!
-//! The broker's addresses are the same on both sides, and it takes its clients for local ones, to
-//! whom it may allow more than to others. Clients have to be started inside
-//! ([`Network::at_client`]): connections from elsewhere do not get there, and this process's other
-//! threads see nothing of it. A program of the user's may need a 127.0.0.1 of its own: then only
-//! some ports of it are over there ([`Network::open_with_loopback`]). It needs the right to make
-//! namespaces, which root has, and others get where user namespaces are allowed
-//! ([`allow_networks`]).
+//! The broker's addresses are the same on both sides. The broker sees its clients as local ones,
+//! which may have more rights than remote ones. Clients have to be started inside
+//! ([`Network::at_client`]): connections from elsewhere do not reach the broker, and the other
+//! threads of this process are not in the namespaces. A user's program may need a 127.0.0.1 of its
+//! own. Then only some of its ports lead to the broker ([`Network::open_with_loopback`]). A process
+//! needs the right to make namespaces, which root has. Others get it where user namespaces are
+//! allowed ([`allow_networks`]).
 //!
-//! One thread named [`PROXY_THREADS`](crate::proxy::PROXY_THREADS) carries the packets. It does a
-//! part of what the kernel would do for client and broker: their receiving happens when it writes.
-//! So their CPU time is less than over a loopback device, and its own is no measure.
+//! One thread named [`PROXY_THREADS`](crate::proxy::PROXY_THREADS) carries the packets. The kernel
+//! processes a packet's receipt within the thread's write. So client and broker need less CPU time
+//! than over a loopback device, and the CPU time of this thread says nothing.
 
 mod kernel;
 mod namespace;
@@ -42,22 +42,22 @@ pub use namespace::allow_networks;
 use crate::proxy::{DelayThread, Link};
 use namespace::Namespace;
 
-/// The devices' name, on both sides.
+/// The name of the device on either side.
 const DEVICE: &str = "rtt0";
-/// From where clients connect.
+/// The address from which clients connect.
 const CLIENT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-/// Ethernet's packets.
+/// The maximum of a packet, as on Ethernet.
 const PACKET_BYTES: u32 = 1_500;
-/// Packets that may wait to be carried, though windows grow in leaps: the default would lose some.
+/// Length of a device's queue. The default drops packets when a TCP window grows in leaps.
 const PACKETS_WAITING_MAX: u32 = 10_000;
-/// A first connection takes no longer than this and some round trips. Long enough for a busy
-/// machine, which is no reason to measure by the proxy.
+/// Time for a first connection, beside some round trips. It suffices on a busy machine, which is no
+/// reason to fall back to the proxy.
 const PATIENCE: Duration = Duration::from_secs(20);
 const PATIENCE_ROUND_TRIPS: u32 = 10;
 
-/// The table of routes to the broker, if only some ports are there.
+/// The routing table of the ports that lead to the broker, if only some do.
 const FAR_TABLE: u8 = 100;
-/// It is asked before own addresses are.
+/// The rules for these ports precede the rule for local addresses.
 const FAR_PRIORITY: u32 = 5;
 const OWN_PRIORITY: u32 = 10;
 
@@ -76,15 +76,15 @@ pub enum NetworkError {
     /// The devices cannot be set up.
     #[error("its devices cannot be set up ({0})")]
     SetUp(io::Error),
-    /// It was made, and does not work.
+    /// The network was made, and carries nothing.
     #[error("nothing comes through ({0})")]
     Broken(io::Error),
 }
 
-/// Two sides with a distance between them, until this is dropped.
+/// Two sides with a distance between them, which exist until this is dropped.
 #[derive(Debug)]
 pub struct Network {
-    // First, so that it ends first: it has the devices.
+    // The first field is dropped first: the thread has the devices.
     _relay: DelayThread,
     client: Namespace,
     broker: Namespace,
@@ -93,7 +93,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Makes it, and looks whether it works.
+    /// Makes a network, and checks that it carries a connection.
     ///
     /// # Errors
     /// The machine does not let it.
@@ -101,8 +101,8 @@ impl Network {
         Network::make(link, &[])
     }
 
-    /// The same for a client that needs a loopback device: of 127.0.0.1 these ports alone are the
-    /// broker's, for TCP; the others are its own.
+    /// A network for a client that needs a loopback device. Only these TCP ports of 127.0.0.1 lead
+    /// to the broker; the others are the client's own.
     ///
     /// # Errors
     /// The machine does not let it.
@@ -110,11 +110,11 @@ impl Network {
         Network::make(link, ports)
     }
 
-    /// Without ports all of them are the broker's.
+    /// Without `ports`, all ports lead to the broker.
     fn make(link: &Link, ports: &[u16]) -> Result<Network, NetworkError> {
         let client = Namespace::new().map_err(NetworkError::Namespace)?;
         let broker = Namespace::new().map_err(NetworkError::Namespace)?;
-        // A narrow line carries packets one by one, not 64 KiB at once.
+        // With a bandwidth, packets are carried one by one, not in segments of 64 KiB.
         let has_segments = link.bandwidth.is_none();
         let device = |side: &Namespace| -> Result<OwnedFd, NetworkError> {
             let made = side.run(|| kernel::tun(DEVICE, has_segments));
@@ -163,8 +163,8 @@ impl Network {
         Ok(network)
     }
 
-    /// Does something on the client's side, on a thread of its own. Threads and processes that it
-    /// makes are on that side, too, and sockets stay there, whoever uses them.
+    /// Calls `work` on the client's side, on a thread of its own. Threads and processes that it
+    /// starts are on that side, too. Sockets stay there, whichever thread uses them.
     ///
     /// # Errors
     /// The system does not let it.
@@ -180,7 +180,7 @@ impl Network {
         self.broker.run(work)
     }
 
-    /// The round trip as the kernel on the broker's side has measured it when this was made.
+    /// The round trip that the kernel on the broker's side measured when this was made.
     pub fn rtt(&self) -> Duration {
         self.rtt
     }
@@ -190,7 +190,7 @@ impl Network {
         &self.link
     }
 
-    /// Makes a connection, and asks its kernel for the round trip.
+    /// Makes a connection. Returns the round trip that the kernel measured.
     fn try_out(&self, most: Duration, port: Option<u16>) -> io::Result<Duration> {
         let begun = Instant::now();
         let there = SocketAddr::from((Ipv4Addr::LOCALHOST, port.unwrap_or_default()));
@@ -198,7 +198,7 @@ impl Network {
         let address = listener.local_addr()?;
         let connect = || TcpStream::connect_timeout(&address, most);
         let _client = self.at_client(connect).flatten()?;
-        // The client's word that it has heard the broker's is still on its way.
+        // The last packet of the handshake is still on its way.
         let left = most.saturating_sub(begun.elapsed());
         let left = Timespec::try_from(left).map_err(io::Error::other)?;
         match poll(&mut [PollFd::new(&listener, PollFlags::IN)], Some(&left))? {

@@ -1,5 +1,5 @@
-//! A network of the kernel's to which threads may belong, see network_namespaces(7): with its own
-//! devices, addresses, routes and ports.
+//! A network namespace, see network_namespaces(7): threads in it have devices, addresses, routes
+//! and ports of their own.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,15 +12,15 @@ use rustix::thread::{CapabilitySet, LinkNameSpaceType, capabilities, move_into_l
 use super::kernel;
 use crate::usage::GENERATOR_THREADS;
 
-/// Capabilities that are needed to make a network and to set it up.
+/// Capabilities that making a namespace and setting up its devices need.
 const NEEDED: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::NET_ADMIN);
 
-/// A network, which is there as long as this is, or a thread in it, or a socket of it.
+/// A namespace. It exists as long as this does, or a thread in it, or a socket of it.
 #[derive(Debug)]
 pub(super) struct Namespace(OwnedFd);
 
 impl Namespace {
-    /// Makes one.
+    /// Makes a namespace.
     pub(super) fn new() -> io::Result<Namespace> {
         on_a_thread(|| {
             kernel::enter_new_network()?;
@@ -28,8 +28,8 @@ impl Namespace {
         })?
     }
 
-    /// Does something in it, on a thread that is made for it. Threads and processes that it makes
-    /// are there, too; sockets stay where they were made, whoever uses them.
+    /// Calls `work` on a new thread in the namespace. Threads and processes that it starts are in
+    /// it, too. Sockets stay where they were made, whichever thread uses them.
     pub(super) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
         on_a_thread(|| {
             move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network))?;
@@ -38,8 +38,8 @@ impl Namespace {
     }
 }
 
-/// Does something on a thread that ends then: so nobody has to find the way back, for which rights
-/// may be missing.
+/// Calls `work` on a thread that ends afterwards. So no thread has to leave a namespace again, for
+/// which it may lack the rights.
 fn on_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
     thread::scope(|scope| {
         let thread = Builder::new().name(format!("{GENERATOR_THREADS}network"));
@@ -50,13 +50,13 @@ fn on_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
     })
 }
 
-/// Lets this process make networks if it may not yet, as root may: it becomes its user's own
-/// among users of its own, see user_namespaces(7). Other processes' files in `/proc` are closed to
-/// it from then on. To be called before there is a second thread.
+/// Gives this process the right to make network namespaces if it lacks it: the process enters a
+/// user namespace of its own, see user_namespaces(7). It can no longer read the files of other processes
+/// in `/proc`. To be called before the process has a second thread.
 ///
 /// # Errors
-/// The machine does not let it. It is as it was then, or may less with the network's devices than
-/// it needs, as [`super::Network::open`] will say.
+/// The machine forbids it. The process is unchanged then, or it lacks rights over the namespace's
+/// devices, which [`super::Network::open`] will report.
 pub fn allow_networks() -> io::Result<()> {
     if capabilities(None)?.effective.contains(NEEDED) {
         return Ok(());
@@ -64,7 +64,7 @@ pub fn allow_networks() -> io::Result<()> {
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     kernel::enter_new_users()?;
     let same = |id: u32| format!("{id} {id} 1");
-    // Without this the kernel takes no group from who may not choose any.
+    // The kernel requires this of a process without the right to set its groups.
     fs::write("/proc/self/setgroups", "deny")?;
     fs::write("/proc/self/gid_map", same(group.as_raw()))?;
     fs::write("/proc/self/uid_map", same(user.as_raw()))

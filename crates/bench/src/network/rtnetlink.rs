@@ -1,12 +1,12 @@
-//! Requests to the kernel's network over a routing socket, see rtnetlink(7): as much as two ends of
-//! a line need, so that no program has to be there for it.
+//! Requests to the kernel over a routing socket, see rtnetlink(7): those that set up the two ends
+//! of a link, so that no `ip` program is needed.
 //!
 //! ```text
 //! message    length u32 · what u16 · flags u16 · number u32 · 0 u32 · head · attributes
 //! attribute  length u16 · what u16 · value · zeros, up to a multiple of four
 //! ```
 //!
-//! Numbers are in the machine's order, addresses in the network's.
+//! Numbers are in the machine's byte order, addresses in the network's.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -19,26 +19,27 @@ use rustix::net::{
 const HEAD_BYTES: usize = 16;
 const ANSWER_BYTES: usize = 4096;
 const IPV4: u8 = libc::AF_INET as u8;
-/// The loopback device has the same number in each network.
+/// The index of the loopback device, the same in each namespace.
 const LOOPBACK: u32 = 1;
 /// `IFLA_INET_CONF` of linux/if_link.h.
 const SETTINGS: u16 = 1;
-/// `IPV4_DEVCONF_RP_FILTER` of linux/ip.h: whether packets from unlikely senders are dropped.
+/// `IPV4_DEVCONF_RP_FILTER` of linux/ip.h: whether packets are dropped whose source address is
+/// implausible.
 const RP_FILTER: u16 = 8;
-/// `IPV4_DEVCONF_ACCEPT_LOCAL` of linux/ip.h: whether packets may come from an own address.
+/// `IPV4_DEVCONF_ACCEPT_LOCAL` of linux/ip.h: whether packets may have a local source address.
 const ACCEPT_LOCAL: u16 = 23;
-/// `IPV4_DEVCONF_ROUTE_LOCALNET` of linux/ip.h: whether 127.0.0.1 may come and go there.
+/// `IPV4_DEVCONF_ROUTE_LOCALNET` of linux/ip.h: whether packets of 127.0.0.1 may use the device.
 const ROUTE_LOCALNET: u16 = 26;
-/// Where a rule of linux/fib_rules.h looks for a route.
+/// `FR_ACT_TO_TBL` of linux/fib_rules.h: the rule names a routing table.
 const LOOK_IN_TABLE: u8 = 1;
-/// `FRA_PRIORITY`: the least is asked first.
+/// `FRA_PRIORITY`: rules apply in ascending order.
 const PRIORITY: u16 = 6;
 /// `FRA_IP_PROTO`.
 const IP_PROTOCOL: u16 = 22;
-/// `FRA_DPORT_RANGE`: to which ports.
+/// `FRA_DPORT_RANGE`: the destination ports.
 const PORTS: u16 = 24;
 
-/// A device's number.
+/// The index of a device.
 pub(super) fn index_of(device: &str) -> io::Result<u32> {
     let socket = socket_with(
         AddressFamily::INET,
@@ -49,20 +50,20 @@ pub(super) fn index_of(device: &str) -> io::Result<u32> {
     Ok(netdevice::name_to_index(socket, device)?)
 }
 
-/// Switches the loopback device on, which is off in a new network, with this address alone: by
-/// itself it would take all of 127.0.0.0/8.
+/// Switches the loopback device on with this address alone. It is off in a new namespace, and by
+/// default has all of 127.0.0.0/8.
 pub(super) fn loopback_up(address: Ipv4Addr) -> io::Result<()> {
     add_address(LOOPBACK, address)?;
     Message::link(LOOPBACK).ask()
 }
 
-/// Switches the loopback device on as every machine has it, with all of 127.0.0.0/8.
+/// Switches the loopback device on with its default addresses, all of 127.0.0.0/8.
 pub(super) fn loopback_up_as_usual() -> io::Result<()> {
     Message::link(LOOPBACK).ask()
 }
 
-/// Switches a device on, over which 127.0.0.1 may be reached, with packets of so many bytes, of
-/// which so many may wait to be read.
+/// Switches a device on over which 127.0.0.1 may be reached. `packet_bytes`: the maximum of a
+/// packet; `packets_max`: the length of its queue.
 pub(super) fn device_up(index: u32, packet_bytes: u32, packets_max: u32) -> io::Result<()> {
     let mut message = Message::link(index);
     message.attribute(libc::IFLA_MTU, &packet_bytes.to_ne_bytes());
@@ -82,15 +83,15 @@ pub(super) fn device_up(index: u32, packet_bytes: u32, packets_max: u32) -> io::
 /// Gives a device its address.
 pub(super) fn add_address(index: u32, address: Ipv4Addr) -> io::Result<()> {
     let [a, b, c, d] = index.to_ne_bytes();
-    // All bits of the address are the device's: nobody else is in its net.
+    // A prefix of 32 bits: the device's net has no other address.
     let head = [IPV4, 32, 0, libc::RT_SCOPE_UNIVERSE, a, b, c, d];
     let mut message = Message::new(libc::RTM_NEWADDR, &head);
     message.attribute(libc::IFA_LOCAL, &address.octets());
     message.ask()
 }
 
-/// Has what goes to an address go out there, from the address `source` if that is said, where this
-/// table of routes is asked.
+/// Adds a route to a routing table: packets to the address `to` leave by the device `index`, from
+/// the address `source` if there is one.
 pub(super) fn add_route(
     to: Ipv4Addr,
     index: u32,
@@ -109,7 +110,7 @@ pub(super) fn add_route(
     message.ask()
 }
 
-/// Has routes of TCP to this port looked for in a table, before those to own addresses are.
+/// Adds a rule: TCP packets to this port use this routing table.
 pub(super) fn add_rule_of_port(port: u16, table: u8, priority: u32) -> io::Result<()> {
     let mut message = Message::rule(libc::RTM_NEWRULE, table, priority);
     message.attribute(IP_PROTOCOL, &[libc::IPPROTO_TCP as u8]);
@@ -117,13 +118,13 @@ pub(super) fn add_rule_of_port(port: u16, table: u8, priority: u32) -> io::Resul
     message.ask()
 }
 
-/// Has own addresses asked for at this priority. By itself the kernel does it before all else.
+/// Moves the rule for local addresses to this priority. By default it applies before all others.
 pub(super) fn move_rule_of_own_addresses(priority: u32) -> io::Result<()> {
     Message::rule(libc::RTM_NEWRULE, libc::RT_TABLE_LOCAL, priority).ask()?;
     Message::rule(libc::RTM_DELRULE, libc::RT_TABLE_LOCAL, 0).ask()
 }
 
-/// One thing that is to be so.
+/// A request.
 struct Message(Vec<u8>);
 
 impl Message {
@@ -136,15 +137,15 @@ impl Message {
         Message(bytes)
     }
 
-    /// A device that is to be on.
+    /// The request that switches a device on.
     fn link(index: u32) -> Message {
         let up = (libc::IFF_UP as u32).to_ne_bytes();
         let index = index.to_ne_bytes();
-        // No family, no kind; then which flags, and which of them are meant.
+        // No family and no type; then the flags, and the mask of flags to change.
         Message::new(libc::RTM_NEWLINK, &[[0; 4], index, up, up].concat())
     }
 
-    /// A rule that says which table is asked.
+    /// The request for a rule that names a routing table.
     fn rule(what: u16, table: u8, priority: u32) -> Message {
         let head = [IPV4, 0, 0, 0, table, 0, 0, LOOK_IN_TABLE, 0, 0, 0, 0];
         let mut message = Message::new(what, &head);
@@ -166,12 +167,12 @@ impl Message {
         self.0.resize(self.0.len().next_multiple_of(4), 0);
     }
 
-    /// Asks the network that this thread is in, and waits for the answer.
+    /// Sends the request to this thread's network namespace, and waits for the answer.
     fn ask(mut self) -> io::Result<()> {
         let length = self.0.len() as u32;
         self.0[..4].copy_from_slice(&length.to_ne_bytes());
         let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);
-        // No protocol is that of routing.
+        // Protocol 0 is NETLINK_ROUTE.
         let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
         send(&socket, &self.0, SendFlags::empty())?;
         let mut answer = [0; ANSWER_BYTES];
@@ -180,7 +181,7 @@ impl Message {
     }
 }
 
-/// The result in an answer: it is an error's, whose number is 0 if there is none.
+/// The result in an answer, which is an error message; the number 0 means success.
 fn outcome(answer: &[u8]) -> io::Result<()> {
     let what = answer.get(4..6).and_then(|it| it.try_into().ok());
     let error = answer.get(HEAD_BYTES..HEAD_BYTES + 4);

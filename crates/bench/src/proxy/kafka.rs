@@ -1,6 +1,6 @@
-//! Kafka brokers tell their clients where to connect. So that a client stays on the proxy, the
-//! addresses in two kinds of responses are exchanged: those of Metadata and of FindCoordinator.
-//! Everything else passes as it is, and is not looked at but for its length.
+//! Kafka brokers announce where their clients have to connect. So that a client stays on the proxy,
+//! the addresses in two kinds of responses are rewritten: those of Metadata and of FindCoordinator.
+//! Other requests and responses pass unchanged. Only their lengths and heads are read.
 //!
 //! ```text
 //! request    size i32 | api key i16 | version i16 | correlation id i32 | …
@@ -20,35 +20,35 @@ use crate::wire::put_varint;
 
 const METADATA: i16 = 3;
 const FIND_COORDINATOR: i16 = 10;
-/// Of each request as much is kept: up to its correlation id.
+/// Bytes of a request up to its correlation id, which are kept.
 const HEAD_BYTES: usize = 12;
-/// A response that has to be read whole is not longer than this: room for 100,000 partitions.
+/// A response is rewritten if it is not longer than this, which suffices for 100,000 partitions.
 const RESPONSE_BYTES_MAX: usize = 64 << 20;
-/// Requests without response (`acks=0`) stay in the list; the oldest go beyond this.
+/// Requests that wait for a response. Beyond this number, the oldest are forgotten.
 const WAITING_MAX: usize = 10_000;
 
-/// Gives the address under which clients reach a broker; `None`: as it is.
+/// Returns the address by which clients reach a broker; `None`: it stays unchanged.
 pub(super) type Endpoint<'e> = dyn FnMut(&str, u16) -> Option<(String, u16)> + 'e;
 
-/// Reads along on one connection.
+/// Follows requests and responses of one connection.
 #[derive(Debug, Default)]
 pub(super) struct AddressRewriter {
     /// The beginning of the request that is passing.
     head: Vec<u8>,
-    /// Bytes of that request that are still to pass.
+    /// Bytes of that request that have not passed.
     request_left: usize,
     /// Requests whose response has addresses: correlation id, key, version.
     waiting: VecDeque<(i32, i16, i16)>,
-    /// Bytes of a response: its head, or all of it if it has addresses.
+    /// Bytes of a response that are held: its head, or all of it if it has addresses.
     response: Vec<u8>,
-    /// Bytes of a response that pass as they are.
+    /// Bytes of a response that have not come and will pass unchanged.
     response_left: usize,
-    /// Something is not as Kafka has it: nothing is touched any more.
+    /// The bytes are not those of Kafka's protocol: everything passes unchanged from then on.
     is_lost: bool,
 }
 
 impl AddressRewriter {
-    /// Bytes of requests pass.
+    /// Follows bytes of requests, which pass unchanged.
     pub(super) fn requests(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() && !self.is_lost {
             let passing = bytes.len().min(self.request_left);
@@ -85,7 +85,7 @@ impl AddressRewriter {
         }
     }
 
-    /// Bytes of responses come; those that are to pass are put behind what is in `out`.
+    /// Takes bytes of responses. Appends those that pass to `out`.
     pub(super) fn responses(&mut self, mut bytes: &[u8], out: &mut Vec<u8>, to: &mut Endpoint<'_>) {
         while !bytes.is_empty() {
             if self.is_lost {
@@ -100,7 +100,7 @@ impl AddressRewriter {
             if self.response_left > 0 || bytes.is_empty() {
                 return;
             }
-            // The head, and all of a response that is to be changed.
+            // The head of a response, or all of it if it has addresses.
             let wanted = self.wanted();
             let some = bytes.len().min(wanted.saturating_sub(self.response.len()));
             self.response.extend_from_slice(&bytes[..some]);
@@ -111,12 +111,12 @@ impl AddressRewriter {
         }
     }
 
-    /// The kept part of a response whose rest does not come.
+    /// Returns the held bytes of a response whose rest does not come.
     pub(super) fn rest(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.response)
     }
 
-    /// How long [`AddressRewriter::response`] has to be before anything can be done with it.
+    /// The length at which [`AddressRewriter::response`] can be passed on.
     fn wanted(&self) -> usize {
         match self.request_of_response() {
             Some((_, size)) if size + 4 <= RESPONSE_BYTES_MAX => size + 4,
@@ -124,8 +124,8 @@ impl AddressRewriter {
         }
     }
 
-    /// The place of its request among those that wait, and the response's size, once its head is
-    /// there.
+    /// The index of the response's request in [`AddressRewriter::waiting`], and the response's
+    /// size, once the head has come.
     fn request_of_response(&self) -> Option<(usize, usize)> {
         let mut head = Reader(&self.response);
         let (size, correlation) = (head.i32()?, head.i32()?);
@@ -136,8 +136,7 @@ impl AddressRewriter {
         Some((place, usize::try_from(size).ok().filter(|size| *size >= 4)?))
     }
 
-    /// Passes [`AddressRewriter::response`] on once it is long enough, and changes it first if it
-    /// has to.
+    /// Passes [`AddressRewriter::response`] on, with other addresses if it has some.
     fn pass(&mut self, out: &mut Vec<u8>, to: &mut Endpoint<'_>) {
         if self.response.len() < self.wanted() {
             return;
@@ -157,7 +156,7 @@ impl AddressRewriter {
             request.and_then(|(_, key, version)| changed(&self.response[4..], key, version, to));
         match changed {
             Some(changed) => {
-                // It has the response's length, which an i32 holds, and some host names.
+                // It is as long as the response, which is bounded, and some host names.
                 let size = i32::try_from(changed.len()).unwrap_or(i32::MAX);
                 out.extend_from_slice(&size.to_be_bytes());
                 out.extend_from_slice(&changed);
@@ -168,8 +167,8 @@ impl AddressRewriter {
     }
 }
 
-/// A response, from its correlation id on, with other addresses; `None`: it is not understood, and
-/// stays as it is.
+/// A response, from its correlation id on, with other addresses; `None`: it cannot be read, and
+/// passes unchanged.
 fn changed(response: &[u8], key: i16, version: i16, to: &mut Endpoint<'_>) -> Option<Vec<u8>> {
     let mut copy = Copy {
         from: Reader(response),
@@ -211,7 +210,7 @@ fn changed(response: &[u8], key: i16, version: i16, to: &mut Endpoint<'_>) -> Op
     Some(copy.out)
 }
 
-/// The length of a text, a list or bytes; that of none is 0.
+/// The length of a string, an array or bytes; that of null is 0.
 fn length(reader: &mut Reader<'_>, is_flexible: bool, is_wide: bool) -> Option<usize> {
     let length = match (is_flexible, is_wide) {
         (true, _) => return usize::try_from(reader.varint()?.saturating_sub(1)).ok(),
@@ -221,7 +220,7 @@ fn length(reader: &mut Reader<'_>, is_flexible: bool, is_wide: bool) -> Option<u
     Some(usize::try_from(length).unwrap_or(0))
 }
 
-/// Copies a message, with changes.
+/// Copies a response, with changes.
 struct Copy<'b> {
     from: Reader<'b>,
     out: Vec<u8>,
@@ -234,7 +233,7 @@ impl Copy<'_> {
         Some(())
     }
 
-    /// Copies what `read` has read.
+    /// Copies the bytes that `read` reads.
     fn read<T>(&mut self, read: impl FnOnce(&mut Reader<'_>) -> Option<T>) -> Option<T> {
         let mut after = self.from;
         let value = read(&mut after)?;
@@ -269,14 +268,14 @@ impl Copy<'_> {
         })
     }
 
-    /// A node with its address, which is exchanged.
+    /// Copies a node, with another address.
     fn node(&mut self, to: &mut Endpoint<'_>) -> Option<()> {
         self.bytes(4)?;
         let mut after = self.from;
         let bytes = length(&mut after, self.is_flexible, false)?;
         let host = std::str::from_utf8(after.take(bytes)?).ok()?;
         let port = u16::try_from(after.i32()?).ok();
-        // A coordinator that is not there has no address.
+        // A response without a coordinator has an empty address.
         let known = port.filter(|port| *port > 0 && !host.is_empty());
         let Some((host, port)) = known.and_then(|port| to(host, port)) else {
             return self.bytes(self.from.0.len() - after.0.len());
