@@ -1,6 +1,7 @@
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Map;
+import java.util.concurrent.atomic.AtomicLong;
 
 /** The common part of the client programs in Java; see ../python/kit.py. */
 final class Kit {
@@ -8,21 +9,32 @@ final class Kit {
         void play() throws Exception;
     }
 
+    /** A message of the usual size. */
+    static final byte[] BODY = new byte[200];
+
     private static final String SECONDS = System.getenv().getOrDefault("SECONDS", "20");
-    static final long END_NS = System.nanoTime() + (long) (Double.parseDouble(SECONDS) * 1e9);
+    private static final long END_NS = System.nanoTime() + (long) (Double.parseDouble(SECONDS) * 1e9);
+    private static final AtomicLong SEEN = new AtomicLong();
 
     private Kit() {}
 
-    static boolean isOver() {
-        return System.nanoTime() - END_NS >= 0;
+    /** Does something again and again until the time is over, with this pause after each. */
+    static void every(long ms, Behaviour act) throws Exception {
+        while (System.nanoTime() - END_NS < 0) {
+            act.play();
+            Thread.sleep(ms);
+        }
     }
 
-    /** Writes down who this is, for the doctor to find out by itself. */
-    static void say(String library, String version) throws Exception {
-        String file = System.getenv("IDENTITY");
-        if (file != null) {
-            String text = "{\"library\": \"" + library + "\", \"version\": \"" + version + "\"}";
-            Files.writeString(Path.of(file), text);
+    /** Counts messages that came. */
+    static void saw(long messages) {
+        SEEN.addAndGet(messages);
+    }
+
+    static void untilOverAndSeen() throws Exception {
+        every(100, () -> {});
+        if (SEEN.get() == 0) {
+            throw new IllegalStateException("nothing came");
         }
     }
 
@@ -32,8 +44,15 @@ final class Kit {
         return thread;
     }
 
-    static void main(Map<String, Behaviour> behaviours, String behaviour) {
-        run(behaviours.get(behaviour));
+    /** Plays the behaviour. Writes down who this is, for the doctor to find out by itself. */
+    static void main(String library, String version, Map<String, Behaviour> behaviours, String[] words)
+            throws Exception {
+        String file = System.getenv("IDENTITY");
+        if (file != null) {
+            String text = "{\"library\": \"" + library + "\", \"version\": \"" + version + "\"}";
+            Files.writeString(Path.of(file), text);
+        }
+        run(behaviours.get(words[0]));
         System.exit(0);
     }
 

@@ -6,63 +6,54 @@ const kit = require('./kit')
 
 const body = Buffer.from('v'.repeat(200))
 
-// A connection and its channel; confirms and a prefetch count where they are wanted.
-async function open(name, queue, { noDelay = true, confirms = false, prefetch = 0 } = {}) {
+// The behaviour's queue on a connection of this name, with confirms and a prefetch count where they are
+// wanted.
+async function open({ name = kit.BEHAVIOUR, noDelay = true, confirms = false, prefetch = 0 } = {}) {
   const clientProperties = { connection_name: name }
   const socket = noDelay ? { noDelay } : {}
   const connection = await amqp.connect(process.env.CLOVERLEAF_AMQP_URL, { clientProperties, ...socket })
   const channel = await (confirms ? connection.createConfirmChannel() : connection.createChannel())
-  await channel.assertQueue(queue)
+  await channel.assertQueue(kit.BEHAVIOUR)
   if (prefetch) await channel.prefetch(prefetch)
-  return { connection, channel }
+  return {
+    connection,
+    channel,
+    publish: (confirmed) => channel.sendToQueue(kit.BEHAVIOUR, body, {}, confirmed),
+    consume: (handle) => channel.consume(kit.BEHAVIOUR, handle)
+  }
 }
 
-// Acknowledges each message by itself.
-const consume = (channel, queue) =>
-  channel.consume(queue, (message) => { kit.saw(); channel.ack(message) })
+const done = (channel, message) => { kit.saw(); channel.ack(message) }
 
 async function syncProduce() {
-  const { connection, channel } = await open(kit.BEHAVIOUR, kit.BEHAVIOUR, { confirms: true })
-  while (!kit.isOver()) {
-    channel.sendToQueue(kit.BEHAVIOUR, body)
-    await channel.waitForConfirms()
-  }
+  const { connection, channel, publish } = await open({ confirms: true })
+  await kit.every(0, () => { publish(); return channel.waitForConfirms() })
   await connection.close()
 }
 
 // Takes what waits. It came on a connection of its own: whoever consumes does nothing else.
 async function windowTooSmall() {
-  const feeder = await open('feeder', kit.BEHAVIOUR, { confirms: true })
-  for (let i = 0; i < 5000; i++) feeder.channel.sendToQueue(kit.BEHAVIOUR, body)
+  const feeder = await open({ name: 'feeder', confirms: true })
+  for (let i = 0; i < 5000; i++) feeder.publish()
   // An end of the connection does not wait for what is still to be written.
   await feeder.channel.waitForConfirms()
   await feeder.connection.close()
-  const { connection, channel } = await open(kit.BEHAVIOUR, kit.BEHAVIOUR, { prefetch: 1 })
-  await consume(channel, kit.BEHAVIOUR)
-  await kit.untilOverAndSeen()
-  await connection.close()
-}
-
-// Somebody else's messages, some each second.
-async function feed(messages) {
-  const { channel } = await open('feeder', kit.BEHAVIOUR)
-  const send = () => {
-    for (let i = 0; i < messages; i++) channel.sendToQueue(kit.BEHAVIOUR, body)
-  }
-  send()
-  setInterval(send, 1000)
-}
-
-// Works off what comes, ten at a time, as fast as it can.
-async function heldBack() {
-  const { channel } = await open(kit.BEHAVIOUR, kit.BEHAVIOUR, { noDelay: false, prefetch: 10 })
-  await consume(channel, kit.BEHAVIOUR)
-  await feed(200)
+  const { channel, consume } = await open({ prefetch: 1 })
+  await consume((message) => done(channel, message))
   await kit.untilOverAndSeen()
 }
 
-// The same with a call, for all that are there, to something that is as far away as the broker.
-async function farDatabase() {
+// Works off somebody else's messages, some each second, ten at a time.
+async function fed(options, handle) {
+  const { channel, consume } = await open({ ...options, prefetch: 10 })
+  await consume((message) => handle(channel, message))
+  const feeder = await open({ name: 'feeder' })
+  await kit.every(1000, () => { for (let i = 0; i < 200; i++) feeder.publish() })
+  await kit.untilOverAndSeen()
+}
+
+// With a call, for all that are there, to something that is as far away as the broker.
+function farDatabase() {
   const [host, port] = process.env.CLOVERLEAF_NSQD_HTTP.split(':')
   const agent = new http.Agent({ keepAlive: true, maxSockets: 1 })
   const call = () => new Promise((resolve, reject) => {
@@ -71,10 +62,9 @@ async function farDatabase() {
     request.setNoDelay(true)
     request.on('error', reject)
   })
-  const { channel } = await open(kit.BEHAVIOUR, kit.BEHAVIOUR, { prefetch: 10 })
   let waiting = []
   let works = false
-  await channel.consume(kit.BEHAVIOUR, async (message) => {
+  return fed({}, async (channel, message) => {
     waiting.push(message)
     if (works) return
     works = true
@@ -82,49 +72,35 @@ async function farDatabase() {
       const messages = waiting
       waiting = []
       await call()
-      for (const message of messages) { kit.saw(); channel.ack(message) }
+      for (const message of messages) done(channel, message)
     }
     works = false
   })
-  await feed(200)
-  await kit.untilOverAndSeen()
 }
 
 // A pool of four workers that has more to do than it can.
 async function slowHandler() {
-  const options = { confirms: true, prefetch: 4 }
-  const { connection, channel } = await open(kit.BEHAVIOUR, kit.BEHAVIOUR, options)
-  const consumer = await channel.consume(kit.BEHAVIOUR, async (message) => {
+  const { channel, publish, consume } = await open({ confirms: true, prefetch: 4 })
+  const consumer = await consume(async (message) => {
     await kit.sleep(300)
-    kit.saw()
-    channel.ack(message)
+    done(channel, message)
   })
-  while (!kit.isOver()) {
-    for (let i = 0; i < 20; i++) channel.sendToQueue(kit.BEHAVIOUR, body, {}, () => {})
-    await kit.sleep(1000)
-  }
+  await kit.every(1000, () => { for (let i = 0; i < 20; i++) publish(() => {}) })
   await channel.cancel(consumer.consumerTag)
   await kit.sleep(500)
-  await connection.close()
   await kit.untilOverAndSeen()
 }
 
 async function good() {
-  const options = { confirms: true, prefetch: 20 }
-  const { connection, channel } = await open('good', 'good-amqplib', options)
-  await consume(channel, 'good-amqplib')
-  while (!kit.isOver()) {
-    channel.sendToQueue('good-amqplib', body, {}, () => {})
-    await kit.sleep(7)
-  }
+  const { channel, publish, consume } = await open({ confirms: true, prefetch: 20 })
+  await consume((message) => done(channel, message))
+  await kit.every(7, () => publish(() => {}))
   await channel.waitForConfirms()
-  await connection.close()
   await kit.untilOverAndSeen()
 }
 
-kit.say('amqplib', kit.version('amqplib'))
-kit.main({
-  nagle: heldBack,
+kit.main('amqplib', kit.version('amqplib'), {
+  nagle: () => fed({ noDelay: false }, done),
   'far-database': farDatabase,
   'sync-produce': syncProduce,
   'window-too-small': windowTooSmall,

@@ -3,45 +3,41 @@
 const { Kafka, logLevel } = require('kafkajs')
 const kit = require('./kit')
 
-const kafka = (settings) =>
-  new Kafka({ brokers: [process.env.CLOVERLEAF_KAFKA], logLevel: logLevel.NOTHING, ...settings })
 const message = { value: 'v'.repeat(200) }
 
-async function topic(kafka, name) {
-  const admin = kafka.admin()
+// A client and its producer, and how the producer sends to a topic that is made for it.
+async function open(topic, settings) {
+  const brokers = [process.env.CLOVERLEAF_KAFKA]
+  const client = new Kafka({ brokers, logLevel: logLevel.NOTHING, ...settings })
+  const admin = client.admin()
   await admin.connect()
-  await admin.createTopics({ topics: [{ topic: name, numPartitions: 1 }] })
+  await admin.createTopics({ topics: [{ topic, numPartitions: 1 }] })
   await admin.disconnect()
+  const producer = client.producer()
+  await producer.connect()
+  const send = (messages) => producer.send({ topic, messages: Array(messages).fill(message) })
+  return { client, producer, send }
 }
 
 async function syncProduce() {
-  const client = kafka()
-  await topic(client, 'kafkajs')
-  const producer = client.producer()
-  await producer.connect()
-  while (!kit.isOver()) await producer.send({ topic: 'kafkajs', messages: [message] })
+  const { producer, send } = await open('kafkajs')
+  await kit.every(0, () => send(1))
   await producer.disconnect()
 }
 
 async function good() {
-  const client = kafka({ clientId: 'kafkajs-good' })
-  await topic(client, 'good-kafkajs')
-  const producer = client.producer()
-  const consumer = client.consumer({ groupId: 'good-kafkajs' })
+  const topic = 'good-kafkajs'
+  const { client, producer, send } = await open(topic, { clientId: 'kafkajs-good' })
+  const consumer = client.consumer({ groupId: topic })
   await consumer.connect()
-  await consumer.subscribe({ topic: 'good-kafkajs', fromBeginning: true })
+  await consumer.subscribe({ topic, fromBeginning: true })
   await consumer.run({ eachMessage: async () => kit.saw() })
-  await producer.connect()
   const sent = []
-  while (!kit.isOver()) {
-    sent.push(producer.send({ topic: 'good-kafkajs', messages: Array(5).fill(message) }))
-    await kit.sleep(7)
-  }
+  await kit.every(7, () => { sent.push(send(5)) })
   await Promise.all(sent)
   await producer.disconnect()
   await consumer.disconnect()
   await kit.untilOverAndSeen()
 }
 
-kit.say('', '')
-kit.main({ 'sync-produce': syncProduce, good })
+kit.main('', '', { 'sync-produce': syncProduce, good })

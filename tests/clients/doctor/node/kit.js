@@ -10,22 +10,21 @@ const end = Date.now() + SECONDS * 1000
 const isOver = () => Date.now() >= end
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms))
 
+// Does something again and again until the time is over, with this pause after each.
+async function every(ms, act) {
+  while (!isOver()) {
+    await act()
+    if (ms) await sleep(ms)
+  }
+}
+
 // Counts a message that came, or an answer.
 let seen = 0
 const saw = () => { seen += 1 }
 
-const untilOver = () => sleep(Math.max(0, end - Date.now()))
-
 async function untilOverAndSeen() {
-  await untilOver()
+  await sleep(Math.max(0, end - Date.now()))
   if (!seen) throw new Error('nothing came')
-}
-
-// Writes down who this is, for the doctor to find out by itself.
-function say(library, version) {
-  if (process.env.IDENTITY) {
-    fs.writeFileSync(process.env.IDENTITY, JSON.stringify({ library, version }))
-  }
 }
 
 // The version of a package, which may not want to be asked.
@@ -34,7 +33,11 @@ function version(name) {
   return JSON.parse(fs.readFileSync(file)).version
 }
 
-async function main(behaviours) {
+// Plays the behaviour. Writes down who this is, for the doctor to find out by itself.
+async function main(library, version, behaviours) {
+  if (process.env.IDENTITY) {
+    fs.writeFileSync(process.env.IDENTITY, JSON.stringify({ library, version }))
+  }
   try {
     await behaviours[BEHAVIOUR]()
     process.exit(0)
@@ -44,4 +47,4 @@ async function main(behaviours) {
   }
 }
 
-module.exports = { BEHAVIOUR, isOver, sleep, saw, untilOverAndSeen, say, version, main }
+module.exports = { BEHAVIOUR, sleep, every, saw, untilOverAndSeen, version, main }

@@ -4,51 +4,38 @@
 const nsq = require('nsqjs')
 const kit = require('./kit')
 
-const [host, port] = process.env.CLOVERLEAF_NSQD.split(':')
 const body = 'v'.repeat(200)
 
-function ready(writer) {
-  return new Promise((resolve, reject) => {
+async function writer(clientId) {
+  const [host, port] = process.env.CLOVERLEAF_NSQD.split(':')
+  const writer = new nsq.Writer(host, Number(port), { clientId })
+  await new Promise((resolve, reject) => {
     writer.on('ready', resolve)
     writer.on('error', reject)
     writer.connect()
   })
-}
-
-async function writer(clientId) {
-  const writer = new nsq.Writer(host, Number(port), { clientId })
-  await ready(writer)
   return writer
 }
 
-function reader(topic, options, handle) {
-  const reader = new nsq.Reader(topic, 'channel', {
-    nsqdTCPAddresses: [process.env.CLOVERLEAF_NSQD],
-    ...options
-  })
-  reader.on('message', handle)
-  // A message that has gone to somebody else cannot be finished.
-  reader.on('error', () => {})
-  reader.connect()
-  return reader
-}
-
-async function windowTooSmall() {
-  const feeder = await writer('feeder')
-  feeder.publish('nsqjs', Array(5000).fill(body))
-  reader('nsqjs', { clientId: kit.BEHAVIOUR }, (message) => { kit.saw(); message.finish() })
-  await kit.untilOverAndSeen()
-}
-
-// Half a second more than the least deadline that a client may ask for.
-async function ackDeadline() {
-  const feeder = await writer('feeder')
-  feeder.publish('nsqjs-slow', Array(20).fill(body))
-  reader('nsqjs-slow', { clientId: kit.BEHAVIOUR, messageTimeout: 1000 }, async (message) => {
-    await kit.sleep(1500)
+// Finishes each message, after some milliseconds.
+function read(topic, options, workMs = 0) {
+  const nsqdTCPAddresses = [process.env.CLOVERLEAF_NSQD]
+  const settings = { nsqdTCPAddresses, clientId: kit.BEHAVIOUR, ...options }
+  const reader = new nsq.Reader(topic, 'channel', settings)
+  reader.on('message', async (message) => {
+    if (workMs) await kit.sleep(workMs)
     kit.saw()
     message.finish()
   })
+  // A message that has gone to somebody else cannot be finished.
+  reader.on('error', () => {})
+  reader.connect()
+}
+
+// Reads what waits.
+async function drain(topic, messages, options, workMs) {
+  (await writer('feeder')).publish(topic, Array(messages).fill(body))
+  read(topic, options, workMs)
   await kit.untilOverAndSeen()
 }
 
@@ -75,22 +62,16 @@ async function noCompression() {
 }
 
 async function good() {
-  const publisher = await writer('good')
-  reader('good-nsqjs', { maxInFlight: 20, clientId: 'good' }, (message) => {
-    kit.saw()
-    message.finish()
-  })
-  while (!kit.isOver()) {
-    publisher.publish('good-nsqjs', body)
-    await kit.sleep(7)
-  }
+  const publisher = await writer(kit.BEHAVIOUR)
+  read('good-nsqjs', { maxInFlight: 20 })
+  await kit.every(7, () => publisher.publish('good-nsqjs', body))
   await kit.untilOverAndSeen()
 }
 
-kit.say('nsqjs', kit.version('nsqjs'))
-kit.main({
-  'window-too-small': windowTooSmall,
-  'ack-deadline': ackDeadline,
+kit.main('nsqjs', kit.version('nsqjs'), {
+  'window-too-small': () => drain('nsqjs', 5000),
+  // Half a second more than the least deadline that a client may ask for.
+  'ack-deadline': () => drain('nsqjs-slow', 20, { messageTimeout: 1000 }, 1500),
   'no-compression': noCompression,
   good
 })

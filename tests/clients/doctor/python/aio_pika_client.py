@@ -8,17 +8,20 @@ import aio_pika
 
 import kit
 
-URL = os.environ["CLOVERLEAF_AMQP_URL"]
-MESSAGE = aio_pika.Message(b"v" * 200)
+MESSAGE = aio_pika.Message(kit.BODY)
+
+
+async def connect(**properties):
+    url = os.environ["CLOVERLEAF_AMQP_URL"]
+    return await aio_pika.connect_robust(url, client_properties=properties)
 
 
 @kit.behaviour
 async def sync_produce():
-    time = kit.Time()
-    async with await aio_pika.connect_robust(URL) as connection:
+    async with await connect() as connection:
         channel = await connection.channel()
         queue = await channel.declare_queue("aio-pika")
-        while not time.is_over():
+        while not kit.is_over():
             await channel.default_exchange.publish(MESSAGE, queue.name)
 
 
@@ -50,19 +53,15 @@ async def waves():
         await queue.consume(take)
         return following
 
-    time, done = kit.Time(), asyncio.Queue()
+    done = asyncio.Queue()
     lines = [asyncio.Queue() for _ in range(10)]
     workers = [asyncio.create_task(work(line, done)) for line in lines]
     took = []
-    properties = {"connection_name": "waves"}
-    connections = [
-        await aio_pika.connect_robust(URL, client_properties=properties)
-        for _ in range(consumers)
-    ]
+    connections = [await connect(connection_name="waves") for _ in range(consumers)]
     nexts = [await consume(connection, lines) for connection in connections]
-    async with await aio_pika.connect_robust(URL) as feeder:
+    async with await connect() as feeder:
         exchange = (await feeder.channel()).default_exchange
-        while not time.is_over():
+        while not kit.is_over():
             for count in 1, group:
                 for following in nexts:
                     following[0] = 0
@@ -83,25 +82,23 @@ async def waves():
 
 @kit.behaviour
 async def good():
-    time, seen, sent = kit.Time(), [], []
-    properties = {"connection_name": "good"}
-    async with await aio_pika.connect_robust(URL, client_properties=properties) as connection:
+    sent = []
+
+    async def work(message):
+        async with message.process():
+            kit.saw(message.delivery_tag)
+
+    async with await connect(connection_name="good") as connection:
         channel = await connection.channel()
         await channel.set_qos(prefetch_count=20)
         queue = await channel.declare_queue("good-aio-pika")
-
-        async def work(message):
-            async with message.process():
-                seen.append(message.delivery_tag)
-
         await queue.consume(work)
-        while not time.is_over():
-            publish = channel.default_exchange.publish(MESSAGE, "good-aio-pika")
+        while not kit.is_over():
+            publish = channel.default_exchange.publish(MESSAGE, queue.name)
             sent.append(asyncio.create_task(publish))
             await asyncio.sleep(0.006)
         await asyncio.gather(*sent)
-    assert seen, "nothing came"
 
 
 kit.say("aiormq", metadata.version("aiormq"))
-kit.main()
+kit.main(receives=["good"])

@@ -12,10 +12,10 @@ BROKER = os.environ["CLOVERLEAF_KAFKA"]
 
 async def produce(topic, then, **settings):
     """Sends a message, and does `then` with its delivery before the next."""
-    time, producer = kit.Time(), AIOKafkaProducer(bootstrap_servers=BROKER, **settings)
+    producer = AIOKafkaProducer(bootstrap_servers=BROKER, **settings)
     await producer.start()
-    while not time.is_over():
-        await then(await producer.send(topic, b"v" * 200))
+    while not kit.is_over():
+        await then(await producer.send(topic, kit.BODY))
     await producer.stop()
 
 
@@ -71,33 +71,24 @@ async def collects():
 
 @kit.behaviour
 async def good():
-    sent = []
+    topic, named, sent = "good-aiokafka", {"client_id": "aiokafka-good"}, []
 
     def wait(delivery):
         sent.append(delivery)
         return asyncio.sleep(0.003)
 
     async def consume():
-        time, seen = kit.Time(), 0
-        consumer = AIOKafkaConsumer(
-            "good-aiokafka",
-            bootstrap_servers=BROKER,
-            client_id="aiokafka-good",
-            group_id="good-aiokafka",
-            auto_offset_reset="earliest",
-        )
+        group = {"group_id": topic, "auto_offset_reset": "earliest"}
+        consumer = AIOKafkaConsumer(topic, bootstrap_servers=BROKER, **group, **named)
         await consumer.start()
-        while not time.is_over():
-            came = await consumer.getmany(timeout_ms=500)
-            seen += sum(len(records) for records in came.values())
+        while not kit.is_over():
+            kit.saw(*(await consumer.getmany(timeout_ms=500)).values())
         await consumer.stop()
-        assert seen, "nothing came"
 
-    producing = produce("good-aiokafka", wait, client_id="aiokafka-good")
-    await asyncio.gather(producing, consume())
+    await asyncio.gather(produce(topic, wait, **named), consume())
     await asyncio.gather(*sent)
 
 
 # It says neither.
 kit.say("", "")
-kit.main()
+kit.main(receives=["good"])

@@ -1,7 +1,7 @@
 """confluent-kafka, old and new: the loop of a blog post with and without its mistakes."""
 
 import os
-import time as clock
+import time
 from importlib import metadata
 
 import confluent_kafka
@@ -10,31 +10,45 @@ from confluent_kafka import Consumer, Producer
 import kit
 
 VERSION = metadata.version("confluent-kafka")
-BROKER = os.environ["CLOVERLEAF_KAFKA"]
+CLEAR = {"bootstrap.servers": os.environ["CLOVERLEAF_KAFKA"]}
+TLS = {
+    "bootstrap.servers": os.environ.get("CLOVERLEAF_KAFKA_TLS"),
+    "security.protocol": "ssl",
+    "ssl.ca.location": os.environ.get("CLOVERLEAF_TLS_CA"),
+}
+NAMED = {"client.id": kit.BEHAVIOUR}
 # The blog post's.
 VALUE, KEY = b"v" * 2000, b"key"
 
 
-def one_by_one(deliver, value=VALUE, **settings):
-    """Each message is delivered before the next is made."""
-    time, lost, topic = kit.Time(), [], f"confluent-{VERSION}-{kit.BEHAVIOUR}"
-    producer = Producer({"bootstrap.servers": BROKER, "acks": "all", **settings})
-    while not time.is_over():
+def produce(topic, then, value=VALUE, key=None, **settings):
+    """Sends a message, and does `then` with the producer before the next."""
+    lost, producer = [], Producer(settings)
+    while not kit.is_over():
         producer.produce(
             topic=topic,
             value=value,
-            key=KEY,
+            key=key,
             on_delivery=lambda error, _: lost.append(error) if error else None,
         )
-        deliver(producer)
+        then(producer)
     producer.flush(10)
     assert not lost and not len(producer), f"{len(producer)} are left, {lost}"
 
 
+def one_by_one(deliver, value=VALUE, **settings):
+    """Each message is delivered before the next is made."""
+    topic = f"confluent-{VERSION}-{kit.BEHAVIOUR}"
+    produce(topic, deliver, value, KEY, **{**CLEAR, "acks": "all", **settings})
+
+
+def flush(producer):
+    producer.flush(10)
+
+
 @kit.behaviour
 def sync_produce():
-    settings = {"client.id": kit.BEHAVIOUR, "linger.ms": 0}
-    one_by_one(lambda producer: producer.flush(10), **settings)
+    one_by_one(flush, **NAMED, **{"linger.ms": 0})
 
 
 @kit.behaviour
@@ -45,7 +59,7 @@ def works():
         producer.flush(10)
         kit.work(0.003)
 
-    one_by_one(deliver, VALUE[:200], **{"client.id": kit.BEHAVIOUR, "linger.ms": 0})
+    one_by_one(deliver, VALUE[:200], **NAMED, **{"linger.ms": 0})
 
 
 @kit.behaviour
@@ -54,9 +68,9 @@ def sleeps():
 
     def deliver(producer):
         producer.poll(0)
-        clock.sleep(0.016)
+        time.sleep(0.016)
 
-    one_by_one(deliver, VALUE[:200], **{"client.id": kit.BEHAVIOUR, "linger.ms": 0})
+    one_by_one(deliver, VALUE[:200], **NAMED, **{"linger.ms": 0})
 
 
 @kit.behaviour
@@ -70,18 +84,9 @@ def linger():
     one_by_one(wait)
 
 
-def tls():
-    return {
-        "bootstrap.servers": os.environ["CLOVERLEAF_KAFKA_TLS"],
-        "security.protocol": "ssl",
-        "ssl.ca.location": os.environ["CLOVERLEAF_TLS_CA"],
-    }
-
-
 def over_tls(value):
     """As it stands in the blog post."""
-    settings = {**tls(), "queue.buffering.max.ms": 0, "client.id": kit.BEHAVIOUR}
-    one_by_one(lambda producer: producer.flush(timeout=10.0), value, **settings)
+    one_by_one(flush, value, **TLS, **NAMED, **{"queue.buffering.max.ms": 0})
 
 
 @kit.behaviour
@@ -97,48 +102,33 @@ def seed_001():
 
 def service(settings):
     """A message when there is one, and a group that reads them."""
-    time, lost = kit.Time(), []
-    name = f"{kit.BEHAVIOUR}-{VERSION}"
+    name, settings, ticks = f"{kit.BEHAVIOUR}-{VERSION}", {**settings, **NAMED}, kit.every(0.003)
 
-    def produce():
-        producer = Producer({**settings, "client.id": kit.BEHAVIOUR})
-        for _ in time.every(0.003):
-            producer.produce(
-                topic=name,
-                value=VALUE,
-                on_delivery=lambda error, _: lost.append(error) if error else None,
-            )
-            producer.poll(0)
-        assert producer.flush(10) == 0 and not lost, lost
+    def tick(producer):
+        producer.poll(0)
+        next(ticks, None)
 
     def consume():
-        consumer = Consumer({
-            **settings,
-            "client.id": kit.BEHAVIOUR,
-            "group.id": name,
-            "auto.offset.reset": "earliest",
-        })
+        consumer = Consumer({**settings, "group.id": name, "auto.offset.reset": "earliest"})
         consumer.subscribe([name])
-        seen = 0
-        while not time.is_over():
+        while not kit.is_over():
             message = consumer.poll(0.5)
             if message and not message.error():
-                seen += 1
+                kit.saw(message)
         consumer.close()
-        assert seen, "nothing came"
 
-    kit.together(produce, consume)
+    kit.together(lambda: produce(name, tick, **settings), consume)
 
 
 @kit.behaviour
 def good():
-    service({"bootstrap.servers": BROKER})
+    service(CLEAR)
 
 
 @kit.behaviour
 def good_tls():
-    service(tls())
+    service(TLS)
 
 
 kit.say("confluent-kafka-python", f"{VERSION}-rdkafka-{confluent_kafka.libversion()[0]}")
-kit.main()
+kit.main(receives=["good", "good-tls"])

@@ -10,18 +10,16 @@ import urllib.request
 
 import kit
 
-HOST, PORT = kit.address("CLOVERLEAF_NSQD_HTTP")
-BASE = f"http://{HOST}:{PORT}"
-BODY = b"v" * 200
+ADDRESS = os.environ["CLOVERLEAF_NSQD_HTTP"]
+BASE = f"http://{ADDRESS}"
 
 
 @kit.behaviour
 def urllib_each():
     python = ".".join(platform.python_version_tuple()[:2])
     kit.say("Python-urllib", python)
-    time = kit.Time()
-    while not time.is_over():
-        with urllib.request.urlopen(BASE + "/pub?topic=urllib", BODY) as answer:
+    while not kit.is_over():
+        with urllib.request.urlopen(BASE + "/pub?topic=urllib", kit.BODY) as answer:
             assert answer.read() == b"OK"
 
 
@@ -31,9 +29,8 @@ def curl_each():
         raise SystemExit("curl is missing: install it")
     version = subprocess.run(["curl", "--version"], check=True, capture_output=True, text=True)
     kit.say("curl", version.stdout.split()[1])
-    time = kit.Time()
-    while not time.is_over():
-        call = ["curl", "-sS", "--fail", "-o", os.devnull, "--data-binary", BODY.decode()]
+    while not kit.is_over():
+        call = ["curl", "-sS", "--fail", "-o", os.devnull, "--data-binary", kit.BODY.decode()]
         subprocess.run([*call, BASE + "/pub?topic=curl"], check=True)
 
 
@@ -41,8 +38,7 @@ def curl_each():
 def scraper():
     """Looks all the time, with a connection each, and publishes nothing."""
     kit.say("Prometheus", "2.53.0")
-    time = kit.Time()
-    while not time.is_over():
+    while not kit.is_over():
         for path in ["/stats?format=json", "/ping"]:
             headers = {"User-Agent": "Prometheus/2.53.0"}
             with urllib.request.urlopen(urllib.request.Request(BASE + path, headers=headers)) as it:
@@ -53,15 +49,17 @@ def scraper():
 def good():
     """Many messages at a time on one connection, and now and then one on another."""
     kit.say("good", "1.0")
-    time, headers = kit.Time(), {"User-Agent": "good/1.0"}
-    connection = http.client.HTTPConnection(HOST, PORT)
-    for number, _ in enumerate(time.every(0.1)):
-        connection.request("POST", "/mpub?topic=good-http", b"\n".join([BODY] * 20), headers)
+
+    def post(connection, path, body):
+        connection.request("POST", path + "?topic=good-http", body, {"User-Agent": "good/1.0"})
         assert connection.getresponse().read() == b"OK"
+
+    connection = http.client.HTTPConnection(ADDRESS)
+    for number, _ in enumerate(kit.every(0.1)):
+        post(connection, "/mpub", b"\n".join([kit.BODY] * 20))
         if number % 5 == 0:
-            one = http.client.HTTPConnection(HOST, PORT)
-            one.request("POST", "/pub?topic=good-http", BODY, headers)
-            assert one.getresponse().read() == b"OK"
+            one = http.client.HTTPConnection(ADDRESS)
+            post(one, "/pub", kit.BODY)
             one.close()
 
 

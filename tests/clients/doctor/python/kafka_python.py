@@ -12,39 +12,32 @@ BROKER = os.environ["CLOVERLEAF_KAFKA"]
 
 @kit.behaviour
 def sync_produce():
-    time, producer = kit.Time(), KafkaProducer(bootstrap_servers=BROKER)
-    while not time.is_over():
-        producer.send("kafka-python", b"v" * 200).get(timeout=10)
+    producer = KafkaProducer(bootstrap_servers=BROKER)
+    while not kit.is_over():
+        producer.send("kafka-python", kit.BODY).get(timeout=10)
     producer.close()
 
 
 @kit.behaviour
 def good():
-    time = kit.Time()
+    topic = "good-kafka-python"
+    settings = {"bootstrap_servers": BROKER, "client_id": "good"}
 
     def produce():
-        producer = KafkaProducer(bootstrap_servers=BROKER, client_id="good", linger_ms=5)
-        sent = [producer.send("good-kafka-python", b"v" * 200) for _ in time.every(0.003)]
+        producer = KafkaProducer(linger_ms=5, **settings)
+        sent = [producer.send(topic, kit.BODY) for _ in kit.every(0.003)]
         for future in sent:
             future.get(timeout=10)
         producer.close()
 
     def consume():
-        consumer = KafkaConsumer(
-            "good-kafka-python",
-            bootstrap_servers=BROKER,
-            client_id="good",
-            group_id="good-kafka-python",
-            auto_offset_reset="earliest",
-        )
-        seen = 0
-        while not time.is_over():
-            seen += sum(len(records) for records in consumer.poll(timeout_ms=500).values())
+        consumer = KafkaConsumer(topic, group_id=topic, auto_offset_reset="earliest", **settings)
+        while not kit.is_over():
+            kit.saw(*consumer.poll(timeout_ms=500).values())
         consumer.close()
-        assert seen, "nothing came"
 
     kit.together(produce, consume)
 
 
 kit.say("kafka-python", kafka.__version__)
-kit.main()
+kit.main(receives=["good"])

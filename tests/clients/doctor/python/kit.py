@@ -13,8 +13,12 @@ import threading
 import time
 
 BEHAVIOUR = sys.argv[1]
-SECONDS = float(os.environ.get("SECONDS", "20"))
+END = time.monotonic() + float(os.environ.get("SECONDS", "20"))
 BEHAVIOURS = {}
+SEEN = []
+
+# A message of the usual size.
+BODY = b"v" * 200
 
 
 def behaviour(function):
@@ -22,36 +26,27 @@ def behaviour(function):
     return function
 
 
-def say(library, version):
-    """Writes down who this is, for the doctor to find out by itself."""
-    path = os.environ.get("IDENTITY")
-    if path:
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump({"library": library, "version": version}, file)
+def left():
+    """Seconds until the end."""
+    return max(0, END - time.monotonic())
 
 
-def address(variable):
-    """Host and port."""
-    host, port = os.environ[variable].rsplit(":", 1)
-    return host, int(port)
+def is_over():
+    return not left()
 
 
-class Time:
-    """What is left of SECONDS."""
+def every(seconds):
+    """By the clock, until the end; late ones are not made up for."""
+    due = time.monotonic()
+    while not is_over():
+        yield
+        due = max(due + seconds, time.monotonic())
+        time.sleep(max(0, due - time.monotonic()))
 
-    def __init__(self):
-        self.end = time.monotonic() + SECONDS
 
-    def is_over(self):
-        return time.monotonic() >= self.end
-
-    def every(self, seconds):
-        """By the clock, until the time is over; late ones are not made up for."""
-        due = time.monotonic()
-        while not self.is_over():
-            yield
-            due = max(due + seconds, time.monotonic())
-            time.sleep(max(0, due - time.monotonic()))
+def saw(*messages):
+    """Counts messages that came."""
+    SEEN.extend(messages)
 
 
 def work(seconds):
@@ -78,8 +73,17 @@ def together(*functions):
         thread.join()
 
 
-def main():
-    """Plays the behaviour, which may be a coroutine."""
+def say(library, version):
+    """Writes down who this is, for the doctor to find out by itself."""
+    path = os.environ.get("IDENTITY")
+    if path:
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"library": library, "version": version}, file)
+
+
+def main(receives=()):
+    """Plays the behaviour, which may be a coroutine. Messages have to come to those that receive."""
     behaviour = BEHAVIOURS[BEHAVIOUR]()
     if asyncio.iscoroutine(behaviour):
         asyncio.run(behaviour)
+    assert SEEN or BEHAVIOUR not in receives, "nothing came"

@@ -3,84 +3,73 @@
 import itertools
 import os
 import random
-import time as clock
 
 import nsq
-import tornado.ioloop
+from tornado.ioloop import IOLoop, PeriodicCallback
 
 import kit
 
 NSQD = os.environ["CLOVERLEAF_NSQD"]
 
 
-def run(time):
-    """Until the time is over."""
-    loop = tornado.ioloop.IOLoop.current()
-    loop.call_later(max(0, time.end - clock.monotonic()), loop.stop)
+def until_over():
+    loop = IOLoop.current()
+    loop.call_later(kit.left(), loop.stop)
     loop.start()
 
 
-def publish(writer, topic, messages):
-    """Once the connection is there, all with a single command."""
+def writer(name, begin):
+    """A writer, with which something begins once the connection is there."""
+    writer = nsq.Writer([NSQD], hostname=name)
 
     def attempt():
-        if not any(conn.state == "CONNECTED" for conn in writer.conns.values()):
-            tornado.ioloop.IOLoop.current().call_later(0.05, attempt)
-            return
-        writer.mpub(topic, [b"v" * 200] * messages, callback=lambda conn, answer: None)
+        if any(conn.state == "CONNECTED" for conn in writer.conns.values()):
+            begin(writer)
+        else:
+            IOLoop.current().call_later(0.05, attempt)
 
     attempt()
 
 
-def reader(topic, work, **settings):
-    seen = []
+def publish(topic, messages):
+    """Publishes all with a single command."""
+    return lambda writer: writer.mpub(topic, [kit.BODY] * messages, callback=lambda conn, answer: None)
 
+
+def reader(topic, **settings):
     def handle(message):
-        seen.append(message.id)
-        return work(message)
+        kit.saw(message.id)
+        return True
 
-    nsq.Reader(
-        topic=topic,
-        channel="channel",
-        message_handler=handle,
-        nsqd_tcp_addresses=[NSQD],
-        **settings,
-    )
-    return seen
+    settings.update(topic=topic, channel="channel", nsqd_tcp_addresses=[NSQD])
+    nsq.Reader(message_handler=handle, hostname=kit.BEHAVIOUR, **settings)
 
 
 @kit.behaviour
 def window_too_small():
-    time = kit.Time()
-    publish(nsq.Writer([NSQD], hostname="feeder"), "pynsq", 5000)
-    seen = reader("pynsq", lambda message: True, hostname=kit.BEHAVIOUR)
-    run(time)
-    assert seen, "nothing came"
+    writer("feeder", publish("pynsq", 5000))
+    reader("pynsq")
+    until_over()
 
 
 def send(body):
     """As much as the connection takes; so many at a time, for the program's own sake."""
-    time, writer = kit.Time(), nsq.Writer([NSQD], hostname=kit.BEHAVIOUR)
-    numbers, answers = itertools.count(), []
+    numbers = itertools.count()
 
-    def one():
+    def one(writer):
+        def answered(conn, answer):
+            assert answer == b"OK", answer
+            kit.saw(answer)
+            one(writer)
+
         writer.pub("pynsq-text", body(next(numbers)), callback=answered)
 
-    def answered(conn, answer):
-        assert answer == b"OK", answer
-        answers.append(answer)
-        one()
+    def begin(writer):
+        for _ in range(500):
+            one(writer)
 
-    def begin():
-        if any(conn.state == "CONNECTED" for conn in writer.conns.values()):
-            for _ in range(500):
-                one()
-        else:
-            tornado.ioloop.IOLoop.current().call_later(0.05, begin)
-
-    begin()
-    run(time)
-    assert answers, "nothing was answered"
+    writer(kit.BEHAVIOUR, begin)
+    until_over()
 
 
 @kit.behaviour
@@ -103,13 +92,11 @@ def noise():
 
 @kit.behaviour
 def good():
-    time, writer = kit.Time(), nsq.Writer([NSQD], hostname="good")
-    ticks = tornado.ioloop.PeriodicCallback(lambda: publish(writer, "good-pynsq", 1), 7)
-    ticks.start()
-    seen = reader("good-pynsq", lambda message: True, max_in_flight=20, hostname="good")
-    run(time)
-    assert seen, "nothing came"
+    one = publish("good-pynsq", 1)
+    writer("good", lambda writer: PeriodicCallback(lambda: one(writer), 7).start())
+    reader("good-pynsq", max_in_flight=20)
+    until_over()
 
 
 kit.say("pynsq", nsq.__version__)
-kit.main()
+kit.main(receives=kit.BEHAVIOURS)

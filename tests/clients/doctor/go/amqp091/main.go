@@ -3,9 +3,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"os"
-	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -13,51 +11,30 @@ import (
 	"cloverleaf/tests/doctor/kit"
 )
 
-var ctx = context.Background()
-
 func connect(name string) *amqp.Connection {
 	properties := amqp.NewConnectionProperties()
 	properties.SetClientConnectionName(name)
-	connection, err := amqp.DialConfig(os.Getenv("CLOVERLEAF_AMQP_URL"), amqp.Config{Properties: properties})
-	kit.Check(err)
-	return connection
+	return kit.Must(amqp.DialConfig(os.Getenv("CLOVERLEAF_AMQP_URL"), amqp.Config{Properties: properties}))
 }
 
+// channel declares the queue, if one is named.
 func channel(connection *amqp.Connection, queue string) *amqp.Channel {
-	channel, err := connection.Channel()
-	kit.Check(err)
+	channel := kit.Must(connection.Channel())
 	if queue != "" {
-		_, err = channel.QueueDeclare(queue, false, false, false, false, nil)
-		kit.Check(err)
+		kit.Must(channel.QueueDeclare(queue, false, false, false, false, nil))
 	}
 	return channel
 }
 
-func message() amqp.Publishing {
-	return amqp.Publishing{Body: make([]byte, 200)}
+func publish(channel *amqp.Channel, queue string) {
+	message := amqp.Publishing{Body: kit.Body}
+	kit.Check(channel.PublishWithContext(context.Background(), "", queue, false, false, message))
 }
 
-func syncProduce() {
-	connection := connect(kit.Behaviour)
-	channel := channel(connection, "amqp091")
-	kit.Check(channel.Confirm(false))
-	for !kit.IsOver() {
-		confirm, err := channel.PublishWithDeferredConfirm("", "amqp091", false, false, message())
-		kit.Check(err)
-		confirm.Wait()
-	}
-	kit.Check(connection.Close())
-}
-
-func churn() {
-	connection := connect(kit.Behaviour)
-	channel(connection, "amqp091-churn")
-	for !kit.IsOver() {
-		channel := channel(connection, "")
-		kit.Check(channel.PublishWithContext(ctx, "", "amqp091-churn", false, false, message()))
-		kit.Check(channel.Close())
-	}
-	kit.Check(connection.Close())
+// confirm publishes with a confirm that may be waited for.
+func confirm(channel *amqp.Channel, queue string) *amqp.DeferredConfirmation {
+	message := amqp.Publishing{Body: kit.Body}
+	return kit.Must(channel.PublishWithDeferredConfirm("", queue, false, false, message))
 }
 
 // On a connection of its own: whoever consumes them does nothing else.
@@ -65,57 +42,65 @@ func fill(queue string, messages int) {
 	connection := connect("feeder")
 	channel := channel(connection, queue)
 	for range messages {
-		kit.Check(channel.PublishWithContext(ctx, "", queue, false, false, message()))
+		publish(channel, queue)
 	}
 	kit.Check(connection.Close())
 }
 
-func windowTooSmall() {
-	fill("amqp091-window", 5000)
-	connection := connect(kit.Behaviour)
-	consume(channel(connection, ""), "amqp091-window", 1)
-	kit.Wait()
-	kit.Check(connection.Close())
-}
-
-func consume(channel *amqp.Channel, queue string, prefetch int) *atomic.Int64 {
+func consume(channel *amqp.Channel, queue string, prefetch int) {
 	kit.Check(channel.Qos(prefetch, 0, false))
-	deliveries, err := channel.Consume(queue, "", false, false, false, false, nil)
-	kit.Check(err)
-	seen := new(atomic.Int64)
+	deliveries := kit.Must(channel.Consume(queue, "", false, false, false, false, nil))
 	go func() {
 		for delivery := range deliveries {
-			seen.Add(1)
+			kit.Saw(1)
 			if err := delivery.Ack(false); err != nil && !kit.IsOver() {
 				kit.Check(err)
 			}
 		}
 	}()
-	return seen
 }
 
-func good() {
-	connection := connect(kit.Behaviour)
+func syncProduce(connection *amqp.Connection) {
+	channel := channel(connection, "amqp091")
+	kit.Check(channel.Confirm(false))
+	kit.Every(0, func() { confirm(channel, "amqp091").Wait() })
+}
+
+func churn(connection *amqp.Connection) {
+	channel(connection, "amqp091-churn")
+	kit.Every(0, func() {
+		channel := channel(connection, "")
+		publish(channel, "amqp091-churn")
+		kit.Check(channel.Close())
+	})
+}
+
+func windowTooSmall(connection *amqp.Connection) {
+	fill("amqp091-window", 5000)
+	consume(channel(connection, ""), "amqp091-window", 1)
+	kit.UntilSeen()
+}
+
+func good(connection *amqp.Connection) {
 	publisher := channel(connection, "good-amqp091")
-	seen := consume(channel(connection, ""), "good-amqp091", 20)
+	consume(channel(connection, ""), "good-amqp091", 20)
 	kit.Check(publisher.Confirm(false))
-	for !kit.IsOver() {
-		_, err := publisher.PublishWithDeferredConfirm("", "good-amqp091", false, false, message())
-		kit.Check(err)
-		time.Sleep(6 * time.Millisecond)
-	}
-	kit.Check(connection.Close())
-	if seen.Load() == 0 {
-		kit.Check(errors.New("nothing came"))
-	}
+	kit.Every(6*time.Millisecond, func() { confirm(publisher, "good-amqp091") })
+	kit.UntilSeen()
 }
 
 func main() {
-	kit.Say("AMQP 0.9.1 Client", kit.Version("github.com/rabbitmq/amqp091-go"))
-	kit.Main(map[string]func(){
-		"sync-produce":     syncProduce,
-		"churn":            churn,
-		"window-too-small": windowTooSmall,
-		"good":             good,
+	connected := func(work func(*amqp.Connection)) func() {
+		return func() {
+			connection := connect(kit.Behaviour)
+			work(connection)
+			kit.Check(connection.Close())
+		}
+	}
+	kit.Main("AMQP 0.9.1 Client", "", "github.com/rabbitmq/amqp091-go", map[string]func(){
+		"sync-produce":     connected(syncProduce),
+		"churn":            connected(churn),
+		"window-too-small": connected(windowTooSmall),
+		"good":             connected(good),
 	})
 }

@@ -3,9 +3,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -20,59 +18,43 @@ func client(topic string, options ...kgo.Opt) *kgo.Client {
 		kgo.SeedBrokers(os.Getenv("CLOVERLEAF_KAFKA")),
 		kgo.DefaultProduceTopic(topic),
 		kgo.AllowAutoTopicCreation())
-	client, err := kgo.NewClient(options...)
-	kit.Check(err)
-	return client
+	return kit.Must(kgo.NewClient(options...))
+}
+
+func record() *kgo.Record {
+	return &kgo.Record{Value: kit.Body}
 }
 
 func oneByOne(options ...kgo.Opt) {
 	client := client("franz-go-"+kit.Behaviour, options...)
 	defer client.Close()
-	for !kit.IsOver() {
-		record := &kgo.Record{Value: make([]byte, 200)}
-		kit.Check(client.ProduceSync(ctx, record).FirstErr())
-	}
+	kit.Every(0, func() { kit.Check(client.ProduceSync(ctx, record()).FirstErr()) })
 }
 
 // service sends so many records at a time, and reads them in a group.
 func service(records int, pause time.Duration) {
-	name := kit.Behaviour + "-franz-go"
-	var everyone sync.WaitGroup
-	everyone.Add(2)
-	go func() {
-		defer everyone.Done()
-		client := client(name, kgo.ClientID(kit.Behaviour))
+	name, id := kit.Behaviour+"-franz-go", kgo.ClientID(kit.Behaviour)
+	kit.Together(func() {
+		client := client(name, id)
 		defer client.Close()
-		for !kit.IsOver() {
+		kit.Every(pause, func() {
 			for range records {
-				client.Produce(ctx, &kgo.Record{Value: make([]byte, 200)}, func(_ *kgo.Record, err error) {
-					kit.Check(err)
-				})
+				client.Produce(ctx, record(), func(_ *kgo.Record, err error) { kit.Check(err) })
 			}
-			time.Sleep(pause)
-		}
+		})
 		kit.Check(client.Flush(ctx))
-	}()
-	go func() {
-		defer everyone.Done()
-		consumer := client(name, kgo.ClientID(kit.Behaviour), kgo.ConsumerGroup(name), kgo.ConsumeTopics(name))
+	}, func() {
+		consumer := client(name, id, kgo.ConsumerGroup(name), kgo.ConsumeTopics(name))
 		defer consumer.Close()
 		limited, cancel := context.WithDeadline(ctx, kit.End)
 		defer cancel()
-		seen := 0
-		for !kit.IsOver() {
-			seen += consumer.PollFetches(limited).NumRecords()
-		}
-		if seen == 0 {
-			kit.Check(errors.New("nothing came"))
-		}
-	}()
-	everyone.Wait()
+		kit.Every(0, func() { kit.Saw(consumer.PollFetches(limited).NumRecords()) })
+	})
+	kit.UntilSeen()
 }
 
 func main() {
-	kit.Say("kgo", "v"+kit.Version("github.com/twmb/franz-go"))
-	kit.Main(map[string]func(){
+	kit.Main("kgo", "v", "github.com/twmb/franz-go", map[string]func(){
 		"linger":       func() { oneByOne() },
 		"sync-produce": func() { oneByOne(kgo.ProducerLinger(0), kgo.ClientID(kit.Behaviour)) },
 		"good":         func() { service(1, 3*time.Millisecond) },

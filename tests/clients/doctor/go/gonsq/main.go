@@ -2,12 +2,11 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"math/rand"
 	"os"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nsqio/go-nsq"
@@ -17,99 +16,66 @@ import (
 
 var nsqd = os.Getenv("CLOVERLEAF_NSQD")
 
-func producer(name string) *nsq.Producer {
+// config is the library's defaults, and the behaviour as the client's name.
+func config(inFlight int) *nsq.Config {
 	config := nsq.NewConfig()
-	config.ClientID = name
-	producer, err := nsq.NewProducer(nsqd, config)
-	kit.Check(err)
+	config.ClientID = kit.Behaviour
+	config.MaxInFlight = inFlight
+	return config
+}
+
+func producer(config *nsq.Config) *nsq.Producer {
+	producer := kit.Must(nsq.NewProducer(nsqd, config))
 	producer.SetLoggerLevel(nsq.LogLevelMax)
 	return producer
 }
 
-// Defaults, and the behaviour as its name.
-func config() *nsq.Config {
-	config := nsq.NewConfig()
-	config.ClientID = kit.Behaviour
-	return config
+func fill(topic string, messages int) {
+	config := config(1)
+	config.ClientID = "feeder"
+	kit.Check(producer(config).MultiPublish(topic, slices.Repeat([][]byte{kit.Body}, messages)))
 }
 
-func publish(topic string, messages int) {
-	bodies := make([][]byte, messages)
-	for i := range bodies {
-		bodies[i] = make([]byte, 200)
-	}
-	kit.Check(producer("feeder").MultiPublish(topic, bodies))
-}
-
-// A consumer with so many handlers, each of which works for so long.
-func consumer(topic string, config *nsq.Config, handlers int, work time.Duration) *atomic.Int64 {
-	return consumerThat(func() { time.Sleep(work) }, topic, config, handlers)
-}
-
-// A consumer whose handlers do this for each message.
-func consumerThat(works func(), topic string, config *nsq.Config, handlers int) *atomic.Int64 {
-	seen := new(atomic.Int64)
-	consumer, err := nsq.NewConsumer(topic, "channel", config)
-	kit.Check(err)
+// consume has so many handlers, each of which does this for a message.
+func consume(topic string, config *nsq.Config, handlers int, work func()) {
+	consumer := kit.Must(nsq.NewConsumer(topic, "channel", config))
 	consumer.SetLoggerLevel(nsq.LogLevelMax)
 	consumer.AddConcurrentHandlers(nsq.HandlerFunc(func(*nsq.Message) error {
-		works()
-		seen.Add(1)
+		work()
+		kit.Saw(1)
 		return nil
 	}), handlers)
 	kit.Check(consumer.ConnectToNSQD(nsqd))
-	return seen
 }
 
-func until(seen *atomic.Int64) {
-	kit.Wait()
-	if seen.Load() == 0 {
-		kit.Check(errors.New("nothing came"))
-	}
+func lasting(job time.Duration) func() {
+	return func() { time.Sleep(job) }
 }
 
-func syncProduce() {
-	producer := producer(kit.Behaviour)
-	for !kit.IsOver() {
-		kit.Check(producer.Publish("go-nsq", make([]byte, 200)))
-	}
-	producer.Stop()
+// publish awaits each message.
+func publish(producer *nsq.Producer, topic string) {
+	kit.Check(producer.Publish(topic, kit.Body))
 }
 
-func windowTooSmall() {
-	publish("go-nsq-window", 5000)
-	until(consumer("go-nsq-window", config(), 1, 0))
-}
-
-// AddHandler is one goroutine, however many messages the consumer holds; a second process comes when
-// the first one works on a message, has got all that were published with it, and gets nothing.
-func hoarding() {
-	const topic = "go-nsq-jobs"
-	config := config()
-	config.MaxInFlight = 50
-	first, begins := make(chan struct{}), sync.Once{}
-	seen := consumerThat(func() {
-		begins.Do(func() { close(first) })
-		time.Sleep(300 * time.Millisecond)
-	}, topic, config, 1)
-	publish(topic, 45)
-	<-first
-	consumer(topic, config, 1, 300*time.Millisecond)
-	until(seen)
-}
-
-// Half a second more than the client has asked for.
-func ackDeadline() {
-	publish("go-nsq-slow", 40)
-	config := config()
-	config.MsgTimeout = time.Second
-	config.MaxInFlight = 4
-	until(consumer("go-nsq-slow", config, 4, 1500*time.Millisecond))
+// send publishes as much as the connection takes, or with a pause after each; so many are on their way,
+// for the program's own sake.
+func send(topic string, config *nsq.Config, body func(int) []byte, pause time.Duration) {
+	// The link is another's, too: a write may wait for longer than a second.
+	config.WriteTimeout = 10 * time.Second
+	producer, done := producer(config), make(chan *nsq.ProducerTransaction, 500)
+	number := 0
+	kit.Every(pause, func() {
+		if number >= cap(done) {
+			kit.Check((<-done).Error)
+		}
+		kit.Check(producer.PublishAsync(topic, body(number), done))
+		number++
+	})
 }
 
 // What programs send each other: the same names in each, with other values.
 func text(number int) []byte {
-	body := make([]byte, 0, 1400)
+	var body []byte
 	for len(body) < 1200 {
 		value := rand.Uint32()
 		body = fmt.Appendf(body, `{"order":%d,"customer":"c-%06d","amount":%d,"currency":"EUR","state":"paid"}`,
@@ -118,67 +84,74 @@ func text(number int) []byte {
 	return body
 }
 
-// As much text as the connection takes; so many at a time, for the program's own sake.
-func send(config *nsq.Config) {
-	// The link is another's, too: a write may wait for longer than a second.
-	config.WriteTimeout = 10 * time.Second
-	producer, err := nsq.NewProducer(nsqd, config)
-	kit.Check(err)
-	producer.SetLoggerLevel(nsq.LogLevelMax)
-	done := make(chan *nsq.ProducerTransaction, 500)
-	for number := 0; !kit.IsOver(); number++ {
-		if number >= cap(done) {
-			kit.Check((<-done).Error)
-		}
-		kit.Check(producer.PublishAsync("go-nsq-text", text(number), done))
-	}
-}
-
-func noCompression() {
-	send(config())
-}
-
-func compression() {
-	config := config()
-	config.Deflate = true
-	send(config)
+func syncProduce() {
+	producer := producer(config(1))
+	kit.Every(0, func() { publish(producer, "go-nsq") })
+	producer.Stop()
 }
 
 func churn() {
-	for !kit.IsOver() {
-		producer := producer(kit.Behaviour)
-		kit.Check(producer.Publish("go-nsq-churn", make([]byte, 200)))
+	kit.Every(0, func() {
+		producer := producer(config(1))
+		publish(producer, "go-nsq-churn")
 		producer.Stop()
+	})
+}
+
+func windowTooSmall() {
+	fill("go-nsq-window", 5000)
+	consume("go-nsq-window", config(1), 1, func() {})
+	kit.UntilSeen()
+}
+
+// AddHandler is one goroutine, however many messages the consumer holds; a second process comes when
+// the first one works on a message, has got all that were published with it, and gets nothing.
+func hoarding() {
+	const topic = "go-nsq-jobs"
+	works := lasting(300 * time.Millisecond)
+	first, begins := make(chan struct{}), sync.Once{}
+	consume(topic, config(50), 1, func() {
+		begins.Do(func() { close(first) })
+		works()
+	})
+	fill(topic, 45)
+	<-first
+	consume(topic, config(50), 1, works)
+	kit.UntilSeen()
+}
+
+// Half a second more than the client has asked for.
+func ackDeadline() {
+	fill("go-nsq-slow", 40)
+	config := config(4)
+	config.MsgTimeout = time.Second
+	consume("go-nsq-slow", config, 4, lasting(1500*time.Millisecond))
+	kit.UntilSeen()
+}
+
+func compression(isOn bool) func() {
+	return func() {
+		config := config(1)
+		config.Deflate = isOn
+		send("go-nsq-text", config, text, 0)
 	}
 }
 
 func good() {
-	config := config()
-	config.MaxInFlight = 20
-	seen := consumer("good-go-nsq", config, 4, time.Millisecond)
-	producer, done := producer(kit.Behaviour), make(chan *nsq.ProducerTransaction, 100)
-	go func() {
-		for answer := range done {
-			kit.Check(answer.Error)
-		}
-	}()
-	for !kit.IsOver() {
-		kit.Check(producer.PublishAsync("good-go-nsq", make([]byte, 200), done))
-		time.Sleep(6 * time.Millisecond)
-	}
-	until(seen)
+	consume("good-go-nsq", config(20), 4, lasting(time.Millisecond))
+	send("good-go-nsq", config(20), func(int) []byte { return kit.Body }, 6*time.Millisecond)
+	kit.UntilSeen()
 }
 
 func main() {
-	kit.Say("go-nsq", nsq.VERSION)
-	kit.Main(map[string]func(){
+	kit.Main("go-nsq", nsq.VERSION, "", map[string]func(){
 		"sync-produce":     syncProduce,
 		"window-too-small": windowTooSmall,
 		"hoarding":         hoarding,
 		"ack-deadline":     ackDeadline,
 		"churn":            churn,
-		"no-compression":   noCompression,
-		"compression":      compression,
+		"no-compression":   compression(false),
+		"compression":      compression(true),
 		"good":             good,
 	})
 }

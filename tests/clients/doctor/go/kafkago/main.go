@@ -11,11 +11,14 @@ import (
 	"cloverleaf/tests/doctor/kit"
 )
 
-var ctx = context.Background()
+var (
+	ctx    = context.Background()
+	broker = os.Getenv("CLOVERLEAF_KAFKA")
+)
 
 func writer(topic string) *kafka.Writer {
 	return &kafka.Writer{
-		Addr:                   kafka.TCP(os.Getenv("CLOVERLEAF_KAFKA")),
+		Addr:                   kafka.TCP(broker),
 		Topic:                  topic,
 		AllowAutoTopicCreation: true,
 		BatchTimeout:           time.Millisecond,
@@ -25,54 +28,46 @@ func writer(topic string) *kafka.Writer {
 
 // The topic may be there a moment later.
 func write(writer *kafka.Writer) {
-	for {
-		err := writer.WriteMessages(ctx, kafka.Message{Value: make([]byte, 200)})
-		if err != kafka.UnknownTopicOrPartition {
-			kit.Check(err)
-			return
-		}
+	err := error(kafka.UnknownTopicOrPartition)
+	for err == kafka.UnknownTopicOrPartition {
+		err = writer.WriteMessages(ctx, kafka.Message{Value: kit.Body})
 	}
+	kit.Check(err)
 }
 
 func syncProduce() {
 	writer := writer("kafka-go")
-	for !kit.IsOver() {
-		write(writer)
-	}
+	kit.Every(0, func() { write(writer) })
 	kit.Check(writer.Close())
 }
 
 func good() {
-	writer := writer("good-kafka-go")
-	writer.Transport = &kafka.Transport{ClientID: "good-kafka-go"}
+	const name = "good-kafka-go"
+	writer := writer(name)
+	writer.Transport = &kafka.Transport{ClientID: name}
 	write(writer)
 	writer.Async = true
 	writer.BatchTimeout = 10 * time.Millisecond
-	go func() {
-		for !kit.IsOver() {
-			write(writer)
-			time.Sleep(3 * time.Millisecond)
-		}
-	}()
 	reader := kafka.NewReader(kafka.ReaderConfig{
-		Brokers: []string{os.Getenv("CLOVERLEAF_KAFKA")},
-		GroupID: "good-kafka-go",
-		Topic:   "good-kafka-go",
-		Dialer:  &kafka.Dialer{ClientID: "good-kafka-go", Timeout: 10 * time.Second},
+		Brokers: []string{broker},
+		GroupID: name,
+		Topic:   name,
+		Dialer:  &kafka.Dialer{ClientID: name, Timeout: 10 * time.Second},
 	})
 	limited, cancel := context.WithDeadline(ctx, kit.End)
 	defer cancel()
-	for {
-		if _, err := reader.ReadMessage(limited); limited.Err() != nil {
-			break
-		} else {
-			kit.Check(err)
-		}
-	}
+	kit.Together(func() {
+		kit.Every(3*time.Millisecond, func() { write(writer) })
+	}, func() {
+		kit.Every(0, func() {
+			if _, err := reader.ReadMessage(limited); limited.Err() == nil {
+				kit.Check(err)
+			}
+		})
+	})
 	kit.Check(reader.Close())
 }
 
 func main() {
-	kit.Say("", "")
-	kit.Main(map[string]func(){"sync-produce": syncProduce, "good": good})
+	kit.Main("", "", "", map[string]func(){"sync-produce": syncProduce, "good": good})
 }

@@ -3,37 +3,72 @@ package kit
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"runtime/debug"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 )
+
+// Behaviour is the one to play.
+var Behaviour = os.Args[1]
 
 // End is when the behaviour is over.
 var End = time.Now().Add(seconds())
 
+// Body is a message of the usual size.
+var Body = make([]byte, 200)
+
+var seen atomic.Int64
+
 func seconds() time.Duration {
-	text := os.Getenv("SECONDS")
-	if text == "" {
-		text = "20"
+	seconds, err := strconv.ParseFloat(os.Getenv("SECONDS"), 64)
+	if err != nil {
+		seconds = 20
 	}
-	seconds, err := strconv.ParseFloat(text, 64)
-	Check(err)
 	return time.Duration(seconds * float64(time.Second))
 }
-
-// Behaviour is the one to play.
-var Behaviour = os.Args[1]
 
 // IsOver says whether the time is over.
 func IsOver() bool {
 	return time.Now().After(End)
 }
 
-// Wait waits until it is.
-func Wait() {
+// Every does something again and again until the time is over, with this pause after each.
+func Every(pause time.Duration, do func()) {
+	for !IsOver() {
+		do()
+		time.Sleep(pause)
+	}
+}
+
+// Saw counts messages that came.
+func Saw(messages int) {
+	seen.Add(int64(messages))
+}
+
+// UntilSeen waits until the time is over. It is an error if no message has come.
+func UntilSeen() {
 	time.Sleep(time.Until(End))
+	if seen.Load() == 0 {
+		Check(errors.New("nothing came"))
+	}
+}
+
+// Together does all of these at the same time.
+func Together(all ...func()) {
+	var group sync.WaitGroup
+	for _, do := range all {
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			do()
+		}()
+	}
+	group.Wait()
 }
 
 // Check ends the program if something has failed.
@@ -44,28 +79,25 @@ func Check(err error) {
 	}
 }
 
-// Version is the one of a module that this program was built with, without its v.
-func Version(module string) string {
+// Must returns the value of a call that has to succeed.
+func Must[T any](value T, err error) T {
+	Check(err)
+	return value
+}
+
+// Main plays the behaviour that is named. It writes down which library in which version this is, for
+// the doctor to find out by itself; the version is that of the module, if one is named.
+func Main(library, version, module string, behaviours map[string]func()) {
 	info, _ := debug.ReadBuildInfo()
 	for _, dependency := range info.Deps {
 		if dependency.Path == module {
-			return dependency.Version[1:]
+			version += dependency.Version[1:]
 		}
 	}
-	return ""
-}
-
-// Say writes down who this is, for the doctor to find out by itself.
-func Say(library, version string) {
 	if file := os.Getenv("IDENTITY"); file != "" {
-		text, err := json.Marshal(map[string]string{"library": library, "version": version})
-		Check(err)
+		text := Must(json.Marshal(map[string]string{"library": library, "version": version}))
 		Check(os.WriteFile(file, text, 0o644))
 	}
-}
-
-// Main plays the behaviour that is named.
-func Main(behaviours map[string]func()) {
 	behaviour, ok := behaviours[Behaviour]
 	if !ok {
 		Check(fmt.Errorf("no behaviour %s", Behaviour))
