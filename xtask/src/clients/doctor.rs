@@ -12,56 +12,58 @@ mod runner;
 mod table;
 
 use anyhow::{Result, bail};
+use serde_json::Value;
 
 use super::{Context, Report};
 use programs::Programs;
-use table::Expectation;
+use table::{Expectation, Scenario};
 
 pub(super) use identity::check as identity;
 pub(crate) use plays::{Args as PlaysArgs, main as plays};
 
-/// A change that a finding or the advice for a client names.
-#[derive(Debug, serde::Deserialize)]
-struct Change {
-    client: String,
-    setting: String,
-    value: Option<String>,
-    code: Vec<String>,
+impl Scenario {
+    /// Whether this is the doctor's description of the scenario's client, whose library reports
+    /// that of itself.
+    fn is_client(&self, client: &Value, reported: &Value) -> bool {
+        client["protocol"] == self.program.protocol
+            && client["client_id"] == self.client_id
+            && ["library", "version"]
+                .iter()
+                .all(|it| client[it] == reported[it])
+    }
 }
 
 impl Expectation {
-    /// Whether advice of this rule names first what it should. Values depend on what was measured.
-    fn check_advice(&self, changes: &[Change]) -> Result<()> {
-        let Some(change) = changes.first() else {
-            bail!("{} names no change", self.rule);
-        };
-        if change.setting != self.setting || !change.client.contains(self.client) {
+    /// Whether advice of this rule, or a finding, names first what it should. Values depend on what
+    /// was measured.
+    fn check_advice(&self, advice: &Value) -> Result<()> {
+        let change = &advice["changes"][0];
+        let client = change["client"].as_str().unwrap_or_default();
+        if change["setting"] != self.setting || !client.contains(self.client) {
+            let (rule, setting) = (self.rule, self.setting);
             bail!(
-                "{} says to change {:?} of {}, not {:?} of {}",
-                self.rule,
-                change.setting,
-                change.client,
-                self.setting,
+                "{rule} says to make {change}, not to change {setting:?} of {}",
                 self.client
             );
         }
-        if !self.code.is_empty() && !change.code.iter().any(|line| line.contains(self.code)) {
-            bail!("no line of {:?} has {:?}", change.code, self.code);
+        let mut code = change["code"].as_array().into_iter().flatten();
+        let has_code = code.any(|line| line.as_str().is_some_and(|it| it.contains(self.code)));
+        if !self.code.is_empty() && !has_code {
+            bail!("no line of {} has {:?}", change["code"], self.code);
         }
         Ok(())
     }
 
-    /// Whether a finding of this rule says what it should.
-    fn check(&self, rule: &str, changes: &[Change]) -> Result<()> {
-        if rule != self.rule {
-            bail!("{rule} is found, not {}", self.rule);
+    /// Whether a finding is of this rule and says what it should.
+    fn check(&self, finding: &Value) -> Result<()> {
+        if finding["rule"] != self.rule {
+            bail!("{} is found, not {}", finding["rule"], self.rule);
         }
-        self.check_advice(changes)?;
-        match changes.first() {
-            Some(change) if !self.has_value(change.value.as_deref()) => {
-                bail!("it sets {} to {:?}", change.setting, change.value)
-            }
-            _ => Ok(()),
+        self.check_advice(finding)?;
+        let change = &finding["changes"][0];
+        if !self.has_value(change["value"].as_str()) {
+            bail!("it sets {} to {}", change["setting"], change["value"]);
         }
+        Ok(())
     }
 }

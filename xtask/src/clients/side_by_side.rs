@@ -69,18 +69,7 @@ pub(crate) fn run(workspace: &Workspace, wanted: Wanted) -> Result<bool> {
         context: &context,
     };
     let before = process::machine_time()?;
-    let jobs = Mutex::new(jobs.into_iter());
-    std::thread::scope(|scope| {
-        for _ in 0..wanted.at_once.max(1) {
-            scope.spawn(|| {
-                loop {
-                    let job = locked(&jobs).next();
-                    let Some(job) = job else { break };
-                    stage.run(job);
-                }
-            });
-        }
-    });
+    each(wanted.at_once, jobs.into_iter(), |job| stage.run(job));
     let (idle, all) = process::machine_time()?;
     let idle = (idle - before.0) / (all - before.1).max(f64::MIN_POSITIVE);
     let tally = locked(&stage.tally);
@@ -88,8 +77,28 @@ pub(crate) fn run(workspace: &Workspace, wanted: Wanted) -> Result<bool> {
     Ok(tally.failed.is_empty())
 }
 
+/// Does the work for each of these, so many at once.
+pub(super) fn each<T>(
+    at_once: usize,
+    all: impl Iterator<Item = T> + Send,
+    work: impl Fn(T) + Sync,
+) {
+    let all = Mutex::new(all);
+    std::thread::scope(|scope| {
+        for _ in 0..at_once.max(1) {
+            scope.spawn(|| {
+                loop {
+                    let one = locked(&all).next();
+                    let Some(one) = one else { break };
+                    work(one);
+                }
+            });
+        }
+    });
+}
+
 /// A panic elsewhere fails the run; what is behind the lock is whole between two statements.
-fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex
         .lock()
         .unwrap_or_else(|poisoned| poisoned.into_inner())

@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use anyhow::{Result, bail};
@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::runner::{self, Measured};
 use super::table::{Scenario, scenarios};
 use super::{Context, Programs};
+use crate::clients::side_by_side::{each, locked};
 use crate::workspace::Workspace;
 
 /// Play real clients that make mistakes, and healthy ones, and count what the doctor finds.
@@ -107,26 +108,16 @@ impl Args {
 
 /// All runs, in the order of plays, some at once.
 fn play_all(context: &Context, programs: &Programs, args: &Args, plays: &[Scenario]) -> Vec<Run> {
-    let next = AtomicUsize::new(0);
+    // All plays once before any is played again: what the machine does then meets all.
+    let rounds = (0..args.runs).flat_map(|_| plays);
     let done = Mutex::new(Vec::new());
-    let work = || loop {
-        let at = next.fetch_add(1, Ordering::Relaxed);
-        // All plays once before any is played again: what the machine does then meets all.
-        if at >= plays.len() * args.runs {
-            return;
-        }
-        let run = args.run(context, programs, &plays[at % plays.len()]);
+    each(args.at_once, rounds.enumerate(), |(at, play)| {
+        let run = args.run(context, programs, play);
         match &run.problem {
             None => println!("ok      {}", run.play),
             Some(problem) => println!("FAILED  {}: {problem}", run.play),
         }
-        let mut done = done.lock().unwrap_or_else(|it| it.into_inner());
-        done.push((at, run));
-    };
-    thread::scope(|scope| {
-        for _ in 0..args.at_once.max(1) {
-            scope.spawn(work);
-        }
+        locked(&done).push((at, run));
     });
     let mut done = done.into_inner().unwrap_or_else(|it| it.into_inner());
     done.sort_by_key(|(at, _)| *at);

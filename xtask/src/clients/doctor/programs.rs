@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
 
 use super::Context;
 use super::table::Scenario;
@@ -15,27 +16,22 @@ use crate::workspace::{Workspace, output};
 pub(super) struct Program {
     /// Its name in the table of scenarios.
     pub(super) name: &'static str,
-    file: &'static str,
     /// The library that it needs, and so what runs it.
     pub(super) tool: Tool,
     /// The protocol that it speaks, as the doctor names it.
     pub(super) protocol: &'static str,
 }
 
-const fn program(file: &'static str, tool: Tool, protocol: &'static str) -> Program {
+const fn program(name: &'static str, tool: Tool, protocol: &'static str) -> Program {
     Program {
-        name: file,
-        file,
+        name,
         tool,
         protocol,
     }
 }
 
 pub(super) const PROGRAMS: &[Program] = &[
-    Program {
-        name: "old confluent.py",
-        ..program("confluent.py", Tool::OldLibrdkafka, "kafka")
-    },
+    program("old confluent.py", Tool::OldLibrdkafka, "kafka"),
     program("confluent.py", Tool::KafkaPython, "kafka"),
     program("kafka_python.py", Tool::KafkaPython, "kafka"),
     program("aiokafka_client.py", Tool::KafkaPython, "kafka"),
@@ -62,7 +58,12 @@ const LAB: &str = "lab";
 impl Program {
     /// Whether it is no program, but a scenario of `cloverleaf lab`.
     pub(super) fn is_lab(&self) -> bool {
-        self.file == LAB
+        self.name == LAB
+    }
+
+    /// Its file, or the folder or class that it is compiled from.
+    fn file(&self) -> &'static str {
+        self.name.strip_prefix("old ").unwrap_or(self.name)
     }
 }
 
@@ -121,7 +122,7 @@ impl Programs {
         identity: &Path,
     ) -> Result<Command> {
         let (source, clients) = (source(&context.workspace), &context.clients);
-        let file = scenario.program.file;
+        let file = scenario.program.file();
         let python = |interpreter: PathBuf| {
             let mut command = Command::new(interpreter);
             command.arg(source.join("python").join(file));
@@ -163,19 +164,11 @@ impl Programs {
     }
 }
 
-/// The library that a client program reports, and its version.
-#[derive(Debug, Default, serde::Deserialize)]
-pub(super) struct ReportedLibrary {
-    pub(super) library: String,
-    pub(super) version: String,
-}
-
-impl ReportedLibrary {
-    /// Reads what the program has written into this file.
-    pub(super) fn read(file: &Path) -> Result<ReportedLibrary> {
-        let text = std::fs::read_to_string(file).context("it has not said who it is")?;
-        Ok(serde_json::from_str(&text)?)
-    }
+/// The `library` that a client program reports and its `version`: it has written them into this
+/// file.
+pub(super) fn reported_library(file: &Path) -> Result<Value> {
+    let text = std::fs::read_to_string(file).context("it has not said who it is")?;
+    Ok(serde_json::from_str(&text)?)
 }
 
 /// The programs' sources.

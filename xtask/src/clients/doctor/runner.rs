@@ -4,11 +4,11 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context as _, Result, bail};
-use serde::Deserialize;
+use serde_json::Value;
 
-use super::programs::ReportedLibrary;
+use super::programs::reported_library;
 use super::table::Scenario;
-use super::{Change, Context, Programs};
+use super::{Context, Programs};
 use crate::workspace::tail;
 
 /// The words of the lab where it can make no network.
@@ -19,57 +19,6 @@ const PYTHON: &str = "CLOVERLEAF_LAB_PYTHON";
 
 /// In the lab's own network no other program has it.
 const TLS: &str = "127.0.0.1:9093";
-
-/// The report of `lab run`, of which only this is read.
-#[derive(Deserialize)]
-struct RunReport {
-    findings: Vec<Finding>,
-}
-
-/// The report of a scenario of the lab.
-#[derive(Deserialize)]
-struct LabReport {
-    found_s: Option<f64>,
-    finding: Option<Finding>,
-    change: Option<LabChange>,
-    #[serde(default)]
-    predicted: f64,
-    #[serde(default)]
-    after: f64,
-    problems: Vec<String>,
-}
-
-#[derive(Deserialize)]
-struct LabChange {
-    setting: String,
-}
-
-#[derive(Debug, Deserialize)]
-struct Finding {
-    rule: String,
-    cause: String,
-    client: Client,
-    changes: Vec<Change>,
-    evidence: Vec<Fact>,
-    prediction: Prediction,
-}
-
-#[derive(Debug, Deserialize)]
-struct Client {
-    library: String,
-    version: String,
-    client_id: String,
-}
-
-#[derive(Debug, Deserialize)]
-struct Fact {
-    text: String,
-}
-
-#[derive(Debug, Deserialize)]
-struct Prediction {
-    gain: f64,
-}
 
 /// The measurements of a run.
 #[derive(Debug, Default)]
@@ -144,15 +93,19 @@ fn run_program(
         bail!("{}\n{}", output.status, tail(&stderr, 60));
     }
     let text = String::from_utf8_lossy(&output.stdout);
-    let report: RunReport =
+    let report: Value =
         serde_json::from_str(&text).with_context(|| format!("no report: {text}"))?;
-    measured.gain = report.findings.first().map(|it| it.prediction.gain);
-    let reported = ReportedLibrary::read(&identity)?;
-    match (&scenario.expected, report.findings.as_slice()) {
+    let findings = report["findings"].as_array().context("no findings")?;
+    measured.gain = report["findings"][0]["prediction"]["gain"].as_f64();
+    let reported = reported_library(&identity)?;
+    match (&scenario.expected, findings.as_slice()) {
         (None, []) => Ok(()),
         (Some(expected), [finding]) => {
-            finding.check_client(scenario, &reported)?;
-            expected.check(&finding.rule, &finding.changes)
+            if !scenario.is_client(&finding["client"], &reported) {
+                let shown = shown(findings);
+                bail!("{shown} is found; the library says that it is {reported}");
+            }
+            expected.check(finding)
         }
         (None, all) => bail!("it does nothing wrong, but there is {}", shown(all)),
         (Some(expected), all) => bail!("not {}, but {}", expected.rule, shown(all)),
@@ -169,18 +122,23 @@ fn run_lab(
     lab.arg(scenario.behaviour)
         .env(PYTHON, context.clients.kafka_python_program());
     let (output, stderr) = output(lab)?;
-    let all: Result<Vec<LabReport>, _> = serde_json::from_slice(&output.stdout);
-    let Some(report) = all.ok().and_then(|all| all.into_iter().next()) else {
+    let all: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let (report, finding) = (&all[0], &all[0]["finding"]);
+    let Some(problems) = report["problems"].as_array() else {
         bail!("{}\n{}", output.status, tail(&stderr, 30));
     };
-    measured.gain = report.finding.as_ref().map(|it| it.prediction.gain);
-    measured.found_s = report.found_s;
-    measured.of_predicted = Some(report.after / report.predicted).filter(|it| it.is_finite());
-    if !report.problems.is_empty() {
-        bail!("{}", report.problems.join(", and "));
+    measured.gain = finding["prediction"]["gain"].as_f64();
+    measured.found_s = report["found_s"].as_f64();
+    let gains = report["after"].as_f64().zip(report["predicted"].as_f64());
+    measured.of_predicted = gains.map(|(after, predicted)| after / predicted);
+    measured.of_predicted = measured.of_predicted.filter(|it| it.is_finite());
+    if !problems.is_empty() {
+        bail!("{}", report["problems"]);
     }
-    let found = report.finding.as_ref().map(|it| it.rule.as_str());
-    let changed = report.change.as_ref().map(|it| it.setting.as_str());
+    let (found, changed) = (
+        finding["rule"].as_str(),
+        report["change"]["setting"].as_str(),
+    );
     let expected = scenario.expected.as_ref();
     if (found, changed) != (expected.map(|it| it.rule), expected.map(|it| it.setting)) {
         bail!("{found:?} is found, {changed:?} was changed, not {expected:?}");
@@ -203,39 +161,15 @@ fn output(mut lab: Command) -> Result<(Output, String)> {
     }
 }
 
-fn shown(findings: &[Finding]) -> String {
-    let shown: Vec<String> = findings.iter().map(Finding::shown).collect();
-    match shown.as_slice() {
+fn shown(findings: &[Value]) -> String {
+    let shown = findings.iter().map(|finding| {
+        let facts = finding["evidence"].as_array().into_iter().flatten();
+        let facts: Vec<String> = facts.map(|fact| fact["text"].to_string()).collect();
+        let (rule, client, cause) = (&finding["rule"], &finding["client"], &finding["cause"]);
+        format!("{rule} of {client} ({cause} {})", facts.join("; "))
+    });
+    match shown.collect::<Vec<_>>().as_slice() {
         [] => "nothing".to_owned(),
         shown => shown.join(", and "),
-    }
-}
-
-impl Finding {
-    fn check_client(&self, scenario: &Scenario, reported: &ReportedLibrary) -> Result<()> {
-        let client = &self.client;
-        let is = client.client_id == scenario.client_id
-            && client.library == reported.library
-            && client.version == reported.version;
-        if !is {
-            bail!(
-                "{} is found; the library says that it is {reported:?}",
-                self.shown()
-            );
-        }
-        Ok(())
-    }
-
-    fn shown(&self) -> String {
-        let facts = self.evidence.iter().map(|fact| fact.text.as_str());
-        format!(
-            "{} of {} {} {:?} ({} {})",
-            self.rule,
-            self.client.library,
-            self.client.version,
-            self.client.client_id,
-            self.cause,
-            facts.collect::<Vec<_>>().join("; ")
-        )
     }
 }
