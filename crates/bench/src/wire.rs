@@ -71,6 +71,11 @@ impl Wire {
         })
     }
 
+    /// Whether the end of a request waits for the acknowledgement of bytes that were sent before it.
+    pub(crate) fn set_nagle(&self, is_on: bool) -> io::Result<()> {
+        self.stream.set_nodelay(!is_on)
+    }
+
     /// Where what is to be sent is written.
     #[inline]
     pub(crate) fn out(&mut self) -> &mut Vec<u8> {

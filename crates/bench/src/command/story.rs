@@ -102,9 +102,7 @@ impl StoryArgs {
             },
             is_quiet: self.quiet,
         };
-        let mut play = Play::new(session, self.seed, (self.urls.clone(), link), how);
-        self.seed.play(&mut play)?;
-        let mut story = play.end();
+        let mut story = Play::new(session, self.seed, (self.urls.clone(), link), how).play()?;
         if session.stop().is_set() {
             story.is_good = false;
             let note = "CUT SHORT: the story was stopped before its end; what is missing in its \

@@ -20,6 +20,7 @@ mod producer;
 mod sink;
 
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -31,7 +32,7 @@ use crate::driver::{Connect, Consume, DriverError, Produce, Promise};
 use crate::plan::{Acks, Plan};
 use crate::pump::{Consumer, Limits, Producer};
 use crate::url::Url;
-use crate::wire::{SocketPublisher, SocketReceiver, Wire};
+use crate::wire::{SocketPublisher, SocketReceiver, Wire, WireError};
 
 pub use self::sink::Sink;
 
@@ -68,6 +69,15 @@ pub(crate) struct Nsq {
 struct Found {
     version: Option<String>,
     promise: Option<Promise>,
+}
+
+/// How the requests of [`Nsq::publish_one_by_one`] are written.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PublishWrites {
+    /// The socket has Nagle's algorithm.
+    pub(crate) has_nagle: bool,
+    /// The command is a write of its own, before the message.
+    pub(crate) in_pieces: bool,
 }
 
 /// The purpose of a connection.
@@ -196,6 +206,44 @@ impl Nsq {
             Some(answer) => answer.map_err(|words| self.url.refused(words)),
             None => Err(self.url.gone("it does not answer within 10 seconds")),
         }
+    }
+
+    /// Publishes a message so often, each time after the answer to the publish before; returns how
+    /// long each took. It is a client that does not introduce itself.
+    ///
+    /// # Errors
+    /// The broker is not there, refuses, or goes away.
+    pub(crate) fn publish_one_by_one(
+        &self,
+        topic: &str,
+        body: &[u8],
+        messages: u32,
+        writes: PublishWrites,
+    ) -> Result<Vec<Duration>, DriverError> {
+        let gone = |error: WireError| self.url.gone(error);
+        let wire = Wire::connect(self.address);
+        let mut wire = wire.map_err(|error| self.url.unreachable(error))?;
+        let set = wire.set_nagle(writes.has_nagle);
+        set.map_err(|error| gone(error.into()))?;
+        let frames = Frames {
+            bytes_max: FRAME_BYTES_MAX,
+        };
+        wire.out().extend_from_slice(MAGIC);
+        wire.send().map_err(gone)?;
+        let mut times = Vec::new();
+        for _ in 0..messages {
+            let begun = Instant::now();
+            command_with(wire.out(), &["PUB", topic], body);
+            if writes.in_pieces {
+                let command_bytes = wire.waiting_bytes() - body.len();
+                wire.out().truncate(command_bytes);
+                wire.send().map_err(gone)?;
+                wire.out().extend_from_slice(body);
+            }
+            self.answer(&mut wire, frames)?;
+            times.push(begun.elapsed());
+        }
+        Ok(times)
     }
 
     fn subscribed(&self, plan: &Plan) -> Result<Introduced, DriverError> {
@@ -328,7 +376,53 @@ impl Connect for Nsq {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
     use super::*;
+
+    /// A broker that answers each publish, and sends a heartbeat before the third answer.
+    fn broker(answer: &'static [u8]) -> Nsq {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("nsq://{}", listener.local_addr().unwrap());
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.read_exact(&mut [0; 4]).unwrap();
+            let mut request = [0; 15];
+            let mut count = 0;
+            while stream.read_exact(&mut request).is_ok() {
+                assert_eq!(&request, b"PUB t\n\0\0\0\x05hello");
+                count += 1;
+                if count == 3 {
+                    stream.write_all(b"\0\0\0\x0f\0\0\0\0_heartbeat_").unwrap();
+                    stream.write_all(answer).unwrap();
+                    stream.read_exact(&mut [0; 4]).unwrap();
+                } else {
+                    stream.write_all(answer).unwrap();
+                }
+            }
+        });
+        Nsq::new(&url.parse().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn each_message_waits_for_its_answer() {
+        for (has_nagle, in_pieces) in [(true, true), (false, true), (true, false)] {
+            let writes = PublishWrites {
+                has_nagle,
+                in_pieces,
+            };
+            let publish = |answer| broker(answer).publish_one_by_one("t", b"hello", 9, writes);
+            let times = publish(b"\0\0\0\x06\0\0\0\0OK").unwrap();
+            assert_eq!(times.len(), 9, "{writes:?}");
+            let refused = publish(b"\0\0\0\x0c\0\0\0\x01E_BAD_XY")
+                .unwrap_err()
+                .to_string();
+            assert!(refused.ends_with("refuses: E_BAD_XY"), "{refused}");
+            let other = publish(b"\xff\0\0\x0c\0\0\0\x01").unwrap_err().to_string();
+            assert!(other.contains("a frame of 4278190092 bytes"), "{other}");
+        }
+    }
 
     #[test]
     fn the_http_api_may_have_a_name() {

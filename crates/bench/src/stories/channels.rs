@@ -1,15 +1,16 @@
 //! Seed 004: publishers alone, and publishers with many subscribers on each channel.
 
+use std::panic::resume_unwind;
 use std::thread;
 
 use cloverleaf_telemetry::Protocol;
 
-use super::StoryTable;
 use super::play::{Play, plan};
 use super::seed::channels::{
     BATCH_MESSAGES, CONSUMED, CONSUMERS, ONE_CONSUMED, ONE_PUBLISHED, PRODUCERS, PUBLISH_ONLY,
     PUBLISHED, SECONDS, SIZE_BYTES, TOPICS,
 };
+use super::{Script, StoryTable};
 use crate::check::Ranges;
 use crate::command::{BenchError, Opened};
 use crate::driver::DriverError;
@@ -34,13 +35,17 @@ out than go in, a backlog grows, and that rate is not one that can last. And loo
 busy: on one machine clients and broker share the processors, so that these figures are a \
 lower bound of what the broker can do.";
 
-pub(super) fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
-    play.story.title = "publishers and subscribers at the same time".to_owned();
-    LESSON.clone_into(&mut play.story.lesson);
+pub(super) const SCRIPT: Script = Script {
+    seed: "004",
+    title: "publishers and subscribers at the same time",
+    lesson: LESSON,
+    protocols: &[Protocol::Nsq],
+    play,
+};
+
+fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
     let amount = play.amount(SHORT_S, Amount::Seconds(SECONDS));
-    let link = play.link;
-    for url in play.urls(&[Protocol::Nsq])? {
-        let opened = play.open(&url, &link)?;
+    for opened in play.open_all()? {
         let mut table = StoryTable::new(
             &format!(
                 "{}: {TOPICS} topics, messages of {SIZE_BYTES} bytes, batches of {BATCH_MESSAGES}",
@@ -130,32 +135,23 @@ fn many(
     let stop = play.session.stop();
     // One for all: each of them would count the whole process, but only for its own time.
     let meter = Meter::begin(&opened.place);
+    let target = Target {
+        connect: &*opened.connect,
+        label: opened.label.clone(),
+        url: opened.url.shown(),
+        place: opened.place.clone(),
+        keeps_topic: false,
+    };
     let results: Vec<Result<Outcome, DriverError>> = thread::scope(|scope| {
-        let threads: Vec<_> = plans
-            .iter()
-            .map(|plan| {
-                let measure = move || {
-                    let target = Target {
-                        connect: &*opened.connect,
-                        label: opened.label.clone(),
-                        url: opened.url.shown(),
-                        place: opened.place.clone(),
-                        keeps_topic: false,
-                    };
-                    target.measure(kind, plan, stop, |_| {})
-                };
-                let name = format!("{GENERATOR_THREADS}topic");
-                thread::Builder::new()
-                    .name(name)
-                    .spawn_scoped(scope, measure)
-            })
-            .collect();
-        let joined = threads.into_iter().map(|thread| match thread {
-            Ok(thread) => match thread.join() {
-                Ok(result) => result,
-                Err(panic) => std::panic::resume_unwind(panic),
-            },
-            Err(error) => Err(opened.url.unreachable(error)),
+        let measure = |plan| target.measure(kind, plan, stop, |_| {});
+        let threads = plans.iter().map(|plan| {
+            let thread = thread::Builder::new().name(format!("{GENERATOR_THREADS}topic"));
+            thread.spawn_scoped(scope, move || measure(plan))
+        });
+        let threads: Vec<_> = threads.collect();
+        let joined = threads.into_iter().map(|thread| {
+            let thread = thread.map_err(|error| opened.url.unreachable(error))?;
+            thread.join().unwrap_or_else(|panic| resume_unwind(panic))
         });
         joined.collect()
     });

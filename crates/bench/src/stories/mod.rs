@@ -13,6 +13,7 @@ mod producers;
 mod seed;
 mod sizes;
 
+use cloverleaf_telemetry::Protocol;
 use serde::Serialize;
 
 pub(crate) use demand::Demand;
@@ -41,26 +42,32 @@ pub enum StoryName {
 }
 
 impl StoryName {
-    /// The seed's number.
-    pub fn number(self) -> &'static str {
+    fn script(self) -> &'static Script {
         match self {
-            StoryName::Producers => "000",
-            StoryName::Nagle => "001",
-            StoryName::Sizes => "002",
-            StoryName::Pipelines => "003",
-            StoryName::Channels => "004",
+            StoryName::Producers => &producers::SCRIPT,
+            StoryName::Nagle => &nagle::SCRIPT,
+            StoryName::Sizes => &sizes::SCRIPT,
+            StoryName::Pipelines => &pipelines::SCRIPT,
+            StoryName::Channels => &channels::SCRIPT,
         }
     }
 
-    pub(crate) fn play(self, play: &mut Play<'_, '_>) -> Result<(), BenchError> {
-        match self {
-            StoryName::Producers => producers::play(play),
-            StoryName::Nagle => nagle::play(play),
-            StoryName::Sizes => sizes::play(play),
-            StoryName::Pipelines => pipelines::play(play),
-            StoryName::Channels => channels::play(play),
-        }
+    /// The seed's number.
+    pub fn number(self) -> &'static str {
+        self.script().seed
     }
+}
+
+/// A story before it is played.
+struct Script {
+    /// The seed's number.
+    seed: &'static str,
+    title: &'static str,
+    lesson: &'static str,
+    /// The protocols through which it can be played.
+    protocols: &'static [Protocol],
+    /// Fills the tables.
+    play: fn(&mut Play<'_, '_>) -> Result<(), BenchError>,
 }
 
 /// The result of a story.

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use cloverleaf_telemetry::Protocol;
 
-use super::StoryTable;
 use super::play::Play;
 use super::seed::Figure;
 use super::seed::pipelines::{DEMAND, JOB_S, ONE_PRODUCER, PROCESSORS, PRODUCERS, SERIAL};
+use super::{Script, StoryTable};
 use crate::amqp::Pipeline;
 use crate::command::BenchError;
 use crate::words;
@@ -30,17 +30,21 @@ QUEUE queue fill-first` while it runs). A broker that does not know this argumen
 The prefetch must be as large as the number of processors, or no more than that many of them \
 ever work.";
 
-pub(super) fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
-    play.story.title = "a pipeline with idle processors (Broadway on AMQP)".to_owned();
-    LESSON.clone_into(&mut play.story.lesson);
+pub(super) const SCRIPT: Script = Script {
+    seed: "003",
+    title: "a pipeline with idle processors (Broadway on AMQP)",
+    lesson: LESSON,
+    protocols: &[Protocol::Amqp],
+    play,
+};
+
+fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
     let work = if play.is_full() {
         Duration::from_secs_f64(JOB_S)
     } else {
         SHORT_JOB
     };
-    let link = play.link;
-    for url in play.urls(&[Protocol::Amqp])? {
-        let opened = play.open(&url, &link)?;
+    for opened in play.open_all()? {
         let title = format!(
             "{}: {PROCESSORS} processors, jobs of {}",
             opened.label,

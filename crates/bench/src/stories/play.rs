@@ -1,8 +1,6 @@
 //! Common parts of all stories: brokers, measurements, and the story that is being told.
 
-use cloverleaf_telemetry::Protocol;
-
-use super::{Story, StoryName, StoryTable};
+use super::{Script, Story, StoryName, StoryTable};
 use crate::command::{BenchError, LiveLine, Opened, Session, Task};
 use crate::outcome::{Kind, Outcome};
 use crate::payload::PayloadKind;
@@ -19,6 +17,7 @@ pub(crate) struct Play<'p, 's> {
     pub(super) story: Story,
     /// The distance, where the story has one.
     pub(super) link: Link,
+    script: &'static Script,
     urls: Vec<Url>,
     how: How,
 }
@@ -45,8 +44,11 @@ impl<'p, 's> Play<'p, 's> {
         (urls, link): (Vec<Url>, Link),
         how: How,
     ) -> Play<'p, 's> {
+        let script = name.script();
         let story = Story {
-            seed: name.number().to_owned(),
+            seed: script.seed.to_owned(),
+            title: script.title.to_owned(),
+            lesson: script.lesson.to_owned(),
             is_good: true,
             ..Story::default()
         };
@@ -54,14 +56,19 @@ impl<'p, 's> Play<'p, 's> {
             session,
             story,
             link,
+            script,
             urls,
             how,
         }
     }
 
-    /// The story as it was told.
-    pub(crate) fn end(self) -> Story {
-        self.story
+    /// Plays it, and returns the story as it was told.
+    ///
+    /// # Errors
+    /// It cannot be played.
+    pub(crate) fn play(mut self) -> Result<Story, BenchError> {
+        (self.script.play)(&mut self)?;
+        Ok(self.story)
     }
 
     /// Whether it is played at the seed's size.
@@ -78,8 +85,9 @@ impl<'p, 's> Play<'p, 's> {
         }
     }
 
-    /// The brokers that the user named, or embedded ones for these protocols.
-    pub(super) fn urls(&mut self, protocols: &[Protocol]) -> Result<Vec<Url>, BenchError> {
+    /// The brokers that the user named, or embedded ones.
+    pub(super) fn urls(&self) -> Result<Vec<Url>, BenchError> {
+        let protocols = self.script.protocols;
         if self.urls.is_empty() {
             return Ok(protocols.iter().map(|it| Url::embedded(*it)).collect());
         }
@@ -98,14 +106,13 @@ impl<'p, 's> Play<'p, 's> {
     }
 
     /// A client for a broker, over the distance if there is one.
-    pub(super) fn open(&mut self, url: &Url, link: &Link) -> Result<Opened, BenchError> {
-        self.session.open_over(url, link)
+    pub(super) fn open(&mut self, url: &Url) -> Result<Opened, BenchError> {
+        self.session.open_over(url, &self.link)
     }
 
-    /// Clients for all brokers that the user named, or embedded ones for these protocols.
-    pub(super) fn open_all(&mut self, protocols: &[Protocol]) -> Result<Vec<Opened>, BenchError> {
-        let (link, urls) = (self.link, self.urls(protocols)?);
-        urls.iter().map(|url| self.open(url, &link)).collect()
+    /// Clients for all brokers that the user named, or embedded ones.
+    pub(super) fn open_all(&mut self) -> Result<Vec<Opened>, BenchError> {
+        self.urls()?.iter().map(|url| self.open(url)).collect()
     }
 
     /// A table with a row for each of these, until the user wants no more.

@@ -2,12 +2,12 @@
 
 use cloverleaf_telemetry::Protocol;
 
-use super::StoryTable;
 use super::play::{Play, plan, rate, shown};
 use super::seed::producers::{
     CONNECTIONS, FAR, FEWER, FIVE, IN_FLIGHT, IN_FLIGHT_EACH, MESSAGES, PARTITIONS, SECONDS,
     SIZE_BYTES, SYNCHRONOUS,
 };
+use super::{Script, StoryTable};
 use crate::command::{BenchError, Opened};
 use crate::outcome::Kind;
 use crate::plan::{Amount, Plan};
@@ -28,10 +28,17 @@ only makes messages wait longer in queues, which was the seed's timeouts. More c
 help where one is full, and partitions where the broker writes one after the other; where \
 neither is, they change nothing.";
 
-pub(super) fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
-    play.story.title = format!("producers over a distance ({})", play.link);
-    LESSON.clone_into(&mut play.story.lesson);
-    let all = play.open_all(&[Protocol::Kafka, Protocol::Nsq])?;
+pub(super) const SCRIPT: Script = Script {
+    seed: "000",
+    title: "producers over a distance",
+    lesson: LESSON,
+    protocols: &[Protocol::Kafka, Protocol::Nsq],
+    play,
+};
+
+fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
+    play.story.title.push_str(&format!(" ({})", play.link));
+    let all = play.open_all()?;
     windows(play, &all)?;
     connections(play, &all)?;
     play.note("The seed's producers ran at a home, over the Internet.".to_owned());

@@ -2,11 +2,11 @@
 
 use cloverleaf_telemetry::Protocol;
 
-use super::StoryTable;
 use super::play::{Play, plan, rate, shown};
 use super::seed::sizes::{
     BATCH_MESSAGES, CONCURRENCY, LATENCY_LINES, LATENCY_MS, MESSAGES, RATES, SIZES_BYTES,
 };
+use super::{Script, StoryTable};
 use crate::command::{BenchError, Opened};
 use crate::outcome::Kind;
 use crate::plan::{Amount, Plan};
@@ -39,10 +39,16 @@ counted. And its 0.68 ms between Ohio, Tokyo or São Paulo and Frankfurt is less
 takes, so it is not the whole way that was measured. A figure is worth as much as what is said \
 of how it was made.";
 
-pub(super) fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
-    play.story.title = "message sizes: throughput and latency".to_owned();
-    LESSON.clone_into(&mut play.story.lesson);
-    let all = play.open_all(&[Protocol::Kafka, Protocol::Nsq])?;
+pub(super) const SCRIPT: Script = Script {
+    seed: "002",
+    title: "message sizes: throughput and latency",
+    lesson: LESSON,
+    protocols: &[Protocol::Kafka, Protocol::Nsq],
+    play,
+};
+
+fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
+    let all = play.open_all()?;
     throughput(play, &all)?;
     latency(play, &all)
 }
