@@ -20,112 +20,112 @@ pub struct LabBroker {
     pub guard: Box<dyn Any + Send + Sync>,
 }
 
-/// Where a broker listens, or where its clients reach it.
+/// A listener of a broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Addresses {
+pub enum BrokerListener {
     /// Kafka.
-    pub kafka: SocketAddr,
-    /// Kafka over TLS, if it has a certificate.
-    pub kafka_tls: Option<SocketAddr>,
+    Kafka,
+    /// Kafka over TLS, if the broker has a certificate.
+    KafkaTls,
     /// AMQP.
-    pub amqp: SocketAddr,
-    /// AMQP over TLS, if it has a certificate.
-    pub amqp_tls: Option<SocketAddr>,
+    Amqp,
+    /// AMQP over TLS, if the broker has a certificate.
+    AmqpTls,
     /// NSQ's TCP protocol.
-    pub nsq: SocketAddr,
+    Nsq,
     /// NSQ's HTTP API.
-    pub nsq_http: SocketAddr,
-    /// NSQ's lookup API, if it tells of a broker at the distance.
-    pub nsq_lookup: Option<SocketAddr>,
-    /// The admin interface.
-    pub admin: SocketAddr,
-}
-
-impl Addresses {
-    /// As a program finds them in its environment.
-    pub(crate) fn variables(&self) -> Vec<(&'static str, String)> {
-        let mut all = vec![
-            ("CLOVERLEAF_KAFKA", self.kafka.to_string()),
-            ("CLOVERLEAF_AMQP", self.amqp.to_string()),
-            (
-                "CLOVERLEAF_AMQP_URL",
-                format!("amqp://guest:guest@{}", self.amqp),
-            ),
-            ("CLOVERLEAF_NSQD", self.nsq.to_string()),
-            ("CLOVERLEAF_NSQD_HTTP", self.nsq_http.to_string()),
-            ("CLOVERLEAF_ADMIN_ADDRESS", self.admin.to_string()),
-        ];
-        let lookup = self.nsq_lookup.map(|it| it.to_string());
-        all.extend(lookup.map(|address| ("CLOVERLEAF_NSQLOOKUPD", address)));
-        all
-    }
-}
-
-/// The ports that a broker is to have on 127.0.0.1; 0: any.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Ports {
-    /// Kafka.
-    pub kafka: u16,
-    /// Kafka over TLS.
-    pub kafka_tls: u16,
-    /// AMQP.
-    pub amqp: u16,
-    /// AMQP over TLS.
-    pub amqp_tls: u16,
-    /// NSQ's TCP protocol.
-    pub nsq: u16,
-    /// NSQ's HTTP API.
-    pub nsq_http: u16,
+    NsqHttp,
     /// NSQ's lookup API.
-    pub nsq_lookup: u16,
+    NsqLookup,
     /// The admin interface.
-    pub admin: u16,
+    Admin,
 }
 
-impl Ports {
-    /// Those that everybody expects.
-    pub(crate) const USUAL: Ports = Ports {
-        kafka: 9092,
-        kafka_tls: 9093,
-        amqp: 5672,
-        amqp_tls: 5671,
-        nsq: 4150,
-        nsq_http: 4151,
-        nsq_lookup: 4161,
-        admin: 8080,
+impl BrokerListener {
+    /// All of them, in the order of the declaration.
+    pub const ALL: [BrokerListener; 8] = {
+        use BrokerListener::*;
+        [
+            Kafka, KafkaTls, Amqp, AmqpTls, Nsq, NsqHttp, NsqLookup, Admin,
+        ]
     };
 
-    /// All of them.
-    pub(crate) fn all(&self) -> [u16; 8] {
-        let Ports {
-            kafka,
-            kafka_tls,
-            amqp,
-            amqp_tls,
-            nsq,
-            nsq_http,
-            nsq_lookup,
-            admin,
-        } = *self;
-        [
-            kafka, kafka_tls, amqp, amqp_tls, nsq, nsq_http, nsq_lookup, admin,
-        ]
-    }
-
-    /// The same, with any port where `is_taken`.
-    pub(crate) fn without(self, is_taken: impl Fn(u16) -> bool) -> Ports {
-        let keep = |port: u16| if is_taken(port) { 0 } else { port };
-        Ports {
-            kafka: keep(self.kafka),
-            kafka_tls: keep(self.kafka_tls),
-            amqp: keep(self.amqp),
-            amqp_tls: keep(self.amqp_tls),
-            nsq: keep(self.nsq),
-            nsq_http: keep(self.nsq_http),
-            nsq_lookup: keep(self.nsq_lookup),
-            admin: keep(self.admin),
+    /// The port that clients expect, and the broker's setting for its address.
+    fn port_and_setting(self) -> (u16, &'static str) {
+        match self {
+            Self::Kafka => (9092, "kafka.address"),
+            Self::KafkaTls => (9093, "kafka.tls_address"),
+            Self::Amqp => (5672, "amqp.address"),
+            Self::AmqpTls => (5671, "amqp.tls_address"),
+            Self::Nsq => (4150, "nsq.tcp_address"),
+            Self::NsqHttp => (4151, "nsq.http_address"),
+            Self::NsqLookup => (4161, "nsq.lookup_http_address"),
+            Self::Admin => (8080, "admin_address"),
         }
     }
+
+    /// The broker's setting for its address.
+    pub fn setting(self) -> &'static str {
+        self.port_and_setting().1
+    }
+
+    /// Whether it needs a certificate.
+    pub fn is_tls(self) -> bool {
+        matches!(self, Self::KafkaTls | Self::AmqpTls)
+    }
+}
+
+/// The address of each listener: where the broker listens, or where its clients reach it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Addresses([Option<SocketAddr>; 8]);
+
+impl Addresses {
+    /// The addresses that `of` tells.
+    pub fn new(of: impl FnMut(BrokerListener) -> Option<SocketAddr>) -> Addresses {
+        Addresses(BrokerListener::ALL.map(of))
+    }
+
+    /// The address of this listener; `None`: there is no such listener.
+    pub(crate) fn get(&self, listener: BrokerListener) -> Option<SocketAddr> {
+        self.0[listener as usize]
+    }
+
+    /// Moves this listener, or takes it away.
+    pub(crate) fn set(&mut self, listener: BrokerListener, address: Option<SocketAddr>) {
+        self.0[listener as usize] = address;
+    }
+
+    /// The address of this listener as text; empty: there is no such listener.
+    pub(crate) fn text(&self, listener: BrokerListener) -> String {
+        self.get(listener)
+            .map_or(String::new(), |it| it.to_string())
+    }
+
+    /// As a program finds them in its environment.
+    pub(crate) fn variables(&self) -> Vec<(&'static str, String)> {
+        let url = format!("amqp://guest:guest@{}", self.text(BrokerListener::Amqp));
+        let all = [
+            ("CLOVERLEAF_KAFKA", BrokerListener::Kafka),
+            ("CLOVERLEAF_AMQP", BrokerListener::Amqp),
+            ("CLOVERLEAF_NSQD", BrokerListener::Nsq),
+            ("CLOVERLEAF_NSQD_HTTP", BrokerListener::NsqHttp),
+            ("CLOVERLEAF_NSQLOOKUPD", BrokerListener::NsqLookup),
+            ("CLOVERLEAF_ADMIN_ADDRESS", BrokerListener::Admin),
+        ];
+        let all = all
+            .into_iter()
+            .filter_map(|(name, of)| Some((name, self.get(of)?.to_string())));
+        all.chain([("CLOVERLEAF_AMQP_URL", url)]).collect()
+    }
+}
+
+/// The port of each listener on 127.0.0.1, in the order of [`BrokerListener::ALL`]; 0: any.
+pub type Ports = [u16; 8];
+
+/// The ports that clients expect, and any other where `is_taken`.
+pub(crate) fn usual_ports(is_taken: impl Fn(u16) -> bool) -> Ports {
+    let usual = BrokerListener::ALL.map(|it| it.port_and_setting().0);
+    usual.map(|port| if is_taken(port) { 0 } else { port })
 }
 
 /// How a broker is started.
@@ -159,34 +159,35 @@ mod tests {
 
     #[test]
     fn a_port_that_is_taken_is_any() {
-        let ports = Ports::USUAL.without(|port| port == 5672);
-        assert_eq!((ports.kafka, ports.amqp, ports.admin), (9092, 0, 8080));
+        let ports = usual_ports(|port| port == 5672);
+        assert_eq!(ports, [9092, 9093, 0, 5671, 4150, 4151, 4161, 8080]);
+    }
+
+    #[test]
+    fn listeners_are_in_the_order_of_their_declaration() {
+        let places = BrokerListener::ALL.map(|it| it as usize);
+        assert_eq!(places, [0, 1, 2, 3, 4, 5, 6, 7]);
     }
 
     #[test]
     fn a_program_finds_what_there_is() {
-        let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let mut addresses = Addresses {
-            kafka: at(1),
-            kafka_tls: None,
-            amqp: at(2),
-            amqp_tls: None,
-            nsq: at(3),
-            nsq_http: at(4),
-            nsq_lookup: None,
-            admin: at(6),
+        let addresses = |without: Option<BrokerListener>| {
+            Addresses::new(|it| {
+                let address = SocketAddr::from(([127, 0, 0, 1], it as u16));
+                (Some(it) != without).then_some(address)
+            })
         };
-        let of = |addresses: &Addresses, name: &str| {
+        let of = |addresses: Addresses, name: &str| {
             let all = addresses.variables();
             all.into_iter()
                 .find(|(known, _)| *known == name)
                 .map(|it| it.1)
         };
-        let url = of(&addresses, "CLOVERLEAF_AMQP_URL");
+        let url = of(addresses(None), "CLOVERLEAF_AMQP_URL");
         assert_eq!(url.as_deref(), Some("amqp://guest:guest@127.0.0.1:2"));
-        assert_eq!(of(&addresses, "CLOVERLEAF_NSQLOOKUPD"), None);
-        addresses.nsq_lookup = Some(at(5));
-        let lookup = of(&addresses, "CLOVERLEAF_NSQLOOKUPD");
-        assert_eq!(lookup.as_deref(), Some("127.0.0.1:5"));
+        let lookup = of(addresses(None), "CLOVERLEAF_NSQLOOKUPD");
+        assert_eq!(lookup.as_deref(), Some("127.0.0.1:6"));
+        let without = addresses(Some(BrokerListener::NsqLookup));
+        assert_eq!(of(without, "CLOVERLEAF_NSQLOOKUPD"), None);
     }
 }

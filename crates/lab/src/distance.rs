@@ -9,7 +9,9 @@ use cloverleaf_bench::command::{LinkArgs, RttBy};
 use cloverleaf_bench::{Carries, Link, Network, Proxy, words};
 use cloverleaf_doctor::{Query, Report};
 
-use crate::broker::{Addresses, BrokerOptions, LabBroker, Ports, StartBroker};
+use crate::broker::{
+    Addresses, BrokerListener, BrokerOptions, LabBroker, Ports, StartBroker, usual_ports,
+};
 
 /// Why the lab cannot do what it should.
 #[derive(Debug, thiserror::Error)]
@@ -81,7 +83,7 @@ impl DistantBroker {
         let begin = |ports: Ports| start(&options(ports)).map_err(LabError::Broker);
         if far.is_none() {
             // Another program may take one of them at this moment.
-            let broker = begin(Ports::USUAL.without(is_taken));
+            let broker = begin(usual_ports(is_taken));
             let broker = broker.or_else(|_| begin(Ports::default()))?;
             return Ok(DistantBroker {
                 reached: broker.addresses,
@@ -93,7 +95,7 @@ impl DistantBroker {
             RttBy::Proxy => Err(None),
             RttBy::Auto | RttBy::Kernel => {
                 // Programs talk to themselves over 127.0.0.1, too.
-                let mut ports = Ports::USUAL.all().to_vec();
+                let mut ports = usual_ports(|_| false).to_vec();
                 ports.extend(more_ports(&wanted.settings));
                 let network = Network::open_with_loopback(&far, &ports);
                 network.map_err(|error| Some(error.to_string()))
@@ -102,7 +104,7 @@ impl DistantBroker {
         match network {
             Ok(network) => {
                 // No other program is in the network: the usual ports are free.
-                let broker = network.at_broker(|| begin(Ports::USUAL));
+                let broker = network.at_broker(|| begin(usual_ports(|_| false)));
                 let broker = broker
                     .map_err(|error| LabError::system("the network cannot be entered", error))??;
                 Ok(DistantBroker {
@@ -122,30 +124,27 @@ impl DistantBroker {
         because: Option<String>,
     ) -> Result<DistantBroker, LabError> {
         let mut proxies = Vec::new();
-        let usual = Ports::USUAL.without(is_taken);
-        let mut door = |port: u16, carries: Carries, upstream: SocketAddr| {
+        let mut reached = broker.addresses;
+        for (listener, port) in BrokerListener::ALL.into_iter().zip(usual_ports(is_taken)) {
+            let Some(upstream) = broker.addresses.get(listener) else {
+                continue;
+            };
+            let carries = match listener {
+                BrokerListener::Admin => continue,
+                // Both tell clients the broker's own address, past the proxy, which does not see
+                // into TLS.
+                BrokerListener::KafkaTls | BrokerListener::NsqLookup => {
+                    reached.set(listener, None);
+                    continue;
+                }
+                BrokerListener::Kafka => Carries::Kafka,
+                _ => Carries::Bytes,
+            };
             let proxy = Proxy::start(link, carries, at(port), upstream)
                 .map_err(|error| LabError::system("the proxy does not start", error))?;
-            let address = proxy.address();
+            reached.set(listener, Some(proxy.address()));
             proxies.push(proxy);
-            Ok::<SocketAddr, LabError>(address)
-        };
-        let inner = &broker.addresses;
-        let reached = Addresses {
-            kafka: door(usual.kafka, Carries::Kafka, inner.kafka)?,
-            // The proxy does not see the addresses that brokers tell in it.
-            kafka_tls: None,
-            amqp: door(usual.amqp, Carries::Bytes, inner.amqp)?,
-            amqp_tls: match inner.amqp_tls {
-                Some(inner) => Some(door(usual.amqp_tls, Carries::Bytes, inner)?),
-                None => None,
-            },
-            nsq: door(usual.nsq, Carries::Bytes, inner.nsq)?,
-            nsq_http: door(usual.nsq_http, Carries::Bytes, inner.nsq_http)?,
-            // It would tell of the broker itself, past the proxy.
-            nsq_lookup: None,
-            admin: inner.admin,
-        };
+        }
         Ok(DistantBroker {
             broker,
             reached,

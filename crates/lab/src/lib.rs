@@ -25,7 +25,9 @@ mod process;
 mod run;
 mod scenario;
 
-pub use broker::{Addresses, AskDoctor, BrokerOptions, Certificate, LabBroker, Ports, StartBroker};
+pub use broker::{
+    Addresses, AskDoctor, BrokerListener, BrokerOptions, Certificate, LabBroker, Ports, StartBroker,
+};
 pub use command::{LabArgs, LabCommand, Outcome, Page};
 pub use distance::LabError;
 pub use run::RunArgs;

@@ -14,7 +14,7 @@ use cloverleaf_bench::command::{LinkArgs, duration};
 use cloverleaf_doctor::{Detail, Query, Report, findings_text};
 use serde::Serialize;
 
-use crate::broker::{BrokerOptions, StartBroker};
+use crate::broker::{BrokerListener, BrokerOptions, StartBroker};
 use crate::command::{Outcome, Page};
 use crate::distance::{DistantBroker, LabError};
 use crate::process::ClientProcess;
@@ -103,7 +103,10 @@ impl RunArgs {
         eprintln!("The broker is {note}");
         eprintln!(
             "Kafka {}, AMQP {}, NSQ {}, admin {}; see the environment, CLOVERLEAF_*.",
-            reached.kafka, reached.amqp, reached.nsq, reached.admin
+            reached.text(BrokerListener::Kafka),
+            reached.text(BrokerListener::Amqp),
+            reached.text(BrokerListener::Nsq),
+            reached.text(BrokerListener::Admin)
         );
         let mut program = self.begin(&broker)?;
         let begun = Instant::now();

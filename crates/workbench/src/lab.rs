@@ -10,12 +10,12 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use cloverleaf_bench::allow_networks;
 use cloverleaf_doctor::Recorder;
-use cloverleaf_lab::{Addresses, BrokerOptions, LabArgs, LabBroker, Outcome, Page};
+use cloverleaf_lab::{Addresses, BrokerListener, BrokerOptions, LabArgs, LabBroker, Outcome, Page};
 use cloverleaf_page::Terminal;
 use cloverleaf_program::VERSION;
 use cloverleaf_server::Observer;
 
-use crate::embedded::{Embedded, there};
+use crate::embedded::Embedded;
 use crate::stop;
 
 /// Does what the arguments say.
@@ -64,47 +64,31 @@ fn start(options: &BrokerOptions) -> Result<LabBroker, String> {
 }
 
 fn begin(options: &BrokerOptions) -> anyhow::Result<LabBroker> {
-    let ports = &options.ports;
-    let mut flags: BTreeMap<String, Vec<String>> = [
-        ("kafka", ports.kafka),
-        ("amqp", ports.amqp),
-        ("nsq-tcp", ports.nsq),
-        ("nsq-http", ports.nsq_http),
-        ("nsq-lookup-http", ports.nsq_lookup),
-        ("admin", ports.admin),
-    ]
-    .into_iter()
-    .map(|(name, port)| (format!("{name}-address"), vec![format!("127.0.0.1:{port}")]))
-    .collect();
+    let mut flags: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut set = |name: &str, value: String| flags.insert(name.to_owned(), vec![value]);
+    let has_certificate = options.certificate.is_some();
+    for (listener, port) in BrokerListener::ALL.into_iter().zip(options.ports) {
+        if has_certificate || !listener.is_tls() {
+            let flag = listener.setting().replace(['.', '_'], "-");
+            set(&flag, format!("127.0.0.1:{port}"));
+        }
+    }
     if let Some(it) = &options.certificate {
-        let protocols = [("kafka", ports.kafka_tls), ("amqp", ports.amqp_tls)];
-        for (protocol, port) in protocols {
-            let mut set = |name: &str, value: String| {
-                flags.insert(format!("{protocol}-tls-{name}"), vec![value]);
-            };
-            set("address", format!("127.0.0.1:{port}"));
-            set("cert", it.certificate.display().to_string());
-            set("key", it.key.display().to_string());
+        for protocol in ["kafka", "amqp"] {
+            let certificate = it.certificate.display().to_string();
+            set(&format!("{protocol}-tls-cert"), certificate);
+            set(&format!("{protocol}-tls-key"), it.key.display().to_string());
         }
     }
     for (name, value) in &options.settings {
-        flags.insert(name.clone(), vec![value.clone()]);
+        set(name, value.clone());
     }
     let observer = options.record.as_deref().map(recorder).transpose()?;
     let broker = Arc::new(Embedded::start("lab", flags, observer)?);
     let addresses = broker.server()?.addresses();
     let asked = Arc::clone(&broker);
     Ok(LabBroker {
-        addresses: Addresses {
-            kafka: there(addresses.of("kafka.address"))?,
-            kafka_tls: addresses.of("kafka.tls_address"),
-            amqp: there(addresses.of("amqp.address"))?,
-            amqp_tls: addresses.of("amqp.tls_address"),
-            nsq: there(addresses.of("nsq.tcp_address"))?,
-            nsq_http: there(addresses.of("nsq.http_address"))?,
-            nsq_lookup: addresses.of("nsq.lookup_http_address"),
-            admin: there(addresses.of("admin_address"))?,
-        },
+        addresses: Addresses::new(|listener| addresses.of(listener.setting())),
         doctor: Box::new(move |query| asked.doctor(query)),
         guard: Box::new(broker),
     })

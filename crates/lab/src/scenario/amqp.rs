@@ -1,12 +1,11 @@
 //! Programs with lapin: publishers, and consumers whose messages go to some workers.
 
-use std::future::{self, Future};
+use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::{StreamExt, stream};
+use futures_util::{TryStreamExt, stream};
 use lapin::message::Delivery;
 use lapin::options::{
     BasicAckOptions, BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions,
@@ -15,9 +14,10 @@ use lapin::options::{
 use lapin::types::FieldTable;
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 use tokio::runtime::Builder;
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::Semaphore;
 
 use super::{AppliedChange, ClientContext, tls};
+use crate::broker::BrokerListener;
 
 /// How lapin calls itself.
 pub(super) const LIBRARY: &str = "lapin";
@@ -106,22 +106,22 @@ impl AmqpProgram {
 
     async fn work(&self, context: &ClientContext) -> Outcome {
         let address = if self.over_tls {
-            tls::tunnel(context).await.map_err(io_error)?
+            tls::tunnel(context).await.map_err(io_error)?.to_string()
         } else {
-            context.addresses.amqp
+            context.addresses.text(BrokerListener::Amqp)
         };
         if self.backlog > 0 {
-            let connection = connect(context, address).await?;
+            let connection = connect(context, &address).await?;
             let channel = publisher(context, &connection).await?;
             for _ in 0..self.backlog / PUBLISHED_AT_ONCE {
                 publish(context, &channel, PUBLISHED_AT_ONCE).await?;
             }
             connection.close(200, "all is published".into()).await?;
         }
-        let first = connect(context, address).await?;
+        let first = connect(context, &address).await?;
         let does_both = self.publishes.is_some() && self.consumers > 0;
         let second = if does_both && !self.is_one_connection {
-            Some(connect(context, address).await?)
+            Some(connect(context, &address).await?)
         } else {
             None
         };
@@ -155,18 +155,16 @@ impl AmqpProgram {
             channels.push(channel);
             consumers.push(consumer);
         }
+        let workers = Semaphore::new(self.workers);
         // A delivered message is in the client's hands, whether or not somebody works on it.
-        let (sender, receiver) = unbounded_channel();
-        let take = stream::select_all(consumers).for_each(|delivery| {
+        let work = |delivery: Delivery| async {
+            let (delivery, taken) = (delivery, Instant::now());
             if !job.is_zero() {
                 context.meter.took();
             }
-            // The receiver is gone when it is over.
-            let _ = sender.send((Instant::now(), delivery));
-            future::ready(())
-        });
-        let handle = |(taken, delivery): (Instant, lapin::Result<Delivery>)| async move {
-            let (delivery, begun) = (delivery?, Instant::now());
+            // It is never closed.
+            let _worker = workers.acquire().await;
+            let begun = Instant::now();
             if !job.is_zero() {
                 tokio::time::sleep(job).await;
             }
@@ -176,24 +174,10 @@ impl AmqpProgram {
             } else {
                 context.meter.gave(taken.elapsed())
             }
-            Ok::<(), lapin::Error>(())
-        };
-        let next = |mut receiver: UnboundedReceiver<_>| async move {
-            let taken = receiver.recv().await?;
-            Some((taken, receiver))
-        };
-        let jobs = stream::unfold(receiver, next).map(handle);
-        let mut done = std::pin::pin!(jobs.buffer_unordered(self.workers));
-        let work = async {
-            while let Some(outcome) = done.next().await {
-                outcome?;
-            }
             Ok(())
         };
-        tokio::select! {
-            () = take => Ok(()),
-            outcome = work => outcome,
-        }
+        let deliveries = stream::select_all(consumers);
+        deliveries.try_for_each_concurrent(None, work).await
     }
 }
 
@@ -221,7 +205,7 @@ fn io_error(error: io::Error) -> lapin::Error {
     lapin::ErrorKind::IOError(Arc::new(error)).into()
 }
 
-async fn connect(context: &ClientContext, address: SocketAddr) -> lapin::Result<Connection> {
+async fn connect(context: &ClientContext, address: &str) -> lapin::Result<Connection> {
     let url = format!("amqp://guest:guest@{address}/%2f");
     let name = format!("lab-{}", context.name);
     let properties = ConnectionProperties::default().with_connection_name(name.into());
@@ -283,13 +267,14 @@ async fn publish(context: &ClientContext, channel: &Channel, count: usize) -> Ou
 
 /// Publishes one message after the other, on one connection or on one for each.
 async fn publish_alone(context: &ClientContext, is_kept: bool) -> Outcome {
+    let address = context.addresses.text(BrokerListener::Amqp);
     let mut open: Option<(Connection, Channel)> = None;
     loop {
         let begun = Instant::now();
         let (connection, channel) = match open.take() {
             Some(open) => open,
             None => {
-                let connection = connect(context, context.addresses.amqp).await?;
+                let connection = connect(context, &address).await?;
                 let channel = publisher(context, &connection).await?;
                 (connection, channel)
             }

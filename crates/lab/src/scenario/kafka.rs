@@ -3,7 +3,7 @@
 use std::future;
 use std::time::{Duration, Instant};
 
-use futures_util::stream::{self, FuturesUnordered};
+use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
@@ -14,6 +14,7 @@ use rdkafka::producer::{FutureProducer, FutureRecord, Producer, PurgeConfig};
 use tokio::runtime::Builder;
 
 use super::{AppliedChange, ClientContext};
+use crate::broker::BrokerListener;
 
 /// How librdkafka calls itself, whatever is built upon it.
 pub(super) const LIBRARY: &str = "librdkafka";
@@ -101,16 +102,20 @@ impl KafkaProgram {
         context: &ClientContext,
         change: Option<&AppliedChange>,
     ) -> Result<(), String> {
-        let number = |it: Alters, otherwise: usize| match change {
-            Some(change) if self.change == it => change.number(),
-            _ => Ok(otherwise),
-        };
+        let (mut program, mut producers) = (*self, 1);
+        if let Some(change) = change {
+            match self.change {
+                Alters::Setting => {}
+                Alters::Awaited => program.pace = Pace::Awaited(change.number()?),
+                Alters::Producers => producers = change.number()?,
+                Alters::Partitions => program.partitions = change.number()?,
+            }
+        }
         let runtime = Builder::new_current_thread().enable_all().build();
         runtime.map_err(text)?.block_on(async {
-            create_topic(context, number(Alters::Partitions, self.partitions)?).await?;
+            create_topic(context, program.partitions).await?;
             let config = self.producer_config(context, change);
-            let producers = 0..number(Alters::Producers, 1)?;
-            let producers = producers.map(|_| config.create().map_err(text));
+            let producers = (0..producers).map(|_| config.create().map_err(text));
             let producers = producers.collect::<Result<Vec<FutureProducer>, _>>()?;
             let members: FuturesUnordered<_> =
                 (0..self.members).map(|_| self.consume(context)).collect();
@@ -121,17 +126,8 @@ impl KafkaProgram {
                 let ended: Vec<Result<(), String>> = members.collect().await;
                 ended.into_iter().collect()
             };
-            let send = async {
-                match self.pace {
-                    Pace::Awaited(count) => {
-                        let count = number(Alters::Awaited, count)?;
-                        self.send_awaited(context, &producers, count).await
-                    }
-                    _ => self.send(context, &producers).await,
-                }
-            };
             tokio::select! {
-                outcome = send => outcome,
+                outcome = program.send(context, &producers) => outcome,
                 outcome = members => outcome,
             }
         })
@@ -159,43 +155,21 @@ impl KafkaProgram {
         config
     }
 
-    /// Sends so many at a time, each right after an answer.
-    async fn send_awaited(
-        &self,
-        context: &ClientContext,
-        producers: &[FutureProducer],
-        in_flight: usize,
-    ) -> Result<(), String> {
-        let one = |number: usize| async move {
-            let payload = self.payload.bytes(number);
-            let record: FutureRecord<'_, (), _> = FutureRecord::to(&context.name).payload(&payload);
-            let begun = Instant::now();
-            let sent = producers[number % producers.len()].send(record, ANSWER);
-            sent.await.map_err(|(error, _)| text(error))?;
-            context.meter.done(begun.elapsed());
-            Ok::<(), String>(())
-        };
-        let numbers = stream::iter(0..).take_while(|_| async { context.goes_on() });
-        let mut sent = std::pin::pin!(numbers.map(one).buffer_unordered(in_flight));
-        while let Some(outcome) = sent.next().await {
-            outcome?;
-        }
-        Ok(())
-    }
-
     /// Sends what comes, and takes answers meanwhile.
     async fn send(
         &self,
         context: &ClientContext,
         producers: &[FutureProducer],
     ) -> Result<(), String> {
-        let (count, mut ticks) = match self.pace {
-            Pace::Every(count, ms) => (
-                count,
-                Some(tokio::time::interval(Duration::from_millis(ms))),
-            ),
-            // A hundred are handed over before it looks at answers.
-            Pace::AsTaken | Pace::Awaited(_) => (100, None),
+        // How many are handed over before it looks at answers, and how many may be in flight.
+        let (count, window) = match self.pace {
+            Pace::Every(count, _) => (count, usize::MAX),
+            Pace::AsTaken => (100, usize::MAX),
+            Pace::Awaited(count) => (count, count),
+        };
+        let mut ticks = match self.pace {
+            Pace::Every(_, ms) => Some(tokio::time::interval(Duration::from_millis(ms))),
+            Pace::AsTaken | Pace::Awaited(_) => None,
         };
         let mut answers = FuturesUnordered::new();
         let mut numbers = 0_usize..;
@@ -203,10 +177,11 @@ impl KafkaProgram {
         'all: loop {
             // An end is not missed for long, and all answers that are there come first.
             loop {
+                let has_no_room = is_full || answers.len() >= window;
                 let due = async {
                     match &mut ticks {
                         Some(ticks) => drop(ticks.tick().await),
-                        None if is_full => future::pending().await,
+                        None if has_no_room => future::pending().await,
                         None => {}
                     }
                 };
@@ -226,7 +201,7 @@ impl KafkaProgram {
             if !context.goes_on() {
                 break;
             }
-            for number in numbers.by_ref().take(count) {
+            for number in numbers.by_ref().take(count.min(window - answers.len())) {
                 let payload = self.payload.bytes(number);
                 // Members share partitions, over which keys spread the messages.
                 let key = (self.members > 0).then(|| number.to_string());
@@ -346,7 +321,10 @@ fn set(config: &mut ClientConfig, settings: Settings) {
 fn config(context: &ClientContext) -> ClientConfig {
     let mut config = ClientConfig::new();
     config
-        .set("bootstrap.servers", context.addresses.kafka.to_string())
+        .set(
+            "bootstrap.servers",
+            context.addresses.text(BrokerListener::Kafka),
+        )
         .set("client.id", format!("lab-{}", context.name));
     config
 }

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::{AppliedChange, ClientContext};
+use crate::broker::BrokerListener;
 use crate::process::ClientProcess;
 
 /// Names the interpreter that has the libraries.
@@ -54,19 +55,14 @@ impl PythonProgram {
         context: &ClientContext,
         change: Option<&AppliedChange>,
     ) -> Result<(), String> {
-        let tls = context.addresses.kafka_tls.map(|it| it.to_string());
+        let tls = context.addresses.get(BrokerListener::KafkaTls);
         if self.over_tls && tls.is_none() {
             return Err("it needs Kafka over TLS, which no proxy carries".to_owned());
         }
         let python = env::var(PYTHON).unwrap_or_else(|_| "python3".to_owned());
-        let quiet = || Stdio::null();
-        let has_it = Command::new(&python)
-            .args(["-c", &format!("import {}", self.module)])
-            .stdin(quiet())
-            .stdout(quiet())
-            .stderr(quiet())
-            .status();
-        if !has_it.is_ok_and(|status| status.success()) {
+        let import = format!("import {}", self.module);
+        let has_it = Command::new(&python).args(["-c", &import]).output();
+        if !has_it.is_ok_and(|it| it.status.success()) {
             return Err(format!(
                 "it needs a Python with {}: {python} has none ({PYTHON} names another)",
                 self.package
@@ -78,9 +74,9 @@ impl PythonProgram {
             .args(["-u", "-c", self.script, &context.name])
             .arg(changed.unwrap_or(self.mistaken))
             .envs(context.addresses.variables())
-            .envs(tls.map(|address| ("CLOVERLEAF_KAFKA_TLS", address)))
+            .envs(tls.map(|address| ("CLOVERLEAF_KAFKA_TLS", address.to_string())))
             .envs(context.authority.as_ref().map(|it| ("AUTHORITY", it)))
-            .stdin(quiet())
+            .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let process = ClientProcess::start(&mut command);

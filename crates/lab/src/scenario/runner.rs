@@ -159,15 +159,12 @@ pub(crate) fn perform(
 }
 
 /// Why a scenario goes no further.
+#[derive(Debug, thiserror::Error)]
 enum Halted {
-    Machine(LabError),
+    #[error(transparent)]
+    Machine(#[from] LabError),
+    #[error("{0}")]
     Problem(String),
-}
-
-impl From<LabError> for Halted {
-    fn from(error: LabError) -> Halted {
-        Halted::Machine(error)
-    }
 }
 
 impl From<String> for Halted {

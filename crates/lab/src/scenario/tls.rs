@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsConnector;
 
 use super::ClientContext;
-use crate::broker::Certificate;
+use crate::broker::{BrokerListener, Certificate};
 
 /// Where a client connects without TLS, and the broker sees one with it; until the runtime ends.
 ///
@@ -22,7 +22,8 @@ use crate::broker::Certificate;
 /// There is no certificate, or no port for a listener.
 pub(super) async fn tunnel(client: &ClientContext) -> io::Result<SocketAddr> {
     let none = || io::Error::other("the broker has no certificate");
-    let broker = client.addresses.amqp_tls.ok_or_else(none)?;
+    let broker = client.addresses.get(BrokerListener::AmqpTls);
+    let broker = broker.ok_or_else(none)?;
     let authority = client.authority.as_deref().ok_or_else(none)?;
     let authority = CertificateDer::from_pem_slice(authority.as_bytes());
     let mut roots = RootCertStore::empty();
