@@ -1,4 +1,4 @@
-//! The broker of a lab, which the command line starts.
+//! The broker of the lab. The command line starts it, so that this crate does not depend on it.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -12,11 +12,11 @@ pub type AskDoctor = dyn Fn(&Query) -> Option<Report> + Send + Sync;
 
 /// A broker in this process.
 pub struct LabBroker {
-    /// Where it listens.
+    /// The addresses of its listeners.
     pub addresses: Addresses,
-    /// Asks its doctor; `None` when it has ended.
+    /// Asks the broker's doctor for a report; `None` after the broker has ended.
     pub doctor: Box<AskDoctor>,
-    /// Ends it when dropped.
+    /// Ends the broker when dropped.
     pub guard: Box<dyn Any + Send + Sync>,
 }
 
@@ -42,7 +42,7 @@ pub enum BrokerListener {
 }
 
 impl BrokerListener {
-    /// All of them, in the order of the declaration.
+    /// All listeners, in the order of the declaration.
     pub const ALL: [BrokerListener; 8] = {
         use BrokerListener::*;
         [
@@ -80,7 +80,7 @@ impl BrokerListener {
 pub struct Addresses([Option<SocketAddr>; 8]);
 
 impl Addresses {
-    /// The addresses that `of` tells.
+    /// The addresses that `of` returns.
     pub fn new(of: impl FnMut(BrokerListener) -> Option<SocketAddr>) -> Addresses {
         Addresses(BrokerListener::ALL.map(of))
     }
@@ -90,7 +90,7 @@ impl Addresses {
         self.0[listener as usize]
     }
 
-    /// Moves this listener, or takes it away.
+    /// Sets the address of this listener; `None` removes the listener.
     pub(crate) fn set(&mut self, listener: BrokerListener, address: Option<SocketAddr>) {
         self.0[listener as usize] = address;
     }
@@ -101,7 +101,7 @@ impl Addresses {
             .map_or(String::new(), |it| it.to_string())
     }
 
-    /// As a program finds them in its environment.
+    /// The addresses as environment variables of a client program.
     pub(crate) fn variables(&self) -> Vec<(&'static str, String)> {
         let url = format!("amqp://guest:guest@{}", self.text(BrokerListener::Amqp));
         let all = [
@@ -131,17 +131,17 @@ pub(crate) fn usual_ports(is_taken: impl Fn(u16) -> bool) -> Ports {
 /// How a broker is started.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BrokerOptions {
-    /// Where it listens.
+    /// The ports of its listeners.
     pub ports: Ports,
     /// Options of the broker by their names on the command line, each with its value.
     pub settings: BTreeMap<String, String>,
-    /// Its certificate, with which it speaks Kafka and AMQP over TLS, too.
+    /// The broker's certificate. With one, the broker serves Kafka and AMQP over TLS as well.
     pub certificate: Option<Certificate>,
-    /// The file that gets a recording of what its doctor looks at.
+    /// The file for a recording of what the doctor observes.
     pub record: Option<PathBuf>,
 }
 
-/// Where a broker's certificate lies.
+/// The files of a broker's certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Certificate {
     /// The certificate, PEM.
@@ -150,7 +150,7 @@ pub struct Certificate {
     pub key: PathBuf,
 }
 
-/// Starts a broker on a folder of its own, or says why it cannot.
+/// Starts a broker with a data folder of its own. The error is a text for the user.
 pub type StartBroker<'b> = dyn Fn(&BrokerOptions) -> Result<LabBroker, String> + Sync + 'b;
 
 #[cfg(test)]

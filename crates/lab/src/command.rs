@@ -1,4 +1,4 @@
-//! `cloverleaf lab …`: arguments, and what becomes of them.
+//! `cloverleaf lab …`: its arguments, and how each command is run.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -65,18 +65,18 @@ pub enum LabCommand {
 /// The meaning of the exit status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// All is as it should be: 0.
+    /// Status 0: nothing was found, or each scenario went as expected.
     Good,
-    /// The doctor has found something, or not what it should: 1.
+    /// Status 1: the doctor has found something, or a scenario did not go as expected.
     Found,
-    /// The program or scenario has failed: 2.
+    /// Status 2: the program has failed, or the command could not be run.
     Failed,
 }
 
 /// How findings are printed.
 #[derive(Debug, Clone, Copy)]
 pub struct Page {
-    /// Columns.
+    /// Columns of the terminal.
     pub width: usize,
     /// Whether the terminal has colours.
     pub with_colours: bool,
@@ -85,16 +85,16 @@ pub struct Page {
 /// How a scenario is to be run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ScenarioOptions<'a> {
-    /// Another distance than its own.
+    /// The distance that the user has set in place of the scenario's own.
     pub(crate) link: &'a LinkArgs,
-    /// Another time than its own, in seconds.
+    /// Seconds to measure, in place of the scenario's own.
     pub(crate) seconds: Option<f64>,
-    /// The file that gets a recording.
+    /// The file for a recording.
     pub(crate) record: Option<&'a Path>,
 }
 
 impl LabArgs {
-    /// Whether it may need networks of the kernel's.
+    /// Whether the command may need network namespaces of the kernel.
     pub fn wants_networks(&self) -> bool {
         match &self.command {
             Some(LabCommand::Run(args)) => args.wants_networks(),
@@ -102,10 +102,10 @@ impl LabArgs {
         }
     }
 
-    /// Does what they say, with brokers that `start` starts, until `stop` is set.
+    /// Runs the command with brokers that `start` starts, until it is done or `stop` is set.
     ///
     /// # Errors
-    /// The machine does not let it.
+    /// The system refuses something that the command needs, or an argument is wrong.
     pub fn run(
         &self,
         start: &StartBroker<'_>,
@@ -161,7 +161,7 @@ impl LabArgs {
         })
     }
 
-    /// The scenarios to run; `None`: the one of the healthy clients.
+    /// The scenarios to run. `None` stands for the scenario of the healthy clients.
     fn chosen(&self) -> Result<Vec<Option<&'static Scenario>>, LabError> {
         let mut all: Vec<(&str, Option<&'static Scenario>)> = vec![(healthy::NAME, None)];
         let stories = Scenario::all().iter();

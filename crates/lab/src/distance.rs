@@ -1,4 +1,4 @@
-//! Where a broker and its clients are: how far from each other, and who makes it so.
+//! A broker at a distance from its clients: a network of the kernel's, or proxies that delay.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,19 +13,19 @@ use crate::broker::{
     Addresses, BrokerListener, BrokerOptions, LabBroker, Ports, StartBroker, usual_ports,
 };
 
-/// Why the lab cannot do what it should.
+/// Why a command of the lab fails.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// The kernel was to make the distance.
+    /// `--rtt-by kernel` is set, but the kernel cannot make the distance.
     #[error("no --rtt-by kernel: {0}")]
     NoKernel(String),
     /// The broker does not start.
     #[error("the broker does not start: {0}")]
     Broker(String),
-    /// It has ended.
+    /// The broker has ended.
     #[error("the broker has ended")]
     Gone,
-    /// The system does not let it.
+    /// The system refuses it.
     #[error("{what}: {error}")]
     System {
         /// The attempt that failed.
@@ -50,9 +50,9 @@ impl LabError {
     }
 }
 
-/// A broker, and the way to it.
+/// A broker, and the distance between it and its clients.
 pub(crate) struct DistantBroker {
-    // In this order they end: the broker is in the network.
+    // Fields are dropped in this order: the broker ends before the network that it is in.
     broker: LabBroker,
     reached: Addresses,
     distance: Distance,
@@ -69,7 +69,7 @@ enum Distance {
 }
 
 impl DistantBroker {
-    /// Starts a broker at this distance, on its usual ports where nobody else has them.
+    /// Starts a broker at this distance, on its usual ports where they are free.
     pub(crate) fn open(
         link: &LinkArgs,
         wanted: &BrokerOptions,
@@ -82,7 +82,7 @@ impl DistantBroker {
         };
         let begin = |ports: Ports| start(&options(ports)).map_err(LabError::Broker);
         if far.is_none() {
-            // Another program may take one of them at this moment.
+            // Another program may take a port after the check.
             let broker = begin(usual_ports(is_taken));
             let broker = broker.or_else(|_| begin(Ports::default()))?;
             return Ok(DistantBroker {
@@ -94,7 +94,7 @@ impl DistantBroker {
         let network = match by {
             RttBy::Proxy => Err(None),
             RttBy::Auto | RttBy::Kernel => {
-                // Programs talk to themselves over 127.0.0.1, too.
+                // The program may use other ports of 127.0.0.1 for itself.
                 let mut ports = usual_ports(|_| false).to_vec();
                 ports.extend(more_ports(&wanted.settings));
                 let network = Network::open_with_loopback(&far, &ports);
@@ -131,8 +131,8 @@ impl DistantBroker {
             };
             let carries = match listener {
                 BrokerListener::Admin => continue,
-                // Both tell clients the broker's own address, past the proxy, which does not see
-                // into TLS.
+                // Both send clients to the broker's own address. The proxy cannot replace it: it
+                // does not see into TLS, and does not know the lookup API.
                 BrokerListener::KafkaTls | BrokerListener::NsqLookup => {
                     reached.set(listener, None);
                     continue;
@@ -156,17 +156,17 @@ impl DistantBroker {
         })
     }
 
-    /// Where clients reach the broker.
+    /// The addresses at which clients reach the broker.
     pub(crate) fn reached(&self) -> &Addresses {
         &self.reached
     }
 
-    /// The report of its doctor.
+    /// The report of the broker's doctor.
     pub(crate) fn report(&self, query: &Query) -> Result<Report, LabError> {
         (self.broker.doctor)(query).ok_or(LabError::Gone)
     }
 
-    /// Does something from where clients are. Threads and processes that it makes are there, too.
+    /// Runs `work` in the clients' network. Threads and processes that it starts are there, too.
     pub(crate) fn at_client<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
         match &self.distance {
             Distance::Kernel(network) => network.at_client(work),
@@ -174,7 +174,7 @@ impl DistantBroker {
         }
     }
 
-    /// The round trip that the kernel sees; `None` where it sees none.
+    /// The round trip as TCP sees it; `None` where the kernel does not make the distance.
     pub(crate) fn rtt(&self) -> Option<Duration> {
         match &self.distance {
             Distance::Kernel(network) => Some(network.rtt()),
@@ -182,7 +182,7 @@ impl DistantBroker {
         }
     }
 
-    /// How far, and who makes it so.
+    /// The distance in words, and what makes it.
     pub(crate) fn note(&self) -> String {
         match &self.distance {
             Distance::None => "on this machine, without a distance".to_owned(),
@@ -208,7 +208,7 @@ fn at(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
-/// Ports on which the broker listens beside the usual ones, because somebody wants it so: TLS.
+/// Ports of the listeners that `--set` adds or moves, such as those for TLS.
 fn more_ports(settings: &BTreeMap<String, String>) -> impl Iterator<Item = u16> {
     let addresses = settings
         .iter()
@@ -219,7 +219,7 @@ fn more_ports(settings: &BTreeMap<String, String>) -> impl Iterator<Item = u16> 
         .filter(|port| *port > 0)
 }
 
-/// Whether somebody listens there, in the network of this thread.
+/// Whether another program has this port, in the network of this thread.
 fn is_taken(port: u16) -> bool {
     TcpListener::bind(at(port)).is_err()
 }

@@ -1,5 +1,5 @@
-//! A laboratory for slow clients: a broker in this process, as far away as is wished, clients that
-//! do something wrong, and the doctor that should find out what.
+//! A laboratory for slow clients: a broker in this process at a distance that the user chooses,
+//! clients that make a mistake, and the doctor that has to find it.
 //!
 //! ```text
 //!   client's network                      broker's network
@@ -8,10 +8,10 @@
 //! ```
 //!
 //! Two ways to use it. [`RunArgs`] runs a program of the user's own beside a broker that is some
-//! milliseconds away, and tells what the doctor has found at its end. The scenarios
-//! (`scenario/table.rs`) do the same with client libraries that are built in; then they make the
+//! milliseconds away, and prints what the doctor has found when the program ends. The scenarios
+//! (`scenario/table.rs`) do the same with client libraries that are built in. Then they make the
 //! change that the finding names, with the value that it names, and measure whether it helps as
-//! much as was said.
+//! much as the finding predicts.
 //!
 //! The lab is no benchmark: rates are those of a client that does something wrong.
 //!

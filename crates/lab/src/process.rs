@@ -1,4 +1,4 @@
-//! A client's process, with all that it has started.
+//! A client's process, and the processes that it starts.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -11,20 +11,20 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::distance::LabError;
 
-/// How often is looked whether it has ended.
+/// How often the process is checked for its end.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The time in which it has to end when it is told to.
+/// How long the process has to end after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Dropped, neither it nor what it has started runs any more.
+/// A process and its process group. Dropping it kills the whole group.
 pub(crate) struct ClientProcess {
     child: Child,
     group: Pid,
 }
 
 impl ClientProcess {
-    /// Starts it in a process group of its own, so that what it starts can be told to end with it.
+    /// Starts the command in a process group of its own, so that signals reach all that it starts.
     pub(crate) fn start(command: &mut Command) -> io::Result<ClientProcess> {
         let child = command.process_group(0).spawn()?;
         Ok(ClientProcess {
@@ -33,13 +33,13 @@ impl ClientProcess {
         })
     }
 
-    /// The pipes that its command has asked for.
+    /// The pipes for which the command was configured.
     pub(crate) fn outputs(&mut self) -> (Option<ChildStdout>, Option<ChildStderr>) {
         (self.child.stdout.take(), self.child.stderr.take())
     }
 
-    /// Waits for its end; tells it to end when the time is over or `stop` is set. `true`: it was
-    /// told.
+    /// Waits for the end of the process. When the time is over or `stop` is set, it sends SIGTERM,
+    /// after a while SIGKILL, and returns `true` with the status.
     pub(crate) fn wait(
         &mut self,
         time: Option<Duration>,
@@ -61,7 +61,7 @@ impl ClientProcess {
         Ok((status, true))
     }
 
-    /// Waits for its end, unless it is over before.
+    /// Waits for the end of the process; `None` if `is_over` returns true before it.
     pub(crate) fn ended_before(
         &mut self,
         is_over: impl Fn() -> bool,
@@ -77,7 +77,7 @@ impl ClientProcess {
     }
 
     fn tell(&self, signal: Signal) {
-        // No process of the group may be left.
+        // Fails if no process of the group is left.
         let _ = kill_process_group(self.group, signal);
     }
 }
@@ -85,7 +85,7 @@ impl ClientProcess {
 impl Drop for ClientProcess {
     fn drop(&mut self) {
         self.tell(Signal::KILL);
-        // It has ended, or ends now.
+        // It has ended, or ends by the signal.
         let _ = self.child.wait();
     }
 }
@@ -134,7 +134,7 @@ mod tests {
             let mut pipe = [PollFd::new(&out, PollFlags::IN)];
             poll(&mut pipe, Some(&patience)).unwrap() > 0
         };
-        // A living process holds the pipe open; one that has ended need not have been waited for.
+        // The pipe ends when the last process that has it open ends.
         assert!(!ended_within(0));
         drop(parent);
         assert!(ended_within(10));

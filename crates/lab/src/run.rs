@@ -1,5 +1,5 @@
 //! `cloverleaf lab run -- COMMAND…`: a program of the user's own beside a broker that is some
-//! milliseconds away, and what the doctor has seen of it.
+//! milliseconds away, and the doctor's findings about it.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -50,9 +50,9 @@ pub struct RunArgs {
 /// How the program ended.
 #[derive(Debug, Serialize)]
 struct Run {
-    /// How far the broker was, and who made it so.
+    /// The distance in words, and what made it.
     distance: String,
-    /// The round trip as the kernel saw it, in microseconds; 0 where it saw none.
+    /// The round trip as TCP saw it, in microseconds; 0 where the kernel did not make the distance.
     rtt_us: u64,
     /// How long the program ran, in microseconds.
     ran_us: u64,
@@ -60,7 +60,7 @@ struct Run {
     exit_code: Option<i32>,
     /// The signal that ended it.
     signal: Option<i32>,
-    /// It was told to end, because the time was over or the user wished it.
+    /// The lab has ended it, because `--time` was over or the user pressed Ctrl-C.
     is_told: bool,
 }
 
@@ -70,7 +70,7 @@ impl Run {
     }
 }
 
-/// The report, with what is known of the run beside it.
+/// The doctor's report and the end of the program, as they are printed with `--json`.
 #[derive(Serialize)]
 struct Answer<'a> {
     #[serde(flatten)]
@@ -79,7 +79,7 @@ struct Answer<'a> {
 }
 
 impl RunArgs {
-    /// Whether it may need networks of the kernel's.
+    /// Whether the run may need network namespaces of the kernel.
     pub(crate) fn wants_networks(&self) -> bool {
         !self.link.link().is_none()
     }
@@ -111,7 +111,8 @@ impl RunArgs {
         let mut program = self.begin(&broker)?;
         let begun = Instant::now();
         let (status, is_told) = program.wait(self.time, stop)?;
-        // Before the rest of the program is told to end: what it leaves is no finding.
+        // Before processes that the program left behind are killed: connections that break then
+        // are no finding.
         let report = broker.report(&Query {
             since_us: Some(u64::MAX),
             client: None,

@@ -1,4 +1,4 @@
-//! Programs with lapin: publishers, and consumers whose messages go to some workers.
+//! Programs with lapin: publishers, and consumers that share a number of workers.
 
 use std::future::Future;
 use std::io;
@@ -19,32 +19,33 @@ use tokio::sync::Semaphore;
 use super::{AppliedChange, ClientContext, tls};
 use crate::broker::BrokerListener;
 
-/// How lapin calls itself.
+/// The name that lapin gives itself.
 pub(super) const LIBRARY: &str = "lapin";
 
-/// How often it is looked whether it is over.
+/// How often a client checks whether the scenario is over.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// So many of a backlog are published before their confirms are waited for.
+/// Messages of a backlog that are published before their confirms are awaited.
 const PUBLISHED_AT_ONCE: usize = 1_000;
 
 /// A program, and its mistake.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AmqpProgram {
-    /// Messages that wait in the queue before anybody consumes.
+    /// Messages in the queue before the consumers start.
     pub(super) backlog: usize,
-    /// Messages that are published at once, so many milliseconds after each other.
+    /// Messages that are published at once, and milliseconds from one such group to the next.
     pub(super) publishes: Option<(usize, u64)>,
     /// Channels that consume.
     pub(super) consumers: usize,
-    /// Messages that each of them takes at a time.
+    /// Prefetch count of each consumer.
     pub(super) prefetch: u16,
-    /// Messages that are worked on at a time, and for how many milliseconds each.
+    /// Messages of all consumers that are worked on at the same time.
     pub(super) workers: usize,
+    /// Milliseconds of work for a message.
     pub(super) job_ms: u64,
-    /// Publisher and consumers share a connection.
+    /// Publisher and consumers share one connection.
     pub(super) is_one_connection: bool,
-    /// By a tunnel, as programs have it whose library has no TLS.
+    /// It connects through a TLS tunnel, as programs do whose library has no TLS.
     pub(super) over_tls: bool,
     pub(super) change: Alters,
 }
@@ -52,16 +53,16 @@ pub(crate) struct AmqpProgram {
 /// The part of a program that a change alters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Alters {
-    /// The prefetch count, by the value of the change.
+    /// The prefetch count becomes the value of the change.
     Prefetch,
-    /// Workers: as many as the prefetch count, as the change says.
+    /// There are as many workers as the prefetch count.
     Workers,
-    /// The connection, which was opened for each message, and is kept.
+    /// The connection is kept, where each message had one of its own.
     Connection,
 }
 
 impl AmqpProgram {
-    /// A consumer with this prefetch count, to which nothing comes.
+    /// A consumer with this prefetch count, on a queue that stays empty.
     pub(super) const fn consuming(prefetch: u16) -> AmqpProgram {
         AmqpProgram {
             backlog: 0,
@@ -83,7 +84,7 @@ impl AmqpProgram {
         ..AmqpProgram::consuming(0)
     };
 
-    /// Runs until the context says that it is enough, or something fails.
+    /// Runs until the scenario is over or something fails.
     pub(super) fn run(
         &self,
         context: &ClientContext,
@@ -142,7 +143,7 @@ impl AmqpProgram {
         }
     }
 
-    /// Takes messages, and has them worked on.
+    /// Consumes messages and works on them.
     async fn consume(&self, context: &ClientContext, connection: &Connection) -> Outcome {
         if self.consumers == 0 {
             return Ok(());
@@ -156,13 +157,13 @@ impl AmqpProgram {
             consumers.push(consumer);
         }
         let workers = Semaphore::new(self.workers);
-        // A delivered message is in the client's hands, whether or not somebody works on it.
+        // The meter counts a message as held from its delivery on, also while no worker is free.
         let work = |delivery: Delivery| async {
             let (delivery, taken) = (delivery, Instant::now());
             if !job.is_zero() {
                 context.meter.took();
             }
-            // It is never closed.
+            // No error: the semaphore is never closed.
             let _worker = workers.acquire().await;
             let begun = Instant::now();
             if !job.is_zero() {
@@ -181,7 +182,7 @@ impl AmqpProgram {
     }
 }
 
-/// Runs a client until it has failed, or it is over.
+/// Runs a client until it fails or the scenario is over.
 fn until_over(context: &ClientContext, work: impl Future<Output = Outcome>) -> Result<(), String> {
     let runtime = Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
@@ -212,7 +213,7 @@ async fn connect(context: &ClientContext, address: &str) -> lapin::Result<Connec
     Connection::connect(&url, properties).await
 }
 
-/// A channel that has declared the client's queue, as programs do on each that uses it.
+/// A channel on which the client's queue is declared, as programs do on every channel.
 async fn channel(context: &ClientContext, connection: &Connection) -> lapin::Result<Channel> {
     let channel = connection.create_channel().await?;
     let (name, options) = (context.name.as_str().into(), QueueDeclareOptions::default());
@@ -222,7 +223,7 @@ async fn channel(context: &ClientContext, connection: &Connection) -> lapin::Res
     Ok(channel)
 }
 
-/// A channel with confirms.
+/// A channel with publisher confirms.
 async fn publisher(context: &ClientContext, connection: &Connection) -> lapin::Result<Channel> {
     let channel = channel(context, connection).await?;
     channel
@@ -231,7 +232,7 @@ async fn publisher(context: &ClientContext, connection: &Connection) -> lapin::R
     Ok(channel)
 }
 
-/// A channel that takes so many messages at a time.
+/// A consumer with this prefetch count, and its channel.
 async fn consumer(
     context: &ClientContext,
     connection: &Connection,
@@ -250,7 +251,7 @@ async fn consumer(
     Ok((channel.clone(), consumer.await?))
 }
 
-/// Publishes so many messages, and waits until all of them are confirmed.
+/// Publishes `count` messages, and waits until all of them are confirmed.
 async fn publish(context: &ClientContext, channel: &Channel, count: usize) -> Outcome {
     for _ in 0..count {
         let published = channel.basic_publish(
@@ -265,7 +266,7 @@ async fn publish(context: &ClientContext, channel: &Channel, count: usize) -> Ou
     channel.wait_for_confirms().await.map(|_| ())
 }
 
-/// Publishes one message after the other, on one connection or on one for each.
+/// Publishes one message after the other, all on one connection if that is kept.
 async fn publish_alone(context: &ClientContext, is_kept: bool) -> Outcome {
     let address = context.addresses.text(BrokerListener::Amqp);
     let mut open: Option<(Connection, Channel)> = None;

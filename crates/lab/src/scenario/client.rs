@@ -1,4 +1,4 @@
-//! A client at work, on threads on its side of the distance.
+//! A running client: a thread in the clients' network.
 
 use std::io;
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use std::thread::{Builder, JoinHandle};
 use super::ClientContext;
 use crate::distance::{DistantBroker, LabError};
 
-/// A client that works until this is ended or dropped.
+/// A client that runs until [`RunningClient::end`] or its drop.
 pub(crate) struct RunningClient {
     pub(crate) context: Arc<ClientContext>,
     thread: Option<JoinHandle<Result<(), String>>>,
 }
 
 impl RunningClient {
-    /// Begins to do this, on the client's side of the distance.
+    /// Starts `work` on a thread in the clients' network.
     pub(crate) fn begin(
         broker: &DistantBroker,
         context: ClientContext,
@@ -23,7 +23,7 @@ impl RunningClient {
         let context = Arc::new(context);
         let there = Arc::clone(&context);
         let begin = || -> io::Result<_> {
-            // Threads are where they were made.
+            // A thread stays in the network namespace in which it is started.
             let thread = Builder::new().name("lab-client".to_owned());
             thread.spawn(move || work(&there))
         };
@@ -35,12 +35,12 @@ impl RunningClient {
         })
     }
 
-    /// Whether it still works.
+    /// Whether the client still runs.
     pub(crate) fn goes_on(&self) -> bool {
         self.thread.as_ref().is_some_and(|it| !it.is_finished())
     }
 
-    /// Ends it, and says what went wrong.
+    /// Ends the client, and returns its error if it has failed.
     pub(crate) fn end(mut self) -> Result<(), String> {
         self.context.stop.set();
         match self.thread.take().map(JoinHandle::join) {
@@ -55,7 +55,7 @@ impl Drop for RunningClient {
     fn drop(&mut self) {
         self.context.stop.set();
         if let Some(thread) = self.thread.take() {
-            // The thread's result is asked for by nobody.
+            // The caller that drops it does not ask for the result.
             let _ = thread.join();
         }
     }

@@ -9,23 +9,23 @@ use cloverleaf_bench::Stop;
 
 use crate::broker::Addresses;
 
-/// A client, while it works.
+/// What a client knows of the scenario that it is in.
 #[derive(Debug)]
 pub(crate) struct ClientContext {
-    /// Where it reaches the broker.
+    /// The addresses at which it reaches the broker.
     pub(crate) addresses: Addresses,
-    /// When to end.
+    /// Set when the client has to end.
     pub(crate) stop: Stop,
     /// The meter of its work.
     pub(crate) meter: WorkMeter,
-    /// A name for topics and queues that nobody else has.
+    /// A unique name for the client's topics and queues.
     pub(crate) name: String,
     /// The certificate of the authority that signed the broker's, if it has one: PEM.
     pub(crate) authority: Option<String>,
 }
 
 impl ClientContext {
-    /// The same for one of several clients.
+    /// The context of one of several clients of the scenario, with a meter of its own.
     pub(crate) fn of(&self, client: &str) -> ClientContext {
         ClientContext {
             addresses: self.addresses,
@@ -42,7 +42,7 @@ impl ClientContext {
     }
 }
 
-/// The work of clients, all together.
+/// Counts the messages that a client has done, and the time that they took.
 #[derive(Debug)]
 pub(crate) struct WorkMeter {
     begun: Instant,
@@ -52,23 +52,24 @@ pub(crate) struct WorkMeter {
 #[derive(Debug, Default)]
 struct WorkState {
     count: WorkDone,
-    /// Messages in somebody's hands, and since when there are any.
+    /// Messages that are delivered and not acknowledged.
     held: u64,
+    /// Since when at least one message is held.
     held_since: Option<Instant>,
 }
 
-/// The work done until some moment.
+/// The work done until some moment, or between two moments.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct WorkDone {
     /// Messages that were published and answered, or worked on and acknowledged.
     pub(crate) done: u64,
-    /// How long they took, all together, in seconds.
+    /// The sum of the times that they took, in seconds.
     pub(crate) taken_s: f64,
-    /// How long the clock ran, in seconds.
+    /// Seconds since the meter was made, or between the two moments.
     pub(crate) at_s: f64,
-    /// How long there was any message in hand, in seconds.
+    /// Seconds in which at least one message was held.
     pub(crate) busy_s: f64,
-    /// CPU time that the broker took for it, in seconds, where that was asked for.
+    /// CPU time of the broker's threads, in seconds; 0 where it was not measured.
     pub(crate) cpu_s: f64,
 }
 
@@ -84,7 +85,7 @@ impl WorkMeter {
         work(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A message is done, which took so long.
+    /// A message is done, and took this long.
     pub(crate) fn done(&self, took: Duration) {
         self.with(|seen| {
             seen.count.done += 1;
@@ -92,7 +93,7 @@ impl WorkMeter {
         });
     }
 
-    /// A message has come into somebody's hands.
+    /// A message was delivered and is held from now on.
     pub(crate) fn took(&self) {
         self.with(|seen| {
             seen.held += 1;
@@ -100,7 +101,7 @@ impl WorkMeter {
         });
     }
 
-    /// One that was taken is done.
+    /// A held message is done, and was held this long.
     pub(crate) fn gave(&self, took: Duration) {
         self.with(|seen| {
             seen.count.done += 1;
@@ -128,7 +129,7 @@ impl WorkMeter {
 }
 
 impl WorkDone {
-    /// The work done after an earlier moment.
+    /// The work done since an earlier moment.
     pub(crate) fn since(&self, earlier: &WorkDone) -> WorkDone {
         WorkDone {
             done: self.done.saturating_sub(earlier.done),
@@ -144,7 +145,7 @@ impl WorkDone {
         self.done as f64 / self.at_s.max(1e-9)
     }
 
-    /// Messages per second of those in which there was work.
+    /// Messages per second of the time in which at least one was held.
     pub(crate) fn per_busy_second(&self) -> f64 {
         if self.busy_s > 0.0 {
             self.done as f64 / self.busy_s
@@ -153,12 +154,12 @@ impl WorkDone {
         }
     }
 
-    /// Microseconds of the broker's CPU time for one.
+    /// Microseconds of the broker's CPU time for a message.
     pub(crate) fn cost_us(&self) -> f64 {
         self.cpu_s * 1e6 / self.done.max(1) as f64
     }
 
-    /// Microseconds for one.
+    /// Mean time of a message, in microseconds.
     pub(crate) fn mean_us(&self) -> f64 {
         self.taken_s * 1e6 / self.done.max(1) as f64
     }

@@ -1,4 +1,4 @@
-//! healthy: clients that do nothing wrong, of which the doctor says nothing.
+//! The scenario `healthy`: clients that do nothing wrong. Any finding about them is a fault.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,18 +20,18 @@ pub(crate) const NAME: &str = "healthy";
 /// The scenario's title.
 pub(crate) const TITLE: &str = "clients that do nothing wrong: idle, steady, in bursts, slow, TLS";
 
-/// The words before the error of a client that has failed by itself.
+/// The words before the error of a client that fails.
 const FAILED: &str = "a client has failed: ";
 
-/// For how long they are watched, if the user has no other wish.
+/// Seconds for which the clients are watched, unless `--time` sets another time.
 const WATCHED_S: f64 = 60.0;
 const RTT_MS: u64 = 10;
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Has them work, and tells of what the doctor says of any.
+/// Runs the clients, and reports each of the doctor's findings as a problem.
 ///
 /// # Errors
-/// The machine does not let it.
+/// The system refuses the network, the broker or the clients' threads.
 pub(crate) fn watch(
     options: ScenarioOptions<'_>,
     start: &StartBroker<'_>,
@@ -63,14 +63,14 @@ pub(crate) fn watch(
     })
 }
 
-/// All clients, until one has failed or it is over.
+/// Runs all clients, until one of them fails or the scenario is over.
 fn all(context: &ClientContext) -> Result<(), String> {
     thread::scope(|scope| {
         let clients = HEALTHY.iter().map(|(name, program)| {
             let own = context.of(name);
             scope.spawn(move || {
                 let ended = program.run(&own, None);
-                // One that ends ends all.
+                // The first client that ends, ends the others.
                 own.stop.set();
                 ended.map_err(|error| format!("{name}: {error}"))
             })

@@ -1,4 +1,4 @@
-//! Programs with librdkafka: producers, and groups of consumers that take what one of them sends.
+//! Programs with librdkafka: producers, and a consumer group that reads what they send.
 
 use std::future;
 use std::time::{Duration, Instant};
@@ -16,13 +16,13 @@ use tokio::runtime::Builder;
 use super::{AppliedChange, ClientContext};
 use crate::broker::BrokerListener;
 
-/// How librdkafka calls itself, whatever is built upon it.
+/// The name that librdkafka gives itself, whatever library is built on it.
 pub(super) const LIBRARY: &str = "librdkafka";
 
-/// How long an answer may take.
+/// How long the broker may take to create a topic.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// How often an idle producer looks whether it is over.
+/// How often an idle producer checks whether the scenario is over.
 const LOOK: Duration = Duration::from_millis(300);
 
 /// Settings of librdkafka.
@@ -33,14 +33,15 @@ pub(super) type Settings = &'static [(&'static str, &'static str)];
 pub(crate) struct KafkaProgram {
     /// Settings of the producers, or of the consumers where there are some.
     pub(super) settings: Settings,
-    /// Settings that are gone with the change.
+    /// Settings that the change removes.
     pub(super) mistaken: Settings,
     /// The part of the program that the change alters.
     pub(super) change: Alters,
     pub(super) pace: Pace,
     pub(super) payload: Payload,
     pub(super) partitions: usize,
-    /// Members of a consumer group; the work done is theirs where there are some.
+    /// Members of the consumer group. If there are any, the meter counts what they consume;
+    /// otherwise it counts what is sent.
     pub(super) members: usize,
     /// The time of a member's work on a message, in milliseconds.
     pub(super) job_ms: u64,
@@ -62,27 +63,27 @@ pub(super) enum Alters {
 /// When messages are sent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Pace {
-    /// So many are in flight, and the next one follows an answer.
+    /// This many are in flight, and the next one follows an answer.
     Awaited(usize),
-    /// So many at once, so many milliseconds after each other; no answer is awaited.
+    /// This many at once, and milliseconds until the next ones; no answer is awaited.
     Every(usize, u64),
-    /// As much as the library takes; messages that it gives up are not missed.
+    /// As many as the library's queue takes. A message that times out is no error.
     AsTaken,
 }
 
 /// The bytes of a message.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Payload {
-    /// So many of the same.
+    /// This many equal bytes.
     Same(usize),
-    /// About 2,000 as programs send them: the same names in each, with other values.
+    /// About 2,000 bytes of JSON, with the same field names in each message and other values.
     Text,
-    /// 1,000 that do not compress.
+    /// 1,000 random bytes, which do not compress.
     Random,
 }
 
 impl KafkaProgram {
-    /// A producer that sends this without a mistake.
+    /// A producer that sends this and makes no mistake.
     pub(super) const fn sending(pace: Pace, payload: Payload) -> KafkaProgram {
         KafkaProgram {
             settings: &[],
@@ -96,7 +97,7 @@ impl KafkaProgram {
         }
     }
 
-    /// Runs until the context says that it is enough, or something fails.
+    /// Runs until the scenario is over or something fails.
     pub(super) fn run(
         &self,
         context: &ClientContext,
@@ -155,13 +156,13 @@ impl KafkaProgram {
         config
     }
 
-    /// Sends what comes, and takes answers meanwhile.
+    /// Sends messages at the program's pace, and handles answers meanwhile.
     async fn send(
         &self,
         context: &ClientContext,
         producers: &[FutureProducer],
     ) -> Result<(), String> {
-        // How many are handed over before it looks at answers, and how many may be in flight.
+        // Messages that are handed over before answers are handled, and messages in flight.
         let (count, window) = match self.pace {
             Pace::Every(count, _) => (count, usize::MAX),
             Pace::AsTaken => (100, usize::MAX),
@@ -175,7 +176,8 @@ impl KafkaProgram {
         let mut numbers = 0_usize..;
         let mut is_full = false;
         'all: loop {
-            // An end is not missed for long, and all answers that are there come first.
+            // Answers that are there are handled before the next messages are sent. The end of the
+            // scenario is noticed with each answer, and after `LOOK` at the latest.
             loop {
                 let has_no_room = is_full || answers.len() >= window;
                 let due = async {
@@ -203,7 +205,7 @@ impl KafkaProgram {
             }
             for number in numbers.by_ref().take(count.min(window - answers.len())) {
                 let payload = self.payload.bytes(number);
-                // Members share partitions, over which keys spread the messages.
+                // Keys spread the messages over the partitions that the members share.
                 let key = (self.members > 0).then(|| number.to_string());
                 let mut record = FutureRecord::to(&context.name).payload(&payload);
                 record.key = key.as_ref();
@@ -220,7 +222,7 @@ impl KafkaProgram {
                 }
             }
         }
-        // Waiting messages need not be sent any more.
+        // The producers do not send at their end what is still queued.
         let all = || PurgeConfig::default().queue().inflight();
         producers.iter().for_each(|it| it.purge(all()));
         Ok(())
@@ -266,7 +268,7 @@ impl KafkaProgram {
 }
 
 impl Payload {
-    /// Those of the message with this number.
+    /// The bytes of the message with this number.
     fn bytes(self, number: usize) -> Vec<u8> {
         let mut random = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let mut next = || {
@@ -317,7 +319,7 @@ fn set(config: &mut ClientConfig, settings: Settings) {
     }
 }
 
-/// A configuration for the broker there.
+/// A configuration with the broker's address and the client's name.
 fn config(context: &ClientContext) -> ClientConfig {
     let mut config = ClientConfig::new();
     config

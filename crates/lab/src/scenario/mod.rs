@@ -1,5 +1,5 @@
-//! Scenarios: each lets a client library do one thing wrong, until the doctor says so; makes the
-//! change that it names, and looks whether that helps as much as was said.
+//! Scenarios. Each runs a client library with one mistake until the doctor finds it, makes the
+//! change that the finding names, and measures whether it helps as much as predicted.
 
 mod amqp;
 mod client;
@@ -25,23 +25,23 @@ pub(crate) use runner::perform;
 pub(crate) struct Scenario {
     /// The rule that is to be found, which is also the scenario's name.
     pub(crate) rule: Rule,
-    /// The client's doing, in a sentence.
+    /// The client's mistake, in a sentence.
     pub(crate) title: &'static str,
     /// The client's library, as it calls itself.
     pub(crate) library: &'static str,
-    /// The change that is made of those that the finding names.
+    /// The setting that is changed, of those that the finding names.
     pub(crate) setting: &'static str,
-    /// Where its value stands.
+    /// Where the finding has the value for it.
     pub(crate) value: ValueIn,
-    /// The round trip in milliseconds, if the user has no other wish.
+    /// The round trip in milliseconds, unless `--rtt` sets another.
     pub(crate) rtt_ms: u64,
-    /// The link's bandwidth in bits per second, if that is little.
+    /// The link's bandwidth in bits per second; `None`: unlimited.
     pub(crate) bandwidth: Option<u64>,
-    /// The broker leaves acknowledgements to the kernel, as others do.
+    /// The broker leaves TCP's acknowledgements to the kernel, as other brokers do.
     pub(crate) acks_late: bool,
     /// Whether the broker has a certificate.
     pub(crate) with_tls: bool,
-    /// How many seconds are measured after the change, if the user has no other wish.
+    /// Seconds to measure after the change, unless `--time` sets another time.
     pub(crate) measured_s: f64,
     pub(crate) program: ClientProgram,
 }
@@ -58,8 +58,8 @@ pub(crate) enum ClientProgram {
 }
 
 impl ClientProgram {
-    /// Runs until the context says that it is enough, with the change or without; in the end it
-    /// says what went wrong.
+    /// Runs with the change or without it, until the scenario is over. The error is a text for the
+    /// report.
     fn run(&self, context: &ClientContext, change: Option<&AppliedChange>) -> Result<(), String> {
         match self {
             ClientProgram::Kafka(program) => program.run(context, change),
@@ -69,13 +69,13 @@ impl ClientProgram {
     }
 }
 
-/// Where in a change its value stands.
+/// Where a change of a finding has its value.
 pub(crate) enum ValueIn {
-    /// In its value.
+    /// In its field `value`.
     Value,
-    /// In a line of its code, behind these characters.
+    /// In a line of its code, after these characters.
     Code(&'static str),
-    /// It has none: something is to be done otherwise.
+    /// It has none: the program has to be written differently.
     Nothing,
 }
 
@@ -96,8 +96,8 @@ impl AppliedChange {
         number.map_err(|_| format!("\"{value}\" for {} is no number", self.setting))
     }
 
-    /// Whether it goes further than one that was made: what that brought shows that more of it
-    /// would bring more.
+    /// Whether it raises the same setting further than `made` did. Such advice after a change is no
+    /// fault: the first step may show that a greater one brings more.
     pub(crate) fn exceeds(&self, made: &AppliedChange) -> bool {
         let numbers = self.number().ok().zip(made.number().ok());
         self.setting == made.setting && numbers.is_some_and(|(next, made)| next > made)
@@ -112,7 +112,7 @@ impl fmt::Display for AppliedChange {
 }
 
 impl Scenario {
-    /// All of them, the most valuable first.
+    /// All scenarios, the most valuable first.
     pub(crate) fn all() -> &'static [Scenario] {
         table::SCENARIOS
     }
@@ -147,7 +147,7 @@ impl Scenario {
     }
 }
 
-/// The digits behind these characters.
+/// The digits after these characters.
 fn number_in(code: &str, before: &str) -> Option<String> {
     let (_, after) = code.split_once(before)?;
     let digits: String = after.chars().take_while(char::is_ascii_digit).collect();

@@ -11,22 +11,22 @@ use super::{AppliedChange, ClientContext};
 use crate::broker::BrokerListener;
 use crate::process::ClientProcess;
 
-/// Names the interpreter that has the libraries.
+/// The environment variable that names an interpreter with the libraries.
 const PYTHON: &str = "CLOVERLEAF_LAB_PYTHON";
 
-/// Characters kept of its last words, which say why it has failed.
+/// Characters kept of the last line on standard error, which says why a program has failed.
 const WORDS_CHARS_MAX: usize = 400;
 
 /// A program, and its mistake. It finds the broker in its environment, as programs of `lab run`
-/// do; its arguments are a topic of its own and a value. For each message that is done it prints a
-/// line: `done`, and how many microseconds it took.
+/// do. Its arguments are a topic of its own and the value of a setting. For each message that is
+/// done it prints a line: `done`, and how many microseconds the message took.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PythonProgram {
     module: &'static str,
     /// The package that has the module.
     package: &'static str,
     script: &'static str,
-    /// The value before the change, which sets another.
+    /// The value of the setting before the change.
     mistaken: &'static str,
     over_tls: bool,
 }
@@ -49,7 +49,7 @@ impl PythonProgram {
         over_tls: false,
     };
 
-    /// Runs it until it fails or the context says that it is enough.
+    /// Runs until the program fails or the scenario is over.
     pub(super) fn run(
         &self,
         context: &ClientContext,
@@ -101,7 +101,7 @@ fn watch(context: &ClientContext, mut process: ClientProcess) -> Result<(), Stri
             }
         });
         let ended = process.ended_before(|| !context.goes_on());
-        // So that nobody reads from it any more.
+        // Kills the program: that ends both pipes, and with them the threads that read them.
         drop(process);
         ended
     });

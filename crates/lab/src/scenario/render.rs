@@ -63,7 +63,7 @@ impl ScenarioReport {
     }
 }
 
-/// A finding without what stands below all of them.
+/// The text of a finding without the last line of a report.
 fn alone(finding: &Finding, page: &Page) -> String {
     let report = Report {
         unix_us: finding.last_seen_unix_us,

@@ -1,4 +1,4 @@
-//! How a scenario goes: what is wrong, what the doctor says of it, the change, and what it brings.
+//! Runs a scenario: a client with its mistake, the doctor's finding, the change, and its effect.
 
 use std::path::Path;
 use std::thread;
@@ -20,20 +20,20 @@ use crate::distance::{DistantBroker, LabError};
 /// How often the doctor is asked.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// When the doctor has found it at the latest, after the client's first message: what is promised
-/// of it.
+/// How long after the client's first message the doctor may take to find the mistake. The
+/// documentation promises it.
 const FOUND_WITHIN: Duration = Duration::from_secs(15);
 
-/// When the client has done that one at the latest: its program has to start, and to connect.
+/// How long the client may take for its first message: its program has to start, and to connect.
 const BEGUN_WITHIN: Duration = Duration::from_secs(60);
 
-/// After the finding, for others to appear and numbers to settle: two of the doctor's steps.
+/// How long after the finding others may appear and numbers settle: two of the doctor's steps.
 const SETTLE: Duration = Duration::from_secs(4);
 
-/// A client begins, and only then is measured.
+/// How long a changed client runs before it is measured.
 const WARM_UP: Duration = Duration::from_secs(2);
 
-/// The threads of the broker's that serve connections.
+/// What the names of the broker's threads that serve connections begin with.
 const BROKER_THREADS: &str = "core-";
 
 /// The result of a scenario.
@@ -41,9 +41,9 @@ const BROKER_THREADS: &str = "core-";
 pub(crate) struct ScenarioReport {
     /// Its name.
     pub(crate) story: &'static str,
-    /// The client's doing, in a sentence.
+    /// The client's mistake, in a sentence.
     pub(crate) title: &'static str,
-    /// How far the broker was.
+    /// The distance in words.
     pub(crate) distance: String,
     /// For how long healthy clients were watched, in seconds.
     pub(crate) watched_s: Option<f64>,
@@ -59,7 +59,7 @@ pub(crate) struct ScenarioReport {
     pub(crate) before: f64,
     /// The predicted value.
     pub(crate) predicted: f64,
-    /// Whether that was said to be it, or the least, or the most.
+    /// Whether the prediction is exact, a lower bound or an upper bound.
     pub(crate) bound: Bound,
     /// The measured value after the change.
     pub(crate) after: f64,
@@ -67,7 +67,7 @@ pub(crate) struct ScenarioReport {
     pub(crate) afterwards: Vec<String>,
     /// Faults: expectations that the scenario has not met.
     pub(crate) problems: Vec<String>,
-    /// All is.
+    /// The scenario has met all expectations.
     pub(crate) is_good: bool,
 }
 
@@ -85,7 +85,7 @@ pub(super) struct Surroundings {
 }
 
 impl Surroundings {
-    /// A broker behind this link, unless the user wants another, with this setting.
+    /// Starts a broker with this setting behind this link, or behind the link that the user sets.
     pub(super) fn open(
         options: ScenarioOptions<'_>,
         (rtt_ms, bandwidth): (u64, Option<u64>),
@@ -111,7 +111,7 @@ impl Surroundings {
         Ok(Surroundings { broker, tls })
     }
 
-    /// What a client of this name has to know.
+    /// The context of a client with this name.
     pub(super) fn context(&self, name: String) -> ClientContext {
         ClientContext {
             addresses: *self.broker.reached(),
@@ -126,7 +126,7 @@ impl Surroundings {
 /// Runs a scenario.
 ///
 /// # Errors
-/// The machine does not let it. Faults of the scenario stand in the report.
+/// The system refuses something that it needs. What the scenario does not meet is in the report.
 pub(crate) fn perform(
     scenario: &'static Scenario,
     options: ScenarioOptions<'_>,
@@ -185,7 +185,7 @@ impl ScenarioRun<'_> {
         let client = self.begin(None, 1)?;
         let found = self.wait_for_finding(&client);
         if !matches!(found, Err(Halted::Machine(_))) {
-            // The client's own fault says why something else is missing.
+            // An error of the client explains why there is no finding, so it comes first.
             client.end()?;
         }
         let (finding, before) = found?;
@@ -205,7 +205,7 @@ impl ScenarioRun<'_> {
         self.after(change, measure, measured)
     }
 
-    /// Begins the client. `number` tells it from others at this broker.
+    /// Starts the client. `number` tells it from the other clients of this broker.
     fn begin(&self, change: Option<AppliedChange>, number: u32) -> Result<RunningClient, LabError> {
         let name = format!("{}-{number}", self.scenario.name());
         let program = self.scenario.program;
@@ -215,7 +215,7 @@ impl ScenarioRun<'_> {
         })
     }
 
-    /// The finding, and what the client has done while its numbers were taken.
+    /// Waits for the finding. Returns it with the client's work while its numbers settled.
     fn wait_for_finding(&mut self, client: &RunningClient) -> Result<(Finding, WorkDone), Halted> {
         let called = Instant::now();
         let mut begun: Option<Instant> = None;
@@ -307,7 +307,7 @@ impl ScenarioRun<'_> {
         Ok(WorkDone { cpu_s, ..count })
     }
 
-    /// Lets time pass, unless the client or the user ends it.
+    /// Waits for this time. It is an error if the client ends or the user stops it before.
     fn rest(&self, client: &RunningClient, time: Duration) -> Result<(), Halted> {
         let end = Instant::now() + time;
         loop {
@@ -339,7 +339,7 @@ fn unit(measure: Measure) -> &'static str {
     }
 }
 
-/// As the doctor measures it.
+/// The value of a measure as the doctor defines it.
 fn value(measure: Measure, count: &WorkDone) -> f64 {
     match measure {
         Measure::ConnectionMessagesPerSecond => count.per_second(),

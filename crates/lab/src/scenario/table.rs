@@ -54,7 +54,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             "a producer awaits each message before it sends the next (seed 000)",
             "produce() without waiting for each message",
             KafkaProgram {
-                // Otherwise a message waits for company, which is another scenario.
+                // Otherwise messages linger, which is another scenario.
                 settings: &[("linger.ms", "0")],
                 change: kafka::Alters::Awaited,
                 ..SENDING_ONE
@@ -74,7 +74,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         library: "confluent-kafka-python",
         rtt_ms: 1,
-        // As other brokers do: the kernel acknowledges when it likes.
+        // As with other brokers, the kernel decides when it acknowledges.
         acks_late: true,
         with_tls: true,
         // librdkafka writes a request to TLS in pieces, and the kernel holds the later ones back
@@ -109,7 +109,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         "a consumer with a prefetch of 1 waits a round trip for each message (seed 003)",
         "basic_qos",
         AmqpProgram {
-            // More than it takes until the end.
+            // More than is consumed until the scenario ends.
             backlog: 25_000,
             ..AmqpProgram::consuming(1)
         },
@@ -121,15 +121,16 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             "a producer with small batches may have four requests in flight (seed 000)",
             "producers",
             KafkaProgram {
-                // So few retries overtake; and batches of three, which the program has set so.
+                // With few requests in flight, few are overtaken by a retry. Batches of three
+                // messages are the program's own setting, too.
                 settings: &[
                     ("max.in.flight", "4"),
                     ("batch.num.messages", "3"),
                     ("queue.buffering.max.messages", "1000000"),
                 ],
                 change: kafka::Alters::Producers,
-                // More than it can, and hardly less than it can with the change: with more than
-                // that it would need a further one.
+                // More than one producer can send, and a little less than the changed program can.
+                // At a higher rate the doctor would advise a further change.
                 ..KafkaProgram::sending(Pace::Every(48, 25), Payload::Same(100))
             },
         )
@@ -146,7 +147,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
                 change: kafka::Alters::Partitions,
                 members: 4,
                 job_ms: 8,
-                // More than one member can do, and fewer than all can.
+                // More than one member can work off, and less than four members can.
                 ..KafkaProgram::sending(Pace::Every(15, 40), Payload::Same(4))
             },
         )
@@ -174,7 +175,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             "linger.ms",
             KafkaProgram {
                 settings: &[("acks", "1")],
-                // "For latency". The finding says of the second that it should go, too.
+                // "For latency". The finding advises to remove the second setting, too.
                 mistaken: &[("linger.ms", "0"), ("batch.num.messages", "1")],
                 ..KafkaProgram::sending(Pace::Every(20, 5), Payload::Same(200))
             },
@@ -188,7 +189,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             "compression.type",
             KafkaProgram {
                 settings: &[("batch.size", "65536")],
-                // Enough for the link to be always full.
+                // Enough in flight to keep the link full.
                 ..KafkaProgram::sending(Pace::Awaited(200), Payload::Text)
             },
         )
@@ -230,8 +231,8 @@ const fn healthy_amqp(publishes: Option<(usize, u64)>, prefetch: u16) -> AmqpPro
     }
 }
 
-/// Clients that do nothing wrong, with their names. A client that is idle, works by a timer, has
-/// much to do at times, works for long, or is as fast as it needs to be, is no case.
+/// Clients that do nothing wrong, with their names. The doctor must not report a client that is
+/// idle, works by a timer, has bursts, has a slow handler, or is as fast as it needs to be.
 pub(super) const HEALTHY: &[(&str, ClientProgram)] = &[
     ("idle", ClientProgram::Amqp(healthy_amqp(None, 10))),
     (
@@ -243,7 +244,7 @@ pub(super) const HEALTHY: &[(&str, ClientProgram)] = &[
         }),
     ),
     (
-        // A pool of workers that is busy all the time: it is its own limit.
+        // A pool of workers that is always busy: the client itself is the bottleneck.
         "slow-handler",
         ClientProgram::Amqp(AmqpProgram {
             workers: 4,
@@ -263,7 +264,7 @@ pub(super) const HEALTHY: &[(&str, ClientProgram)] = &[
             ..healthy_amqp(Some((10, 70)), 50)
         }),
     ),
-    // A producer that has said what it had to say, and one with the library's defaults.
+    // A producer that sends a message every 20 s, and one with the library's defaults.
     ("idle-producer", healthy_kafka(Pace::Every(1, 20_000), &[])),
     ("steady", healthy_kafka(Pace::Every(1, 50), &[])),
     ("bursts", healthy_kafka(BURSTS, &[("linger.ms", "20")])),

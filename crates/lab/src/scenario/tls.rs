@@ -16,7 +16,8 @@ use tokio_rustls::TlsConnector;
 use super::ClientContext;
 use crate::broker::{BrokerListener, Certificate};
 
-/// Where a client connects without TLS, and the broker sees one with it; until the runtime ends.
+/// Listens for clients without TLS and carries their bytes to the broker over TLS, until the
+/// runtime ends. Returns the address for the clients.
 ///
 /// # Errors
 /// There is no certificate, or no port for a listener.
@@ -40,7 +41,7 @@ pub(super) async fn tunnel(client: &ClientContext) -> io::Result<SocketAddr> {
     let address = listener.local_addr()?;
     tokio::spawn(async move {
         while let Ok((client, _)) = listener.accept().await {
-            // One that fails is noticed by its client.
+            // If it fails, its client notices that.
             tokio::spawn(carry(client, connector.clone(), broker));
         }
     });
@@ -61,9 +62,9 @@ async fn carry(
     Ok(())
 }
 
-/// A certificate for 127.0.0.1, and who has signed it.
+/// A certificate for 127.0.0.1, and the authority that has signed it.
 pub(super) struct Tls {
-    /// Where it lies.
+    /// The files of the certificate and its key.
     pub(super) certificate: Certificate,
     /// The certificate of the authority that signed it, PEM.
     pub(super) authority: String,

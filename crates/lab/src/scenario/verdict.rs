@@ -1,12 +1,12 @@
-//! Whether what came after a change is what was predicted.
+//! Whether a change has the effect that was predicted.
 
 use cloverleaf_doctor::{Bound, Measure};
 
-/// How far the measured value may be from the predicted one.
+/// How many times greater or smaller than predicted the measured value may be.
 const FACTOR_MAX: f64 = 1.5;
 
-/// Where "up to" so much was predicted, the change helps by this factor at least: the doctor says
-/// nothing of less.
+/// The least gain of a change that was predicted to help "up to" some factor: the doctor reports
+/// no smaller gains.
 const GAIN_MIN: f64 = 1.3;
 
 /// The measured value before the change, the predicted one, and the measured one after it.
@@ -37,7 +37,7 @@ pub(super) fn problem(measure: Measure, bound: Bound, values: Values) -> Option<
         Bound::Exact if is_reached && is_kept => None,
         Bound::AtLeast if is_reached => None,
         Bound::AtMost if is_kept && gain >= GAIN_MIN => None,
-        // Not a number is no success.
+        // NaN is no success.
         Bound::AtMost if is_kept => Some(format!(
             "the change does not help: {gain:.2} times as good as before"
         )),
@@ -47,7 +47,7 @@ pub(super) fn problem(measure: Measure, bound: Bound, values: Values) -> Option<
     }
 }
 
-/// Whether less of it is better.
+/// Whether a smaller value is better.
 fn falls(measure: Measure) -> bool {
     match measure {
         Measure::ConnectionMessagesPerSecond | Measure::SubscriptionMessagesPerSecond => false,
