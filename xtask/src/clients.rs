@@ -40,7 +40,7 @@ pub(crate) use kafka::crash_rounds as kafka_crash_rounds;
 pub(crate) use memory::limits;
 pub(crate) use side_by_side::{Wanted, run};
 
-/// A group's longest time: the end of one that hangs, even on a machine that is ten times slower.
+/// A group that runs longer hangs, even on a machine that is ten times slower.
 const GROUP_TIME_MAX: Duration = Duration::from_secs(45 * 60);
 
 /// The context that every group gets.
@@ -49,7 +49,7 @@ pub(crate) struct Context {
     pub(crate) clients: Clients,
     pub(crate) kind: Kind,
     pub(crate) binary: PathBuf,
-    /// In CI a test that cannot run has failed.
+    /// Whether this is CI, where a test that cannot run has failed.
     pub(crate) ci: bool,
 }
 
@@ -83,7 +83,7 @@ impl Context {
         Options::new(self.kind, &self.binary, &folder.join("data"))
     }
 
-    /// The broker that most groups use: nothing but defaults, with TLS.
+    /// Starts the broker that most groups use: default options, and TLS.
     fn plain_broker(&self, folder: &Path) -> Result<Broker> {
         let mut options = self.options(folder)?;
         options.tls = Some(self.tls_files());
@@ -96,12 +96,12 @@ impl Context {
         (tls.join("server.pem"), tls.join("server.key"))
     }
 
-    /// The certificate of who has signed the broker's.
+    /// The certificate of the authority that has signed the broker's.
     fn tls_authority(&self) -> PathBuf {
         self.workspace.client_tests().join("tls/ca.pem")
     }
 
-    /// Tells a program the broker's addresses in its environment.
+    /// Adds the broker's addresses to a program's environment.
     fn with_addresses(&self, mut command: Command, broker: &Broker) -> Command {
         command
             .env("NSQ_TCP", broker.tcp().to_string())
@@ -147,12 +147,12 @@ impl Original {
         }
     }
 
-    /// Whether our own binary is meant.
+    /// Whether no original is set, so that the tests run against our own binary.
     pub(crate) fn is_none(&self) -> bool {
         self.against_nsqd.is_none() && !self.against_kafka && self.against_rabbitmq.is_none()
     }
 
-    /// Which one, and where it is; Kafka is installed when it has to be.
+    /// The kind of the original and its program. Kafka is installed if it is missing.
     fn program(&self, workspace: &Workspace) -> Result<Option<(Kind, PathBuf)>> {
         Ok(if let Some(nsqd) = &self.against_nsqd {
             Some((Kind::Nsqd, nsqd.clone()))

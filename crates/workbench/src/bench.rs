@@ -14,7 +14,7 @@ use cloverleaf_bench::{GENERATOR_THREADS, Protocol, allow_networks};
 use crate::embedded::{Embedded, there};
 use crate::stop;
 
-/// The options that say where a broker listens.
+/// The options for the addresses of a broker's listeners.
 const ADDRESSES: [&str; 6] = [
     "admin-address",
     "nsq-tcp-address",
@@ -24,22 +24,23 @@ const ADDRESSES: [&str; 6] = [
     "amqp-address",
 ];
 
-/// Where each protocol is spoken, and what its clients ask over HTTP, by their options.
+/// The settings for the listener of each protocol, and for the HTTP API beside it.
 const DOORS: [(Protocol, &str, Option<&str>); 3] = [
     (Protocol::Nsq, "nsq.tcp_address", Some("nsq.http_address")),
     (Protocol::Kafka, "kafka.address", None),
     (Protocol::Amqp, "amqp.address", None),
 ];
 
-/// Measures. A failure is also what was lost, out of order or cut short.
+/// Runs the command. Messages that are lost or out of order, and a measurement that is cut short,
+/// make the exit status a failure.
 pub(crate) fn run(command: &BenchCommand) -> anyhow::Result<ExitCode> {
     if command.wants_networks() {
-        // Where it is refused, making one says so, or nobody needs it.
+        // A refusal is not reported here: the command reports it if it needs a network.
         let _ = allow_networks();
     }
     let stop = stop::by_signals()?;
     let words: Vec<String> = std::env::args().collect();
-    // On a thread with a name that tells it from the broker's, so that its CPU time is ours.
+    // The thread's name makes its CPU time count as the load generator's, not as the broker's.
     thread::scope(|scope| {
         let work = || {
             let mut session = Session::new(&start, stop, words);
@@ -87,7 +88,7 @@ fn begin(options: &EmbedOptions) -> anyhow::Result<EmbeddedBroker> {
     })
 }
 
-/// A sentence if what is written there is not written to a disk.
+/// A sentence for the report if the folder's file system is in memory.
 fn in_memory(folder: &Path) -> Option<String> {
     let folder = fs::canonicalize(folder).ok()?;
     let mounts = fs::read_to_string("/proc/mounts").ok()?;

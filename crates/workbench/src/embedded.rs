@@ -9,16 +9,16 @@ use cloverleaf_doctor::{Query, Report};
 use cloverleaf_server::{Config, Observer, Server, Sources, SystemClock, end_with_engine};
 use tempfile::TempDir;
 
-/// A running broker and its folder, which goes when this does.
+/// A running broker and its folder. Dropping it ends the broker and removes the folder.
 pub(crate) struct Embedded {
     server: Option<Server>,
     folder: TempDir,
 }
 
 impl Embedded {
-    /// Starts one with these options and no others: of it nothing is configured but what the
-    /// command line says. `name` is what its folder is called; an observer is shown what its doctor
-    /// looks at.
+    /// Starts a broker with these options. It reads neither a configuration file nor the
+    /// environment. `name` is a part of the folder's name. The observer gets what the broker's
+    /// doctor observes.
     pub(crate) fn start(
         name: &str,
         mut flags: BTreeMap<String, Vec<String>>,
@@ -49,12 +49,12 @@ impl Embedded {
         server.ok_or_else(|| anyhow::anyhow!("the broker has ended"))
     }
 
-    /// The report of its doctor; `None` when the broker has ended.
+    /// The report of the broker's doctor; `None` after the broker has ended.
     pub(crate) fn doctor(&self, query: &Query) -> Option<Report> {
         Some(self.server.as_ref()?.doctor(query))
     }
 
-    /// Where its data are.
+    /// The folder with the broker's data.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -62,14 +62,14 @@ impl Embedded {
 
 impl Drop for Embedded {
     fn drop(&mut self) {
-        // Before its folder goes.
+        // Before the folder is removed.
         if let Some(server) = self.server.take() {
             server.shutdown();
         }
     }
 }
 
-/// An address that was asked for.
+/// The address of a listener that was configured.
 pub(crate) fn there(address: Option<SocketAddr>) -> anyhow::Result<SocketAddr> {
     address.ok_or_else(|| anyhow::anyhow!("it does not listen for one of its protocols"))
 }

@@ -18,10 +18,10 @@ use cloverleaf_server::Observer;
 use crate::embedded::Embedded;
 use crate::stop;
 
-/// Does what the arguments say.
+/// Runs the command.
 pub(crate) fn run(args: &LabArgs) -> anyhow::Result<ExitCode> {
     if args.wants_networks() {
-        // Where it is refused, making one says so, or nobody needs it.
+        // A refusal is not reported here: the command reports it if it needs a network.
         let _ = allow_networks();
     }
     let stop = stop::by_signals()?;
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &LabArgs) -> anyhow::Result<ExitCode> {
     }))
 }
 
-/// Writes what a doctor looks at into this file.
+/// Records what a doctor observes in this file.
 fn recorder(path: &Path) -> anyhow::Result<Observer> {
     let file = File::create(path).with_context(|| path.display().to_string())?;
     let mut recorder = Some(Recorder::new(BufWriter::new(file), VERSION)?);
@@ -52,7 +52,7 @@ fn recorder(path: &Path) -> anyhow::Result<Observer> {
     Ok(Box::new(move |seen| {
         let outcome = recorder.as_mut().map(|it| it.record(seen));
         if let Some(Err(error)) = outcome {
-            // Once: it is not tried again.
+            // Reported once: the recording ends here.
             eprintln!("cloverleaf: {} is not complete: {error}", path.display());
             recorder = None;
         }

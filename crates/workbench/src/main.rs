@@ -1,7 +1,7 @@
-//! The `cloverleaf-workbench` binary: what `cloverleaf bench` and `cloverleaf lab` start. It has
+//! The `cloverleaf-workbench` binary, which `cloverleaf bench` and `cloverleaf lab` start. It runs
 //! brokers in its own process where the user names none.
 //!
-//! A program of its own, so that who wants a broker compiles no client libraries.
+//! It is a program of its own, so that the broker can be built without client libraries.
 
 mod bench;
 mod embedded;
@@ -39,9 +39,9 @@ fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The whole command line, in the name of the program that the user has called.
+/// The whole command line. Help and errors name `cloverleaf`, the program that the user has called.
 fn command() -> Command {
-    // The descriptions come last: the derived ones are those of the argument types.
+    // `about` comes last: it replaces the derived descriptions, which are those of the types.
     let bench = BenchCommand::augment_subcommands(Command::new(BENCH.name))
         .about(BENCH.about)
         .subcommand_required(true)

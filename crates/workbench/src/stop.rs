@@ -1,14 +1,14 @@
-//! Ends by signals: the first lets what is under way end in order, the second does not wait.
+//! The first signal lets the running command end in order, the second ends the process at once.
 
 use std::{process, thread};
 
 use cloverleaf_bench::{GENERATOR_THREADS, Stop};
 use cloverleaf_server::Signals;
 
-/// Exit status when a second Ctrl-C does not wait for what is being done.
+/// Exit status after a second Ctrl-C.
 const EXIT_IMPATIENT: i32 = 130;
 
-/// Gives what a signal sets.
+/// Listens for signals. The first one sets the returned [`Stop`].
 pub(crate) fn by_signals() -> anyhow::Result<Stop> {
     let stop = Stop::default();
     let signals = Signals::listen(|| process::exit(EXIT_IMPATIENT))?;

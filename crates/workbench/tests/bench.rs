@@ -12,11 +12,11 @@ fn bench(args: &[&str]) -> Output {
 }
 
 fn text(bytes: &[u8]) -> String {
-    // Numbers and units are joined by a space that does not break.
+    // A no-break space stands between a number and its unit.
     String::from_utf8_lossy(bytes).replace('\u{a0}', " ")
 }
 
-/// The only row's only run; the exit status is 0.
+/// The only run of the only row, of a call that ends with status 0.
 fn measured(args: &[&str]) -> Value {
     let args = [args, &["--json"]].concat();
     let output = bench(&args);
@@ -38,7 +38,7 @@ fn messages(run: &Value, side: &str) -> u64 {
 
 #[test]
 fn a_producer_is_measured_against_the_embedded_broker() {
-    // Enough for costs that are worth a figure on a fast machine too.
+    // Enough messages for measurable costs on a fast machine, too.
     let run = measured(&["producer", "--count=2M", "--warm-up=0", "--concurrency=2"]);
     assert_eq!(
         (messages(&run, "produced"), messages(&run, "consumed")),
@@ -87,7 +87,7 @@ fn latency_is_measured_against_the_embedded_broker() {
     ];
     let run = measured(&args);
     assert_eq!(messages(&run, "consumed"), 2_000);
-    // All of them, but for those that a broker on a slow machine had no room for.
+    // All messages, but for those that a broker on a slow machine could not take.
     let lags = &run["produced"]["generator_lag_us"]["count"];
     assert!((1..=2_000).contains(&lags.as_u64().unwrap()), "{lags}");
 }

@@ -7,7 +7,7 @@ use cloverleaf_bench::{
     Target, Url, connect,
 };
 
-/// In each measurement that has no time.
+/// Messages of each measurement that is not limited by time.
 const MESSAGES: u64 = 1_000;
 
 /// A broker that lets in one user.
@@ -173,7 +173,7 @@ fn messages_have_a_schedule_with_each_client() {
         };
         let outcome = measure(&url, Kind::EndToEnd, &plan).unwrap();
         assert_good(&outcome);
-        // When a message is due is `schedule.rs`'s business, and has its tests there.
+        // The tests of `schedule.rs` cover when a message is due.
         assert!(!outcome.produced.unwrap().lag.is_empty(), "{url}");
     }
 }
@@ -186,7 +186,7 @@ fn what_was_there_before_is_left_alone() {
         let url: Url = url.parse().unwrap();
         let first = connect(&url).unwrap();
         first.prepare(&plan("mine")).unwrap();
-        // Another one takes the topic as it is, and does not remove it.
+        // A second measurement uses the topic as it is, and does not remove it.
         let other = connect(&url).unwrap();
         other.prepare(&plan("mine")).unwrap();
         other.clean_up(&plan("mine")).unwrap();
@@ -237,14 +237,14 @@ fn a_broker_that_dies_leaves_what_was_measured() {
         let mut broker = Broker::start();
         let url = broker.urls()[place].clone();
         let plan = Plan {
-            // Longer than any machine takes to see it.
+            // Longer than any machine takes until the broker's end is noticed.
             amount: Amount::Seconds(3_600.0),
             arrivals: Arrivals::Constant { rate: 2_000.0 },
             warm_up_s: 0.0,
             ..plan("dying")
         };
         let stop = Stop::default();
-        // Once there is something to be kept.
+        // Once there are messages to be kept.
         let mut seen = 0;
         let measured = measure_with(&url, Kind::EndToEnd, &plan, &stop, |progress| {
             seen += progress.produced.messages;
@@ -265,7 +265,7 @@ fn a_broker_that_dies_leaves_what_was_measured() {
 #[test]
 fn who_cannot_be_reached_or_refuses_is_named() {
     let broker = Broker::start();
-    // A port where nobody listens.
+    // A port without a listener.
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = free.local_addr().unwrap();
     drop(free);

@@ -43,7 +43,7 @@ fn notes(report: &Value) -> String {
 fn is_far(report: &Value, rtt_ms: f64, by: &str) {
     let run = &report["rows"][0]["runs"][0];
     let p50_ms = run["produced"]["service_us"]["p50"].as_f64().unwrap() / 1e3;
-    // How much longer it takes says nothing but how busy the machine is.
+    // No upper bound: how much longer it takes depends on how busy the machine is.
     assert!(p50_ms >= rtt_ms, "{p50_ms} ms: {report:#}");
     assert!(notes(report).contains(by), "{report:#}");
 }
@@ -93,7 +93,7 @@ fn consumers_are_as_far_away() {
     let p50_ms = run["consumed"]["response_us"]["p50"].as_f64().unwrap() / 1e3;
     // There by one half of it, and back by the other.
     assert!(p50_ms >= 30.0, "{report:#}");
-    // Where nothing is said it is the kernel, if it can be.
+    // By default the kernel makes the distance, if it can.
     assert!(notes(&report).contains(BY_KERNEL), "{report:#}");
 }
 
@@ -103,7 +103,7 @@ fn who_is_not_root_has_a_network_too() {
     let nobody = fs::metadata("/proc/self").unwrap().uid() == 0;
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
     fs::set_permissions(devices.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    // Root becomes nobody, and lets that one use devices, as most systems let everybody.
+    // Root becomes the user nobody, who may use devices, as on most systems.
     let tun = devices.path().join("tun").display().to_string();
     let script = format!(
         "rm -f {tun} && mknod -m 666 {tun} c 10 200 && mount --bind {tun} /dev/net/tun && \
@@ -130,7 +130,7 @@ fn who_is_not_root_has_a_network_too() {
     assert_eq!(left, 0, "the broker's folder is gone");
 }
 
-/// A shell that takes something away and becomes the program.
+/// A shell that hides a part of the system and then becomes the program.
 fn robbed(how: &str) -> Option<Command> {
     let mut command = Command::new("unshare");
     let script = format!("{how} && exec \"$0\" \"$@\"");
@@ -213,7 +213,7 @@ fn brokers_elsewhere_are_behind_the_proxy() {
 
 #[test]
 fn clients_that_would_pass_the_proxy_have_no_distance_and_it_is_said() {
-    // Over that distance it would take a day.
+    // Over that distance the measurement would take a day.
     let args = ["story", "001", "--rtt=10m", "--rtt-by=proxy"];
     let story = report(Command::new(BINARY), &args);
     assert!(

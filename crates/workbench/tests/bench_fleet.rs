@@ -8,7 +8,7 @@ use std::thread;
 use crate::support::BINARY;
 use serde_json::{Value, json};
 
-/// A worker that is ended with the test.
+/// A worker process. It is killed when the test ends.
 struct Worker {
     child: Child,
     address: String,
@@ -86,7 +86,7 @@ fn two_workers_measure_one_plan() {
     let notes = report["notes"].to_string();
     assert_eq!(notes.matches("its clock is").count(), 2, "{notes}");
     assert_eq!(notes.matches("may be wrong by").count(), 1, "{notes}");
-    // Once more with the same workers, and a topic that is filled before.
+    // A second measurement with the same workers, and a topic that is filled before.
     let output = bench(&[
         "consumer",
         "--count=3000",
@@ -157,7 +157,7 @@ fn a_worker_does_the_work_of_each_sub_command_with_each_protocol() {
             let folder = tempfile::tempdir().unwrap();
             let page = folder.path().join("a.html");
             let report = format!("--report={}", page.display());
-            // Several requests: all in one would come at one moment, which is no rate.
+            // Several requests: with one request all messages come at one moment, which is no rate.
             let more = ["--count=200", "--batch-size=10", "--in-flight=50"];
             let more = [&more[..], &["--warm-up=0", "--json", "--quiet"]].concat();
             let output = bench(&[*command, &[&url, &workers, &report], &more].concat());
@@ -183,7 +183,7 @@ fn a_worker_does_the_work_of_each_sub_command_with_each_protocol() {
             }
             let page = std::fs::read_to_string(page).unwrap();
             assert!(page.contains("its clock is"), "{command:?}");
-            // A topic that is emptied within a second has neither latency nor a course.
+            // A topic that is emptied within a second has neither latency nor figures by second.
             let has_charts = page.contains("<svg");
             assert_eq!(has_charts, command[0] != "consumer", "{command:?}");
         }
@@ -227,7 +227,7 @@ fn hostile_peers_disturb_nobody() {
         stream.write_all(bytes).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         let mut answer = Vec::new();
-        // It hangs up, with or without a word.
+        // The worker closes the connection, with or without an error message.
         let _ = stream.read_to_end(&mut answer);
     }
     let addresses = format!("--workers={}", worker.address);
@@ -245,7 +245,7 @@ fn hostile_peers_disturb_nobody() {
     );
 }
 
-/// Says what a worker says until the measurement begins, and goes away then.
+/// Speaks as a worker until the measurement begins, and then closes the connection.
 fn deserter() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();

@@ -1,4 +1,4 @@
-//! The durability class in the titles of `cloverleaf bench`: what the real binary really promises.
+//! The durability class in the titles of `cloverleaf bench` is the one that the broker promises.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -39,7 +39,7 @@ fn broker(mode: &str) -> (Broker, tempfile::TempDir) {
     (Broker::with(&data, &[("durability", mode)]), folder)
 }
 
-/// The class that a producer of this kind is titled with.
+/// The class in the title of a producer of this kind.
 fn class(url: &str, topic: &str, acks: Acks) -> Promise {
     let url: Url = url.parse().unwrap();
     let client = connect(&url).unwrap();
@@ -78,7 +78,7 @@ fn a_class_is_that_of_the_brokers_mode() {
         let nsq = broker.nsq();
         assert_eq!(class(&nsq, "t2", Acks::All), one, "{mode} {nsq}");
         assert_eq!(class(&nsq, "t2#ephemeral", Acks::All), Promise::Memory);
-        // A topic that wants to be synced is, whatever the mode.
+        // A topic that is set to be synced is synced in every mode.
         let synced = format!("{kafka}?topic.flush.messages=1");
         assert_eq!(class(&synced, "synced", Acks::One), Promise::Disk, "{mode}");
     }
@@ -97,7 +97,7 @@ fn a_queue_that_was_there_is_not_taken_for_another() {
     assert_eq!(class(&url, "one", Acks::One), Promise::Kernel);
 }
 
-/// A queue, declared on a connection that ends then.
+/// Declares a queue on a connection of its own, which is closed afterwards.
 fn declare(address: &str, name: &str, is_durable: bool) {
     let short = |text: &str| {
         let size = u8::try_from(text.len()).unwrap();
@@ -131,7 +131,7 @@ fn declare(address: &str, name: &str, is_durable: bool) {
     hear(&mut stream, [50, 11]);
 }
 
-/// Sends a method, which is named by its class and its number in that.
+/// Sends the method with this class id and method id.
 fn say(stream: &mut TcpStream, channel: u8, [class, method]: [u8; 2], arguments: &[u8]) {
     let payload = [&[0, class, 0, method], arguments].concat();
     let size = u32::try_from(payload.len()).unwrap().to_be_bytes();

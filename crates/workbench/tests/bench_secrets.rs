@@ -47,7 +47,7 @@ fn no_output_has_a_password_or_a_token() {
     let command = figures["command"].to_string();
     assert!(command.contains("me:***@"), "{command}");
     assert!(command.contains("--token=***"), "{command}");
-    // The options of a URL are conditions.
+    // The options of a URL are conditions of the measurement, so they are printed.
     assert!(written[0].contains("?prefetch=7"), "{}", written[0]);
     assert!(printed[0].contains("?prefetch=7"), "{}", printed[0]);
     let url = figures["rows"][0]["runs"][0]["url"].as_str().unwrap();

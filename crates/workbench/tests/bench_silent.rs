@@ -1,4 +1,4 @@
-//! `cloverleaf bench` and a broker that is there and answers nothing any more.
+//! `cloverleaf bench` and a broker that is connected and no longer answers.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -13,7 +13,7 @@ use cloverleaf_bench::{
 
 use crate::support::{BINARY, Broker};
 
-/// Once the broker sleeps, nobody need wait for it as long as for one that may come back.
+/// How long a silent broker is waited for. Users wait for longer, because a broker may come back.
 const SILENCE: Duration = Duration::from_millis(200);
 
 /// Messages that the broker has answered before it falls silent.
@@ -41,7 +41,7 @@ fn falls_silent(protocol: &str, options: &str, kind: Kind, arrivals: Arrivals) {
         consumers: 2,
         size_bytes: 200,
         payload: PayloadKind::Random,
-        // Longer than any machine takes until the broker falls silent.
+        // Longer than any machine takes until the broker is silent.
         amount: Amount::Seconds(3_600.0),
         warm_up_s: 0.0,
         arrivals,

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 const PROTOCOLS: [&str; 3] = ["nsq", "kafka", "amqp"];
 
-/// Few messages, and yet several requests: all in one would come at one moment, which is no rate.
+/// Few messages in several requests: with one request all come at one moment, which is no rate.
 const SMALL: [&str; 4] = [
     "--batch-size=10",
     "--in-flight=50",
@@ -17,7 +17,7 @@ const SMALL: [&str; 4] = [
     "--quiet",
 ];
 
-/// All that one call has put out.
+/// Everything that one call has printed and written.
 struct Output {
     table: String,
     json: Value,
@@ -25,7 +25,7 @@ struct Output {
 }
 
 impl Output {
-    /// Of a call that ends well.
+    /// The output of a call that succeeds.
     fn of(args: &[&str]) -> Output {
         let folder = tempfile::tempdir().unwrap();
         let (json, page) = (folder.path().join("all.json"), folder.path().join("a.html"));
@@ -49,7 +49,7 @@ impl Output {
         it
     }
 
-    /// Checks what holds whatever was measured.
+    /// Checks what holds for each measurement.
     fn check(&self, args: &[&str]) {
         let Output { table, json, page } = self;
         assert_eq!(json["is_good"], true, "{args:?}: {json:#}");
@@ -96,7 +96,7 @@ impl Output {
         self.json["notes"].to_string()
     }
 
-    /// The values of what differs between rows.
+    /// The values of the settings that differ between rows.
     fn values(&self, name: &str) -> Vec<f64> {
         let values = self
             .rows()
@@ -151,7 +151,7 @@ fn each_end_is_measured_with_each_protocol() {
                     "consumed"
                 };
                 let p50 = &run[side]["response_us"]["p50"];
-                // The age of what was put in before is no latency.
+                // The age of messages that were put in before is no latency.
                 assert_eq!(p50.is_number(), kind != "consume", "{args:?}: {run:#}");
             }
             assert!(
@@ -189,7 +189,7 @@ fn a_distance_is_felt_with_each_protocol() {
         let output = Output::of(&[&["latency", protocol.as_str()][..], &load].concat());
         let run = output.runs().next().unwrap();
         let p50 = run["consumed"]["response_us"]["p50"].as_f64().unwrap();
-        // Half of it to the broker, and half of it to the consumer.
+        // Half a round trip to the broker, and half of one to the consumer.
         assert!(p50 >= 19_000.0, "{protocol}: {p50}");
         assert!(
             output.notes().contains("round trip 20ms"),
@@ -284,7 +284,7 @@ fn something_grows_with_each_protocol() {
     for protocol in PROTOCOLS {
         let argument = format!("--protocol={protocol}");
         let grows: &[(&str, &str, &str)] = match protocol {
-            // Topics take their time to come and to go.
+            // Creating and removing topics takes time.
             "kafka" => &[
                 ("partitions", "--values=1,3", "partitions"),
                 ("backlog", "--values=200,500", "backlog, messages"),
@@ -397,7 +397,7 @@ fn what_a_protocol_does_not_have_is_refused_or_noted() {
     }
 }
 
-/// Ended with the test.
+/// Killed when the test ends.
 struct Sink(Child);
 
 impl Drop for Sink {
@@ -416,7 +416,7 @@ fn a_sink_answers_and_does_nothing_else() {
     let mut out = BufReader::new(sink.0.stdout.as_mut().unwrap());
     out.read_line(&mut line).unwrap();
     let address = line.trim().strip_prefix("sink ").expect("its first line");
-    // It has no topics, and nothing that could remove one.
+    // The sink has no topics, and no API that could remove one.
     let url = format!("--url=nsq://{address}");
     let output = Output::of(&["producer", &url, "--count=5000"]);
     assert_eq!(messages(output.runs().next().unwrap(), "produced"), 5_000);

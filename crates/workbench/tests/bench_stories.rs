@@ -1,4 +1,4 @@
-//! Each story in its short form, with the brokers that it starts itself.
+//! Each story in its short form, with embedded brokers.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use crate::network_support::{IN_PROGRAM, is_forbidden};
 use crate::support::BINARY;
 use serde_json::Value;
 
-/// Plays a story and returns its JSON, which says the same as its words.
+/// Plays a story and returns its JSON, after a check that the printed text has the same parts.
 fn played(args: &[&str]) -> Value {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("story.json");
@@ -39,7 +39,7 @@ fn played(args: &[&str]) -> Value {
     story
 }
 
-/// The cell of a table, by the head of its column; units as they are read.
+/// The cell of a table, by the head of its column; no-break spaces are plain spaces.
 fn cell(table: &Value, row: usize, column: &str) -> String {
     let columns = table["columns"].as_array().unwrap();
     let at = columns

@@ -19,7 +19,7 @@ fn json(output: &Output) -> Value {
 
 #[test]
 fn a_program_finds_the_broker_in_its_environment() {
-    // Each of them answers somebody who says nothing, or asks for nothing.
+    // Each listener accepts a connection.
     let script = "set -eu; \
          for name in KAFKA AMQP NSQD NSQD_HTTP NSQLOOKUPD ADMIN_ADDRESS; do \
              eval address=\\$CLOVERLEAF_$name; \

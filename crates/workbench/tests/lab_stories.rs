@@ -1,5 +1,5 @@
-//! `cloverleaf lab STORY`: pathologies with real client libraries, and what the doctor's advice is
-//! worth.
+//! `cloverleaf lab STORY`: mistakes with real client libraries, and the effect of the doctor's
+//! advice.
 
 use std::process::{Command, Output};
 
@@ -20,12 +20,12 @@ fn clients_that_do_nothing_wrong_are_watched() {
     let output = lab(&["healthy", "--rtt-by=kernel", "--time=2s", "--json"]);
     let errors = String::from_utf8_lossy(&output.stderr);
     let all: Value = serde_json::from_slice(&output.stdout).expect(&errors);
-    // Too short for the doctor, but each client has to work.
+    // Too short for a finding, but long enough for each client to fail.
     assert_eq!(all[0]["problems"], json!([]), "{all:#}");
     assert!(all[0]["watched_s"].as_f64().unwrap() >= 2.0, "{all:#}");
 }
 
-/// Their libraries are the user's: `cargo xtask test` has some, other tests none.
+/// The Python libraries are the user's to install. These tests have none.
 #[test]
 fn a_story_says_which_program_it_needs() {
     for (story, package) in [("nagle", "confluent-kafka"), ("ack-deadline", "pynsq")] {

@@ -22,8 +22,8 @@ pub(super) use identity::check as identity;
 pub(crate) use plays::{Args as PlaysArgs, main as plays};
 
 impl Scenario {
-    /// Whether this is the doctor's description of the scenario's client, whose library reports
-    /// that of itself.
+    /// Whether the doctor's `client` is the scenario's program, whose library reports `library` and
+    /// `version` in `reported`.
     fn is_client(&self, client: &Value, reported: &Value) -> bool {
         client["protocol"] == self.program.protocol
             && client["client_id"] == self.client_id
@@ -34,8 +34,8 @@ impl Scenario {
 }
 
 impl Expectation {
-    /// Whether advice of this rule, or a finding, names first what it should. Values depend on what
-    /// was measured.
+    /// Whether the first change of a finding, or of the advice for its rule, is the expected one.
+    /// Values are not compared: advice has none before something is measured.
     fn check_advice(&self, advice: &Value) -> Result<()> {
         let change = &advice["changes"][0];
         let client = change["client"].as_str().unwrap_or_default();
@@ -54,7 +54,7 @@ impl Expectation {
         Ok(())
     }
 
-    /// Whether a finding is of this rule and says what it should.
+    /// Whether a finding is of the expected rule and names the expected change with its value.
     fn check(&self, finding: &Value) -> Result<()> {
         if finding["rule"] != self.rule {
             bail!("{} is found, not {}", finding["rule"], self.rule);

@@ -77,7 +77,7 @@ pub(crate) fn run(workspace: &Workspace, wanted: Wanted) -> Result<bool> {
     Ok(tally.failed.is_empty())
 }
 
-/// Does the work for each of these, so many at once.
+/// Does the work for each of these, on `at_once` threads.
 pub(super) fn each<T>(
     at_once: usize,
     all: impl Iterator<Item = T> + Send,

@@ -208,8 +208,8 @@ impl Nsq {
         }
     }
 
-    /// Publishes a message so often, each time after the answer to the publish before; returns how
-    /// long each took. It is a client that does not introduce itself.
+    /// Publishes the body `messages` times, each time after the answer to the publish before, on a
+    /// connection that sends no IDENTIFY. Returns how long each publish took.
     ///
     /// # Errors
     /// The broker is not there, refuses, or goes away.

@@ -21,9 +21,9 @@ use crate::recorder::ClientStats;
 use crate::usage::{GENERATOR_THREADS, Meter, Usage};
 use crate::words;
 
-/// Of a short one.
+/// Seconds of a measurement in a short story.
 const SHORT_S: f64 = 2.0;
-/// Most messages that one of 24 consumers holds.
+/// Messages that each of the 24 consumers may have in flight.
 const HELD: u32 = 100;
 
 const LESSON: &str = "\
@@ -92,14 +92,14 @@ fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
 /// The outcomes of all topics together.
 struct Played {
     outcomes: Vec<Outcome>,
-    /// From before the first connection to behind the last one.
+    /// From before the first connection is opened until the last one is closed.
     usage: Usage,
 }
 
 impl Played {
-    /// CPU microseconds per message. All messages are counted that were acknowledged, those of the
-    /// warm-ups too, as their costs are: topics do not end at one moment, so that no time is there
-    /// in which the process works for the measured ones alone.
+    /// CPU microseconds per acknowledged message. Messages and costs of the warm-ups count, too:
+    /// topics do not begin and end at one moment, so there is no time in which the process works
+    /// for measured messages alone.
     fn each_us(&self, seconds: Option<f64>) -> Option<f64> {
         let sides = self.outcomes.iter().filter_map(|it| it.produced.as_ref());
         let acked = sides.flat_map(|produced| produced.acked.values());
@@ -108,7 +108,7 @@ impl Played {
     }
 }
 
-/// All topics at one time.
+/// Measures all topics at the same time.
 fn many(
     play: &mut Play<'_, '_>,
     opened: &Opened,
@@ -133,7 +133,7 @@ fn many(
         })
         .collect();
     let stop = play.session.stop();
-    // One for all: each of them would count the whole process, but only for its own time.
+    // One meter for all topics: a meter counts the whole process.
     let meter = Meter::begin(&opened.place);
     let target = Target {
         connect: &*opened.connect,
@@ -164,7 +164,7 @@ fn many(
 }
 
 fn row(clients: &str, played: &Played, theirs: String, one: String) -> Vec<String> {
-    // Topics have clocks of their own, but begin together: rates are added, times are not.
+    // Topics begin together, so their rates add up. Each has a clock of its own, so times do not.
     let rate = |side: fn(&Outcome) -> Option<&ClientStats>| {
         let sides = played.outcomes.iter().filter_map(side);
         let rates: Vec<f64> = sides.map(ClientStats::rate).collect();
@@ -198,7 +198,7 @@ mod tests {
     fn costs_are_those_of_all_topics_by_the_messages_of_all() {
         let topic = |messages: u64| {
             let mut topic = outcome("a", 5);
-            // It was over before the others, and has seen less of what the process does.
+            // A topic that ended before the others has seen fewer of the costs.
             topic.usage.broker_cpu_s = Some(0.001);
             let mut acked = Ranges::default();
             acked.insert_range(0, messages);

@@ -1,22 +1,20 @@
-//! Demand of a pipeline's processors: which of them gets a message, as Broadway's producers decide
-//! it, each for itself.
-//!
-//! This is what the seed found out (lines 267 to 633): a producer hands a message to the processor
-//! that has asked it for most, and knows nothing of what other producers have given to that one.
+//! Which processor of a pipeline gets a message. Each of Broadway's producers decides that for
+//! itself: it hands the message to the processor with the greatest demand, and does not know what
+//! other producers have handed to that processor (the seed, lines 267 to 633).
 
 use std::collections::VecDeque;
 
 /// One producer's view of the processors.
 #[derive(Debug, Clone)]
 pub(crate) struct Demand {
-    /// Messages that are asked for, and by whom: most first; of the same, the one that asked first.
+    /// Demand and number of each processor. The greatest demand is first; of equal ones, the oldest.
     asked: Vec<(usize, usize)>,
-    /// Messages that nobody has asked for.
+    /// Messages for which there is no demand.
     waiting: VecDeque<u64>,
 }
 
 impl Demand {
-    /// Each processor has asked for so many.
+    /// Each processor has a demand of `each` messages.
     pub(crate) fn new(processors: usize, each: usize) -> Demand {
         Demand {
             asked: (0..processors).map(|processor| (each, processor)).collect(),
@@ -24,7 +22,7 @@ impl Demand {
         }
     }
 
-    /// A message came. Returns the processor that gets it; `None`: it waits.
+    /// A message came. Returns the processor that gets it; `None` if the message waits for demand.
     pub(crate) fn came(&mut self, message: u64) -> Option<usize> {
         let Some((asked, processor)) = self.asked.first().copied().filter(|it| it.0 > 0) else {
             self.waiting.push_back(message);
@@ -35,7 +33,7 @@ impl Demand {
         Some(processor)
     }
 
-    /// A processor asks for one more, and gets it at once if one waits.
+    /// A processor asks for one more message. Returns a waiting message, if there is one.
     pub(crate) fn ask(&mut self, processor: usize) -> Option<u64> {
         if let Some(message) = self.waiting.pop_front() {
             return Some(message);

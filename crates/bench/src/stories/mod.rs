@@ -1,8 +1,8 @@
-//! The experiments of the five texts that this broker began with, the seeds: each is played here
-//! and now, and its table stands beside the seed's own figures.
+//! Stories: the experiments of the five texts with which this broker began, the seeds. Each is
+//! repeated on this machine, and its tables have the seed's own figures beside the measured ones.
 //!
-//! A story is short unless it is asked to be as long as the seed's: figures of a second or two show
-//! what is to be learned, and no more.
+//! A measurement takes a second or two, which is enough for the lesson. `--full` makes it as long
+//! as the seed's.
 
 mod channels;
 mod demand;
@@ -81,7 +81,7 @@ pub struct Story {
     pub tables: Vec<StoryTable>,
     /// The lesson to be learned from it.
     pub lesson: String,
-    /// Conditions, and what went wrong.
+    /// Conditions of the measurements, and their faults.
     pub notes: Vec<String>,
     /// Nothing was lost, out of order or cut short.
     pub is_good: bool,
@@ -117,7 +117,7 @@ impl StoryTable {
 const LINE: usize = 100;
 
 impl Story {
-    /// As it is printed.
+    /// The story as it is printed.
     pub fn render(&self) -> String {
         let mut out = format!("Seed {}: {}\n", self.seed, self.title);
         for table in &self.tables {

@@ -1,8 +1,8 @@
 //! Seed 001: a client that waits 40 ms for nothing.
 //!
 //! The client writes a request in two pieces. With Nagle's algorithm the second one waits for the
-//! acknowledgement of the first, and the broker's system delays that, because it hopes for an
-//! answer to send it along with. The broker has nothing to answer: it waits for the second piece.
+//! acknowledgement of the first. The kernel of the broker's machine delays that acknowledgement,
+//! to send it together with an answer. The broker has no answer yet: it waits for the second piece.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use crate::plan::Amount;
 use crate::url::Url;
 use crate::words;
 
-/// A request of a client that does not wait takes less than this, a delayed acknowledgement more.
+/// A publish takes longer than this only if it waits for a delayed acknowledgement.
 const DELAYED: Duration = Duration::from_millis(30);
 
 const LESSON: &str = "\
@@ -55,7 +55,7 @@ pub(super) const SCRIPT: Script = Script {
 
 fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
     let link = play.link;
-    // Clients that need round trips are not late.
+    // The distance itself does not count as a delay.
     let slow = DELAYED.saturating_add(link.rtt.saturating_mul(2));
     let over = format!("over {} ms", slow.as_millis());
     let mut table = StoryTable::new(
@@ -125,7 +125,7 @@ fn row(
         histogram.record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
     let waits = way.has_nagle && way.in_pieces;
-    // The seed's broker did nothing against it.
+    // The seed's broker left acknowledgements to the kernel.
     let is_theirs = !url.is_embedded() || url.option("quick-ack").is_some();
     let theirs = match (is_theirs, waits, way.in_pieces) {
         (true, true, _) => format!("{}, {}", WAITING_RATE.cited(), WAITING_TIME.cited()),

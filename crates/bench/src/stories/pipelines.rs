@@ -12,7 +12,7 @@ use crate::amqp::Pipeline;
 use crate::command::BenchError;
 use crate::words;
 
-/// A job of a short story.
+/// How long a job takes in a short story.
 const SHORT_JOB: Duration = Duration::from_millis(300);
 /// As many as there are processors: each could have one.
 const MANY: usize = PROCESSORS;
@@ -76,7 +76,7 @@ fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// A row's name, what is measured, and the seed's figure.
+/// The name of a row, the pipeline that is measured, and the seed's figure.
 type Case = (&'static str, Pipeline, Option<&'static Figure>);
 
 fn cases(work: Duration) -> Vec<Case> {

@@ -1,4 +1,4 @@
-//! Common parts of all stories: brokers, measurements, and the story that is being told.
+//! The common parts of all stories: brokers, measurements, tables and notes.
 
 use super::{Script, Story, StoryName, StoryTable};
 use crate::command::{BenchError, LiveLine, Opened, Session, Task};
@@ -27,17 +27,17 @@ pub(crate) struct Play<'p, 's> {
 pub(crate) struct How {
     /// At the seed's size.
     pub(crate) is_full: bool,
-    /// How much each measurement is, if it is not to be as much as the story's.
+    /// The time or the number of messages of each measurement, in place of the story's.
     pub(crate) amount: Option<Amount>,
-    /// Nothing is shown meanwhile.
+    /// No progress is shown.
     pub(crate) is_quiet: bool,
 }
 
-/// Warm-up of a measurement, if that is not shorter itself.
+/// Seconds of warm-up; a shorter measurement has a warm-up of its own length.
 const WARM_UP_S: f64 = 0.3;
 
 impl<'p, 's> Play<'p, 's> {
-    /// Begins. Without URLs it is played with embedded brokers.
+    /// Begins a story. Without URLs it is played with embedded brokers.
     pub(crate) fn new(
         session: &'p mut Session<'s>,
         name: StoryName,
@@ -62,21 +62,21 @@ impl<'p, 's> Play<'p, 's> {
         }
     }
 
-    /// Plays it, and returns the story as it was told.
+    /// Measures everything, and returns the story.
     ///
     /// # Errors
-    /// It cannot be played.
+    /// A broker cannot be opened or measured.
     pub(crate) fn play(mut self) -> Result<Story, BenchError> {
         (self.script.play)(&mut self)?;
         Ok(self.story)
     }
 
-    /// Whether it is played at the seed's size.
+    /// Whether measurements are as long as the seed's.
     pub(super) fn is_full(&self) -> bool {
         self.how.is_full
     }
 
-    /// How long a measurement is: so many seconds, and at the seed's size as long as that one.
+    /// The amount of a measurement: this many seconds, or `full` in a story at the seed's size.
     pub(super) fn amount(&self, short_s: f64, full: Amount) -> Amount {
         match (self.how.amount, self.how.is_full) {
             (Some(amount), _) => amount,
@@ -115,7 +115,7 @@ impl<'p, 's> Play<'p, 's> {
         self.urls()?.iter().map(|url| self.open(url)).collect()
     }
 
-    /// A table with a row for each of these, until the user wants no more.
+    /// Adds a table with a row for each of these. It ends early when the user stops the story.
     pub(super) fn rows<T>(
         &mut self,
         mut table: StoryTable,
@@ -132,7 +132,7 @@ impl<'p, 's> Play<'p, 's> {
         Ok(())
     }
 
-    /// Measures once.
+    /// Makes one measurement.
     pub(super) fn measure(
         &mut self,
         opened: &Opened,
@@ -153,7 +153,7 @@ impl<'p, 's> Play<'p, 's> {
         Ok(outcome)
     }
 
-    /// Notes what went wrong.
+    /// Adds notes about the faults of a measurement.
     pub(super) fn look_at(&mut self, outcome: &Outcome) {
         self.story.is_good &= outcome.is_good();
         let label = &outcome.subject.label;
@@ -169,7 +169,7 @@ impl<'p, 's> Play<'p, 's> {
         }
     }
 
-    /// Adds a sentence, once.
+    /// Adds a sentence, unless it is there already.
     pub(super) fn note(&mut self, note: String) {
         if !self.story.notes.contains(&note) {
             self.story.notes.push(note);
@@ -180,7 +180,7 @@ impl<'p, 's> Play<'p, 's> {
         self.story.tables.push(table);
     }
 
-    /// Whether the user wants no more.
+    /// Whether the user has stopped the story.
     pub(super) fn is_stopped(&self) -> bool {
         self.session.stop().is_set()
     }
@@ -198,7 +198,7 @@ pub(super) fn shown(outcome: &Outcome, figure: impl Fn(&ClientStats) -> String) 
         .map_or_else(|| words::NOTHING.to_owned(), figure)
 }
 
-/// A plan as stories begin with: one producer, one consumer, messages one by one.
+/// The plan that stories vary: one producer, one consumer, requests of one message.
 pub(super) fn plan(size_bytes: usize, amount: Amount) -> Plan {
     Plan {
         run: 0,

@@ -16,7 +16,7 @@ use crate::words;
 const WINDOWS: [u32; 5] = [1, 5, 250, 500, 1_000];
 const CONNECTED: [u32; 4] = [1, 2, 4, 8];
 const PARTITIONED: [u32; 3] = [1, 2, 4];
-/// Of a short one.
+/// Seconds of a measurement in a short story.
 const SHORT_S: f64 = 1.0;
 
 const LESSON: &str = "\
@@ -45,7 +45,7 @@ fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Synchronous, and with so many in flight.
+/// One connection with different numbers of messages in flight, from one (synchronous) on.
 fn windows(play: &mut Play<'_, '_>, all: &[Opened]) -> Result<(), BenchError> {
     let mut columns = vec!["in flight".to_owned(), "in flight ÷ rtt".to_owned()];
     for opened in all {
@@ -67,7 +67,7 @@ fn windows(play: &mut Play<'_, '_>, all: &[Opened]) -> Result<(), BenchError> {
             let what = format!("{window} in flight");
             let outcome = play.measure(opened, Kind::Produce, plan, &what)?;
             row.push(rate(&outcome));
-            // Half of the messages were answered within this, from when they were sent.
+            // The median time from the send of a message to its answer.
             row.push(shown(&outcome, |it| {
                 words::time(it.service.quantile_ns(0.5) as f64)
             }));
@@ -82,9 +82,9 @@ fn windows(play: &mut Play<'_, '_>, all: &[Opened]) -> Result<(), BenchError> {
     })
 }
 
-/// More connections, and more partitions where there are some.
+/// More connections, and more partitions if the protocol has partitions.
 fn connections(play: &mut Play<'_, '_>, all: &[Opened]) -> Result<(), BenchError> {
-    // Protocols without partitions are measured with one.
+    // A protocol without partitions is measured once.
     let each: Vec<(&Opened, u32)> = all
         .iter()
         .flat_map(|opened| {

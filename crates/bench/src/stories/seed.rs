@@ -5,7 +5,7 @@
 pub(super) struct Figure {
     /// Line of the seed's text, from 1.
     pub(super) line: u32,
-    /// As it stands there, with its unit.
+    /// The text of the figure, with its unit.
     pub(super) text: &'static str,
 }
 
@@ -14,7 +14,7 @@ const fn figure(line: u32, text: &'static str) -> Figure {
 }
 
 impl Figure {
-    /// The figure and where it stands: "22,000/s (line 46)".
+    /// The figure and its line: "22,000/s (line 46)".
     pub(super) fn cited(&self) -> String {
         format!("{} (line {})", self.text, self.line)
     }
@@ -92,7 +92,7 @@ pub(super) mod pipelines {
     pub(in super::super) const PROCESSORS: usize = 25;
     /// "max_demand: 10", line 28.
     pub(in super::super) const DEMAND: usize = 10;
-    /// A job takes "tens of seconds": so long at the seed's size, about as line 121 shows.
+    /// Seconds of a job. The seed says "tens of seconds"; line 121 shows about this.
     pub(in super::super) const JOB_S: f64 = 21.65;
 }
 
@@ -115,6 +115,6 @@ pub(super) mod channels {
     pub(in super::super) const SIZE_BYTES: usize = 100;
     /// Of the runs: "10.002s", line 40.
     pub(in super::super) const SECONDS: f64 = 10.0;
-    /// Messages that `bench_writer` publishes at once where nothing is said.
+    /// The default batch of `bench_writer`.
     pub(in super::super) const BATCH_MESSAGES: u32 = 200;
 }

@@ -13,7 +13,7 @@ use crate::plan::{Amount, Plan};
 use crate::schedule::Arrivals;
 use crate::words;
 
-/// Of a short one.
+/// Seconds of a measurement in a short story.
 const SHORT_S: f64 = 1.0;
 const LATENCY_S: f64 = 2.0;
 /// The seed does not say for how long it measured latency.

@@ -51,7 +51,7 @@ impl Broker {
         Broker::with(folder, &[])
     }
 
-    /// One with these options of `cloverleaf serve`.
+    /// Starts a broker with these options of `cloverleaf serve`.
     pub(crate) fn with(folder: &Path, options: &[(&str, &str)]) -> Broker {
         let folder = ("data-dir", folder.to_str().unwrap());
         let options = options.iter().chain([&folder]);
@@ -77,7 +77,7 @@ impl Broker {
         &self.addresses[protocol]
     }
 
-    /// As `bench` takes it.
+    /// The URL of the NSQ listener for `bench`.
     pub(crate) fn nsq(&self) -> String {
         let [tcp, http] = ["nsq", "nsq-http"].map(|it| self.address(it));
         format!("nsq://{tcp}?http={http}")
@@ -126,7 +126,7 @@ fn a_broker_in_a_process_of_its_own_answers() {
         .collect();
     let server = embedded(Path::new("set below"), &options);
     let addresses = server.addresses();
-    // The test harness has begun a line.
+    // The test harness has printed the begin of a line.
     println!();
     let tell = |name: &str, at: Option<SocketAddr>| println!("listens {name} {}", at.unwrap());
     tell("nsq", addresses.of("nsq.tcp_address"));

@@ -1,5 +1,5 @@
-//! Checks that the broker knows real clients, and has the advice for each: library, version, and
-//! the doctor's words about each mistake that its programs make, looked up by identity.
+//! Checks that the broker recognises real clients by library and version, and that the doctor has
+//! the advice for each mistake that the programs of a client make.
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
@@ -11,8 +11,8 @@ use crate::http;
 use crate::process::Process;
 use crate::wait::{self, HANG};
 
-/// Each kind of client that the advice has a name for, once; scenarios of one kind are looked
-/// up by the same identity.
+/// Starts each kind of client once: a program, and a name that the advice gives the client. All
+/// scenarios of that kind are then checked against the advice for it.
 pub(in crate::clients) fn check(context: &Context, report: &mut Report) -> Result<()> {
     let all: Vec<Scenario> = scenarios().filter(|it| !it.program.is_lab()).collect();
     let programs = Programs::build(context, &all)?;
@@ -38,7 +38,8 @@ pub(in crate::clients) fn check(context: &Context, report: &mut Report) -> Resul
     Ok(())
 }
 
-/// Starts a program, and waits until the broker knows the client that it says that it is.
+/// Starts a scenario's program, and waits until the broker knows its client. Returns what
+/// `/api/doctor/clients` has about the client.
 fn ask(
     context: &Context,
     programs: &Programs,
@@ -85,7 +86,7 @@ fn advises(client: &Value, scenario: &Scenario) -> Result<()> {
     let advice = client["advice"].as_array().into_iter().flatten();
     let of_rule = advice.filter(|it| it["rule"] == expected.rule);
     let checks: Vec<Result<()>> = of_rule.map(|it| expected.check_advice(it)).collect();
-    // Publishers and consumers are advised apart.
+    // A rule may have one advice for publishers and one for consumers.
     if checks.iter().any(Result::is_ok) {
         return Ok(());
     }

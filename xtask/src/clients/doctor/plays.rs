@@ -1,8 +1,8 @@
-//! `cargo xtask plays`: plays of the doctor with live clients, some times each, and their results.
+//! `cargo xtask plays`: plays scenarios with live clients several times, and counts the results.
 //!
-//! A play depends on what else the machine does, so it is no part of the gate, which replays
-//! recordings. It is run by hand before a change of the doctor is closed: each play so many times,
-//! and all runs count.
+//! The result of a play depends on the load of the machine, so plays are no part of the gate, which
+//! replays recordings. They are run by hand before a change of the doctor is closed. Each run
+//! counts.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -48,17 +48,17 @@ pub(crate) struct Args {
 #[derive(Serialize)]
 struct Run {
     play: String,
-    /// The fault of a run that was not as it should be.
+    /// What is not as expected; `None`: the run was as expected.
     problem: Option<String>,
     /// The gain that the finding predicts.
     gain: Option<f64>,
-    /// The gain that the lab measured after the change, in parts of what was predicted.
+    /// The value that the lab measured after the change, divided by the predicted one.
     of_predicted: Option<f64>,
     /// Seconds from the lab's first message to the finding.
     found_s: Option<f64>,
 }
 
-/// Plays them. True when each run of each was as it should be.
+/// Plays the scenarios. True if each run was as expected.
 pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
     let plays: Vec<Scenario> = scenarios().filter(|it| args.has_chosen(it)).collect();
     if plays.is_empty() {
@@ -106,9 +106,10 @@ impl Args {
     }
 }
 
-/// All runs, in the order of plays, some at once.
+/// Runs all plays, several at once. The results are in the order of the plays.
 fn play_all(context: &Context, programs: &Programs, args: &Args, plays: &[Scenario]) -> Vec<Run> {
-    // All plays once before any is played again: what the machine does then meets all.
+    // Each play once before any is repeated, so that a busy moment of the machine does not hit all
+    // runs of the same play.
     let rounds = (0..args.runs).flat_map(|_| plays);
     let done = Mutex::new(Vec::new());
     each(args.at_once, rounds.enumerate(), |(at, play)| {
@@ -124,7 +125,7 @@ fn play_all(context: &Context, programs: &Programs, args: &Args, plays: &[Scenar
     done.into_iter().map(|(_, run)| run).collect()
 }
 
-/// Does something while so many threads take all the time that they get.
+/// Does the work while this many threads keep the processors busy.
 fn under_load<T>(threads: usize, work: impl FnOnce() -> T) -> T {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -141,8 +142,8 @@ fn under_load<T>(threads: usize, work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// A line for each play: how many of its runs were as they should be, and least, middle and most
-/// of what was measured.
+/// A line for each play: how many of its runs were as expected, and minimum, median and maximum of
+/// each measurement.
 fn table(plays: &[Scenario], runs: &[Run]) -> String {
     let mut lines = format!(
         "{:<60} {:>7}  {:<22} {:<22} {:<22}\n",

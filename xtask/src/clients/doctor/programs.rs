@@ -1,4 +1,4 @@
-//! The client programs: `tests/clients/doctor`, compiled where they have to be.
+//! The client programs in `tests/clients/doctor`: how each is compiled and started.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,7 +16,7 @@ use crate::workspace::{Workspace, output};
 pub(super) struct Program {
     /// Its name in the table of scenarios.
     pub(super) name: &'static str,
-    /// The library that it needs, and so what runs it.
+    /// The library that it needs, which also tells the interpreter.
     pub(super) tool: Tool,
     /// The protocol that it speaks, as the doctor names it.
     pub(super) protocol: &'static str,
@@ -67,14 +67,14 @@ impl Program {
     }
 }
 
-/// Where the compiled programs are.
+/// The folders of the compiled programs.
 pub(super) struct Programs {
     go: PathBuf,
     java: PathBuf,
 }
 
 impl Programs {
-    /// Installs the libraries that these scenarios need, and compiles what has to be.
+    /// Installs the libraries that these scenarios need, and compiles their programs.
     pub(super) fn build(context: &Context, scenarios: &[Scenario]) -> Result<Programs> {
         let has = |tool| scenarios.iter().any(|it| it.program.tool == tool);
         for scenario in scenarios {
@@ -112,8 +112,8 @@ impl Programs {
         output(javac.arg(folder.join(format!("{class}.java")))).map(drop)
     }
 
-    /// The command that runs a scenario's program for so many seconds, and writes which library it
-    /// has into `identity`.
+    /// The command that runs a scenario's program for this many seconds. The program writes its
+    /// library and version into the file `identity`.
     pub(super) fn command(
         &self,
         context: &Context,
@@ -137,7 +137,7 @@ impl Programs {
         let java = |jars: PathBuf| -> Result<Command> {
             let path = std::env::join_paths([jars.join("*"), self.java.join(file)])?;
             let mut command = Command::new("java");
-            // Many start at once.
+            // Less compilation: several virtual machines start at once.
             command.args(["-XX:TieredStopAtLevel=1", "-cp"]).arg(path);
             command.arg(file);
             Ok(command)
@@ -164,8 +164,7 @@ impl Programs {
     }
 }
 
-/// The `library` that a client program reports and its `version`: it has written them into this
-/// file.
+/// The `library` and `version` that a client program has written into this file.
 pub(super) fn reported_library(file: &Path) -> Result<Value> {
     let text = std::fs::read_to_string(file).context("it has not said who it is")?;
     Ok(serde_json::from_str(&text)?)

@@ -1,4 +1,4 @@
-//! The runner: a scenario in `cloverleaf lab`, its report, and whether that is what is expected.
+//! Runs a scenario in `cloverleaf lab`, and compares the report with what is expected.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -11,13 +11,13 @@ use super::table::Scenario;
 use super::{Context, Programs};
 use crate::workspace::tail;
 
-/// The words of the lab where it can make no network.
+/// The lab's error where it can make no network.
 const NO_NETWORK: &str = "no --rtt-by kernel";
 
-/// Names the interpreter that has the libraries of the lab's own scenarios.
+/// The environment variable that names an interpreter for the lab's own scenarios.
 const PYTHON: &str = "CLOVERLEAF_LAB_PYTHON";
 
-/// In the lab's own network no other program has it.
+/// The Kafka listener with TLS. In the network of the lab the port is free.
 const TLS: &str = "127.0.0.1:9093";
 
 /// The measurements of a run.
@@ -27,12 +27,12 @@ pub(super) struct Measured {
     pub(super) gain: Option<f64>,
     /// Seconds from the lab's first message to the finding.
     pub(super) found_s: Option<f64>,
-    /// The gain that the lab measured after the change, in parts of what was predicted.
+    /// The value that the lab measured after the change, divided by the predicted one.
     pub(super) of_predicted: Option<f64>,
 }
 
-/// Runs a scenario beside a broker of its own, a program for so many seconds; what its doctor sees
-/// goes to `record`, if there is such a file. An error says what is not as it is expected.
+/// Runs a scenario with a broker of its own; a client program runs for this many seconds. What the
+/// doctor observes is recorded in the file `record`. The error says what is not as expected.
 pub(super) fn run(
     context: &Context,
     programs: &Programs,
@@ -70,7 +70,7 @@ fn run_program(
     let folder = context.workspace.temp_folder("doctor")?;
     let identity = folder.path().join("identity.json");
     let program = programs.command(context, scenario, seconds, &identity)?;
-    // TLS beside the clear, and what the link needs.
+    // A listener with TLS beside the one without.
     let (certificate, key) = context.tls_files();
     lab.arg(format!("--set=kafka-tls-address={TLS}"));
     lab.arg(format!("--set=kafka-tls-cert={}", certificate.display()));
@@ -88,7 +88,7 @@ fn run_program(
         )
         .env("CLOVERLEAF_KAFKA_TLS", TLS);
     let (output, stderr) = output(lab)?;
-    // With findings it is 1.
+    // The exit status is 1 if there are findings.
     if !matches!(output.status.code(), Some(0 | 1)) {
         bail!("{}\n{}", output.status, tail(&stderr, 60));
     }
@@ -112,7 +112,8 @@ fn run_program(
     }
 }
 
-/// The lab looks at the finding, makes its change and measures it.
+/// Runs one of the lab's own scenarios. The lab checks the finding, makes its change and measures
+/// the effect.
 fn run_lab(
     context: &Context,
     scenario: &Scenario,
@@ -149,8 +150,9 @@ fn run_lab(
     Ok(())
 }
 
-/// The lab's output and its errors; an error where the machine lets no program make a network:
-/// behind a proxy the doctor cannot tell waiting from thinking, so that a run there says nothing.
+/// Runs the lab, and returns its output and its standard error. It is an error if the machine lets
+/// no program make a network: behind a proxy the doctor cannot tell waiting from thinking, so that
+/// such a run would show nothing.
 fn output(mut lab: Command) -> Result<(Output, String)> {
     let output = lab.output().context("cannot start the lab")?;
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -10,25 +10,25 @@ const TABLE: &str = include_str!("../../../../tests/clients/doctor/README.md");
 pub(super) struct Scenario {
     pub(super) group: &'static str,
     pub(super) link: Link,
-    /// Its name in the list of checks; each in a group has another.
+    /// Its name, which is unique in the group.
     pub(super) name: &'static str,
     pub(super) program: &'static Program,
-    /// The mistake that the program is to make, or how it is to do well.
+    /// The program's argument: the mistake that it makes, or a behaviour without one.
     pub(super) behaviour: &'static str,
-    /// The name that it gives itself, which no other program of its library has.
+    /// The name that the client gives itself; empty: none.
     pub(super) client_id: &'static str,
-    /// `None`: it does nothing wrong.
+    /// The one finding; `None`: the program makes no mistake.
     pub(super) expected: Option<Expectation>,
 }
 
 /// The network between a client and the broker.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Link {
-    /// The round trip, if it is not the lab's.
+    /// The round trip; `None`: the one of the lab's own scenario.
     pub(super) rtt: Option<&'static str>,
     /// The bandwidth each way, if it is low.
     pub(super) bandwidth: Option<&'static str>,
-    /// The broker acknowledges late, as others do.
+    /// The broker leaves TCP's acknowledgements to the kernel, as other brokers do.
     pub(super) acks_late: bool,
 }
 
@@ -40,13 +40,16 @@ pub(super) struct Expectation {
     pub(super) client: &'static str,
     /// The setting that is named first.
     pub(super) setting: &'static str,
-    /// Its value, or the least and the most of it; empty: it has none.
+    /// Its value, or minimum and maximum of it (`2..100`); empty: the change has no value.
     pub(super) value: &'static str,
-    /// A part of one of the lines of code; empty: there is none.
+    /// A part of one of the change's lines of code; empty: not checked.
     pub(super) code: &'static str,
 }
 
-/// All scenarios, in the order of the table. A row that is not understood is a fault of the table.
+/// All scenarios, in the order of the table.
+///
+/// # Panics
+/// A row of the table cannot be read.
 pub(super) fn scenarios() -> impl Iterator<Item = Scenario> + Clone {
     let groups = TABLE.split("\n## ").skip(1);
     groups.flat_map(|text| {
@@ -105,7 +108,7 @@ fn scenario(group: &'static str, link: Link, row: &'static str) -> Option<Scenar
 }
 
 impl Link {
-    /// "10ms, 20Mbit, acks late".
+    /// Reads a link such as "10ms, 20Mbit, acks late".
     fn read(text: &'static str) -> Link {
         let mut link = Link::default();
         for part in text.split(", ").filter(|it| !it.is_empty()) {
@@ -120,7 +123,7 @@ impl Link {
 }
 
 impl Scenario {
-    /// Its name: no other one has it, and it can be a file's.
+    /// Its group and name. It is unique, and can be a file's name.
     pub(super) fn full_name(&self) -> String {
         let is_plain = |it: char| it.is_ascii_alphanumeric() || it == '.';
         let name: String = (self.name.chars())
