@@ -102,7 +102,8 @@ fn two_workers_measure_one_plan() {
     assert_eq!(report["rows"][0]["runs"][0]["consumed"]["messages"], 3_000);
 }
 
-/// The coordinator's messages come to the workers, whoever keeps what was consumed.
+/// Workers consume what the coordinator has put in, with protocols that keep consumed messages and
+/// with those that do not.
 #[test]
 fn workers_empty_what_was_filled_with_any_protocol() {
     let workers = [Worker::start(&[]), Worker::start(&[])];

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 /// One producer's view of the processors.
 #[derive(Debug, Clone)]
 pub(crate) struct Demand {
-    /// Demand and number of each processor. The greatest demand is first; of equal ones, the oldest.
+    /// Demand and number of each processor. The greatest comes first; of equal ones, the oldest.
     asked: Vec<(usize, usize)>,
     /// Messages for which there is no demand.
     waiting: VecDeque<u64>,

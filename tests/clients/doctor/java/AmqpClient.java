@@ -4,7 +4,7 @@ import com.rabbitmq.client.ConnectionFactory;
 import com.rabbitmq.client.impl.ClientVersion;
 import java.util.Map;
 
-/** RabbitMQ's Java client: confirms one after the other, a window of one, and a good program. */
+/** RabbitMQ's Java client: a wait for each confirm, a prefetch count of one, and a good program. */
 final class AmqpClient {
     private AmqpClient() {}
 
@@ -45,7 +45,7 @@ final class AmqpClient {
     }
 
     private static void windowTooSmall() throws Exception {
-        // On a connection of its own: whoever consumes them does nothing else.
+        // On a connection of its own: the consumer's connection only consumes.
         try (Connection feeder = connect("feeder")) {
             Channel channel = channel(feeder, "amqp-java-window");
             for (int i = 0; i < 5000; i++) {

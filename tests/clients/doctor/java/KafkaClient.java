@@ -11,7 +11,7 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 import org.apache.kafka.common.utils.AppInfoParser;
 
-/** Kafka's Java client: it waits for each message and lingers meanwhile, or does not wait. */
+/** Kafka's Java client: it waits for each message, with a linger or without, or does not wait. */
 final class KafkaClient {
     private KafkaClient() {}
 

@@ -18,7 +18,7 @@ final class Kit {
 
     private Kit() {}
 
-    /** Does something again and again until the time is over, with this pause after each. */
+    /** Calls act until the time is over, with a pause of some milliseconds after each call. */
     static void every(long ms, Behaviour act) throws Exception {
         while (System.nanoTime() - END_NS < 0) {
             act.play();
@@ -44,7 +44,10 @@ final class Kit {
         return thread;
     }
 
-    /** Plays the behaviour. Writes down who this is, for the doctor to find out by itself. */
+    /**
+     * Plays the behaviour. Writes library and version into IDENTITY, to be compared with what the
+     * broker recognises.
+     */
     static void main(String library, String version, Map<String, Behaviour> behaviours, String[] words)
             throws Exception {
         String file = System.getenv("IDENTITY");

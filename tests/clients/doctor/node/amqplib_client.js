@@ -31,11 +31,11 @@ async function syncProduce() {
   await connection.close()
 }
 
-// Takes what waits. It came on a connection of its own: whoever consumes does nothing else.
+// Consumes a backlog that another connection has published: the consumer's connection only consumes.
 async function windowTooSmall() {
   const feeder = await open({ name: 'feeder', confirms: true })
   for (let i = 0; i < 5000; i++) feeder.publish()
-  // An end of the connection does not wait for what is still to be written.
+  // A close does not wait for bytes that are still to be written.
   await feeder.channel.waitForConfirms()
   await feeder.connection.close()
   const { channel, consume } = await open({ prefetch: 1 })
@@ -43,7 +43,7 @@ async function windowTooSmall() {
   await kit.untilOverAndSeen()
 }
 
-// Works off somebody else's messages, some each second, ten at a time.
+// Consumes messages that another connection publishes each second, with a prefetch count of ten.
 async function fed(options, handle) {
   const { channel, consume } = await open({ ...options, prefetch: 10 })
   await consume((message) => handle(channel, message))
@@ -52,7 +52,8 @@ async function fed(options, handle) {
   await kit.untilOverAndSeen()
 }
 
-// With a call, for all that are there, to something that is as far away as the broker.
+// Before it acknowledges the messages that are there, it makes a call to something as far away as the
+// broker.
 function farDatabase() {
   const [host, port] = process.env.CLOVERLEAF_NSQD_HTTP.split(':')
   const agent = new http.Agent({ keepAlive: true, maxSockets: 1 })
@@ -78,7 +79,7 @@ function farDatabase() {
   })
 }
 
-// A pool of four workers that has more to do than it can.
+// A pool of four workers that gets more messages than it can work off.
 async function slowHandler() {
   const { channel, publish, consume } = await open({ confirms: true, prefetch: 4 })
   const consumer = await consume(async (message) => {

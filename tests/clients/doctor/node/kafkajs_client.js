@@ -1,11 +1,11 @@
-// KafkaJS: it awaits each message, or many. It tells the broker nothing but its clientId.
+// KafkaJS: it awaits each message, or many. The broker learns only its clientId.
 
 const { Kafka, logLevel } = require('kafkajs')
 const kit = require('./kit')
 
 const message = { value: 'v'.repeat(200) }
 
-// A client and its producer, and how the producer sends to a topic that is made for it.
+// Makes a topic and a producer for it. `send` sends this many messages in one call.
 async function open(topic, settings) {
   const brokers = [process.env.CLOVERLEAF_KAFKA]
   const client = new Kafka({ brokers, logLevel: logLevel.NOTHING, ...settings })

@@ -10,7 +10,7 @@ const end = Date.now() + SECONDS * 1000
 const isOver = () => Date.now() >= end
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms))
 
-// Does something again and again until the time is over, with this pause after each.
+// Calls `act` until the time is over, with a pause of some milliseconds after each call.
 async function every(ms, act) {
   while (!isOver()) {
     await act()
@@ -27,13 +27,14 @@ async function untilOverAndSeen() {
   if (!seen) throw new Error('nothing came')
 }
 
-// The version of a package, which may not want to be asked.
+// The version of a package. Some packages do not export their package.json.
 function version(name) {
   const file = path.join(process.env.NODE_PATH, name, 'package.json')
   return JSON.parse(fs.readFileSync(file)).version
 }
 
-// Plays the behaviour. Writes down who this is, for the doctor to find out by itself.
+// Plays the behaviour. Writes library and version into IDENTITY, to be compared with what the broker
+// recognises.
 async function main(library, version, behaviours) {
   if (process.env.IDENTITY) {
     fs.writeFileSync(process.env.IDENTITY, JSON.stringify({ library, version }))

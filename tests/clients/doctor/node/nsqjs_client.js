@@ -27,19 +27,19 @@ function read(topic, options, workMs = 0) {
     kit.saw()
     message.finish()
   })
-  // A message that has gone to somebody else cannot be finished.
+  // A message that was requeued after its deadline cannot be finished.
   reader.on('error', () => {})
   reader.connect()
 }
 
-// Reads what waits.
+// Reads a backlog of messages.
 async function drain(topic, messages, options, workMs) {
   (await writer('feeder')).publish(topic, Array(messages).fill(body))
   read(topic, options, workMs)
   await kit.untilOverAndSeen()
 }
 
-// What programs send each other: the same names in each, with other values.
+// JSON with the same field names in each message, and other values.
 function text(number) {
   let text = ''
   while (text.length < 1000) {
@@ -49,7 +49,7 @@ function text(number) {
   return text
 }
 
-// As much as the connection takes; so many at a time, for the program's own sake.
+// Keeps 500 messages in flight, which is more than the connection takes.
 async function noCompression() {
   const publisher = await writer(kit.BEHAVIOUR)
   const send = (number) => publisher.publish('nsqjs-text', text(number), (problem) => {

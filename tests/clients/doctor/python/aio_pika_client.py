@@ -1,4 +1,4 @@
-"""aio-pika: confirms one after the other, or together."""
+"""aio-pika: it waits for each confirm, or for many together."""
 
 import asyncio
 import os
@@ -27,8 +27,9 @@ async def sync_produce():
 
 @kit.behaviour
 async def waves():
-    """Two consumers that give a group's messages to the same of ten workers, one after the other. It
-    takes a minute. PREFETCH, CONSUMERS and DISPATCH are for what cures it, GROUP for larger ones."""
+    """Two consumers that share ten workers. Both give the first message of a group to the first worker,
+    so that messages wait while workers are idle. It takes a minute. PREFETCH, CONSUMERS and DISPATCH
+    set what cures it, GROUP the messages of a group."""
     prefetch, consumers = (int(os.environ.get(*it)) for it in (("PREFETCH", "20"), ("CONSUMERS", "2")))
     group = int(os.environ.get("GROUP", "2"))
     arguments = {"x-cloverleaf-dispatch": os.environ.get("DISPATCH", "least-loaded")}

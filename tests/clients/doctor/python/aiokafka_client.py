@@ -1,4 +1,4 @@
-"""aiokafka: it waits for each message, or does not. It tells the broker nothing but its client_id."""
+"""aiokafka: it waits for each message, or does not. The broker learns only its client_id."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ BROKER = os.environ["CLOVERLEAF_KAFKA"]
 
 
 async def produce(topic, then, **settings):
-    """Sends a message, and does `then` with its delivery before the next."""
+    """Sends messages. After each it awaits `then`, which gets the delivery of the message."""
     producer = AIOKafkaProducer(bootstrap_servers=BROKER, **settings)
     await producer.start()
     while not kit.is_over():
@@ -30,7 +30,7 @@ def sync_produce():
 
 @kit.behaviour
 def works():
-    """Works on each message, when the one before it is delivered."""
+    """Works for 3 ms after the delivery of each message."""
 
     async def work(delivery):
         await delivery
@@ -41,7 +41,7 @@ def works():
 
 @kit.behaviour
 def sleeps():
-    """Waits for no message, but sleeps for a little longer than the broker is away."""
+    """Waits for no message, but sleeps a little longer than a round trip after each."""
     return produce("sleeps-aiokafka", lambda _: asyncio.sleep(0.016), acks="all")
 
 
@@ -89,6 +89,6 @@ async def good():
     await asyncio.gather(*sent)
 
 
-# It says neither.
+# It tells the broker neither library nor version.
 kit.say("", "")
 kit.main(receives=["good"])

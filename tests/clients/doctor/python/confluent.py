@@ -22,7 +22,7 @@ VALUE, KEY = b"v" * 2000, b"key"
 
 
 def produce(topic, then, value=VALUE, key=None, **settings):
-    """Sends a message, and does `then` with the producer before the next."""
+    """Sends messages. After each it calls `then` with the producer."""
     lost, producer = [], Producer(settings)
     while not kit.is_over():
         producer.produce(
@@ -53,7 +53,7 @@ def sync_produce():
 
 @kit.behaviour
 def works():
-    """Works on each message, when the one before it is delivered."""
+    """Works for 3 ms after the delivery of each message."""
 
     def deliver(producer):
         producer.flush(10)
@@ -64,7 +64,7 @@ def works():
 
 @kit.behaviour
 def sleeps():
-    """Waits for no message, but sleeps for a little longer than the broker is away."""
+    """Waits for no message, but sleeps a little longer than a round trip after each."""
 
     def deliver(producer):
         producer.poll(0)
@@ -85,7 +85,7 @@ def linger():
 
 
 def over_tls(value):
-    """As it stands in the blog post."""
+    """The settings of the blog post."""
     one_by_one(flush, value, **TLS, **NAMED, **{"queue.buffering.max.ms": 0})
 
 
@@ -101,7 +101,7 @@ def seed_001():
 
 
 def service(settings):
-    """A message when there is one, and a group that reads them."""
+    """A message each 3 ms, and a group that reads them."""
     name, settings, ticks = f"{kit.BEHAVIOUR}-{VERSION}", {**settings, **NAMED}, kit.every(0.003)
 
     def tick(producer):

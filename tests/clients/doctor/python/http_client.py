@@ -1,5 +1,5 @@
-"""NSQ's HTTP interface: a connection for each message, by urllib and by curl, somebody who only looks,
-and somebody who keeps the connection."""
+"""NSQ's HTTP interface: publishers with a connection for each message, by urllib and by curl, a scraper
+that publishes nothing, and a publisher that keeps its connection."""
 
 import http.client
 import os
@@ -36,7 +36,7 @@ def curl_each():
 
 @kit.behaviour
 def scraper():
-    """Looks all the time, with a connection each, and publishes nothing."""
+    """Asks for statistics all the time, with a connection each, and publishes nothing."""
     kit.say("Prometheus", "2.53.0")
     while not kit.is_over():
         for path in ["/stats?format=json", "/ping"]:

@@ -1,8 +1,8 @@
-"""The common part of the client programs for the doctor: a behaviour, an end, and the broker's address.
+"""The common part of the client programs for the doctor.
 
-A program is as somebody would write it who does not know better (or, as `good`, who does). It is called
-with the name of its behaviour, goes on for SECONDS, and writes down which library in which version it
-is, into the file IDENTITY. The broker's addresses are those that `cloverleaf lab run` tells.
+A program makes the mistakes that its library invites; its behaviour `good` makes none. The argument
+names the behaviour, which goes on for SECONDS. The program writes its library and version into the file
+IDENTITY. It finds the broker by the environment variables that `cloverleaf lab run` sets.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ def is_over():
 
 
 def every(seconds):
-    """By the clock, until the end; late ones are not made up for."""
+    """Ticks by the clock until the end. A late tick delays those after it."""
     due = time.monotonic()
     while not is_over():
         yield
@@ -57,7 +57,7 @@ def work(seconds):
 
 
 def together(*functions):
-    """Runs all in threads. A failure of one ends the program."""
+    """Runs each function on a thread. If one fails, the program ends."""
 
     def run(function):
         try:
@@ -74,7 +74,7 @@ def together(*functions):
 
 
 def say(library, version):
-    """Writes down who this is, for the doctor to find out by itself."""
+    """Writes library and version into IDENTITY, to be compared with what the broker recognises."""
     path = os.environ.get("IDENTITY")
     if path:
         with open(path, "w", encoding="utf-8") as file:
@@ -82,7 +82,7 @@ def say(library, version):
 
 
 def main(receives=()):
-    """Plays the behaviour, which may be a coroutine. Messages have to come to those that receive."""
+    """Plays the behaviour, which may be a coroutine. Those in `receives` fail if no message comes."""
     behaviour = BEHAVIOURS[BEHAVIOUR]()
     if asyncio.iscoroutine(behaviour):
         asyncio.run(behaviour)

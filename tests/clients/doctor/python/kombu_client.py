@@ -1,4 +1,4 @@
-"""kombu, on which Celery stands: confirms one after the other, or none."""
+"""kombu, on which Celery is built: it waits for each confirm, or asks for none."""
 
 import os
 import socket

@@ -18,8 +18,8 @@ def open_channel(name=kit.BEHAVIOUR):
 
 
 def fill(name, messages):
-    """Publishes messages to a queue, on a connection of its own: whoever consumes them does nothing
-    else."""
+    """Publishes messages to a queue, on a connection of its own: the consumer's connection only
+    consumes."""
     feeder = open_channel("feeder")
     for _ in range(messages):
         feeder.basic_publish("", name, kit.BODY)
@@ -27,7 +27,7 @@ def fill(name, messages):
 
 
 def publish(name, then=lambda: None, properties=None, confirms=True, **queue):
-    """Publishes one message after the other, and does `then` after each."""
+    """Publishes one message after the other, and calls `then` after each."""
     channel = open_channel()
     channel.queue_declare(name, **queue)
     if confirms:
@@ -59,14 +59,14 @@ def sync_produce():
 
 @kit.behaviour
 def works():
-    """Works on each message, when the one before it is on the disk."""
+    """Works for 3 ms after each confirm of a persistent message."""
     persistent = pika.BasicProperties(delivery_mode=2)
     publish("works-pika", lambda: kit.work(0.003), persistent, durable=True)
 
 
 @kit.behaviour
 def window_too_small():
-    """In a queue that its connection has for itself."""
+    """In a queue that is exclusive to its connection."""
     channel = open_channel()
     name = channel.queue_declare("", exclusive=True).method.queue
     fill(name, 5000)
@@ -76,7 +76,7 @@ def window_too_small():
 
 @kit.behaviour
 def hoarding():
-    """A process takes 50 jobs, the next one, which comes a moment later, none."""
+    """A worker with a prefetch of 50 takes all jobs; one that comes a moment later gets none."""
     feeder = open_channel("feeder")
     feeder.queue_declare("pika-jobs")
     workers = [open_channel(), open_channel()]

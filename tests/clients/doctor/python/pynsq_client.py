@@ -19,7 +19,7 @@ def until_over():
 
 
 def writer(name, begin):
-    """A writer, with which something begins once the connection is there."""
+    """Makes a writer, and calls `begin` with it once it is connected."""
     writer = nsq.Writer([NSQD], hostname=name)
 
     def attempt():
@@ -53,7 +53,7 @@ def window_too_small():
 
 
 def send(body):
-    """As much as the connection takes; so many at a time, for the program's own sake."""
+    """Keeps 500 messages in flight, which is more than the connection takes."""
     numbers = itertools.count()
 
     def one(writer):
@@ -86,7 +86,7 @@ def no_compression():
 
 @kit.behaviour
 def noise():
-    """The link is as full, and nothing can be done about it."""
+    """Fills the link with bytes that do not compress."""
     send(lambda number: random.randbytes(1000))
 
 

@@ -1,4 +1,4 @@
-// amqp091-go: confirms one after the other, a channel for each message, and a good program.
+// amqp091-go: a wait for each confirm, a channel for each message, and a good program.
 package main
 
 import (
@@ -37,7 +37,7 @@ func confirm(channel *amqp.Channel, queue string) *amqp.DeferredConfirmation {
 	return kit.Must(channel.PublishWithDeferredConfirm("", queue, false, false, message))
 }
 
-// On a connection of its own: whoever consumes them does nothing else.
+// fill uses a connection of its own: the consumer's connection only consumes.
 func fill(queue string, messages int) {
 	connection := connect("feeder")
 	channel := channel(connection, queue)

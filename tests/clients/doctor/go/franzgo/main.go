@@ -1,4 +1,4 @@
-// franz-go: it waits for each record and lingers meanwhile, or does not wait.
+// franz-go: it waits for each record, with a linger or without, or does not wait.
 package main
 
 import (
@@ -31,7 +31,7 @@ func oneByOne(options ...kgo.Opt) {
 	kit.Every(0, func() { kit.Check(client.ProduceSync(ctx, record()).FirstErr()) })
 }
 
-// service sends so many records at a time, and reads them in a group.
+// service sends this many records at a time, and reads them in a group.
 func service(records int, pause time.Duration) {
 	name, id := kit.Behaviour+"-franz-go", kgo.ClientID(kit.Behaviour)
 	kit.Together(func() {

@@ -16,7 +16,7 @@ import (
 
 var nsqd = os.Getenv("CLOVERLEAF_NSQD")
 
-// config is the library's defaults, and the behaviour as the client's name.
+// config has the behaviour as the client's name, this MaxInFlight, and otherwise the defaults.
 func config(inFlight int) *nsq.Config {
 	config := nsq.NewConfig()
 	config.ClientID = kit.Behaviour
@@ -36,7 +36,7 @@ func fill(topic string, messages int) {
 	kit.Check(producer(config).MultiPublish(topic, slices.Repeat([][]byte{kit.Body}, messages)))
 }
 
-// consume has so many handlers, each of which does this for a message.
+// consume starts a consumer with this many handlers, which call work for each message.
 func consume(topic string, config *nsq.Config, handlers int, work func()) {
 	consumer := kit.Must(nsq.NewConsumer(topic, "channel", config))
 	consumer.SetLoggerLevel(nsq.LogLevelMax)
@@ -52,15 +52,15 @@ func lasting(job time.Duration) func() {
 	return func() { time.Sleep(job) }
 }
 
-// publish awaits each message.
+// publish waits for the answer.
 func publish(producer *nsq.Producer, topic string) {
 	kit.Check(producer.Publish(topic, kit.Body))
 }
 
-// send publishes as much as the connection takes, or with a pause after each; so many are on their way,
-// for the program's own sake.
+// send publishes with this pause after each message, and without waiting for the answer. At most 500
+// messages are in flight.
 func send(topic string, config *nsq.Config, body func(int) []byte, pause time.Duration) {
-	// The link is another's, too: a write may wait for longer than a second.
+	// A write to a full link may wait for longer than the default of a second.
 	config.WriteTimeout = 10 * time.Second
 	producer, done := producer(config), make(chan *nsq.ProducerTransaction, 500)
 	number := 0
@@ -73,7 +73,7 @@ func send(topic string, config *nsq.Config, body func(int) []byte, pause time.Du
 	})
 }
 
-// What programs send each other: the same names in each, with other values.
+// text is JSON with the same field names in each message, and other values.
 func text(number int) []byte {
 	var body []byte
 	for len(body) < 1200 {
@@ -104,8 +104,8 @@ func windowTooSmall() {
 	kit.UntilSeen()
 }
 
-// AddHandler is one goroutine, however many messages the consumer holds; a second process comes when
-// the first one works on a message, has got all that were published with it, and gets nothing.
+// Each consumer has one goroutine, as with AddHandler, but may hold 50 messages. The second consumer
+// comes when the first one works on a message and holds all others, so that it gets none.
 func hoarding() {
 	const topic = "go-nsq-jobs"
 	works := lasting(300 * time.Millisecond)
@@ -120,7 +120,7 @@ func hoarding() {
 	kit.UntilSeen()
 }
 
-// Half a second more than the client has asked for.
+// Each message takes half a second longer than the deadline that the client has asked for.
 func ackDeadline() {
 	fill("go-nsq-slow", 40)
 	config := config(4)

@@ -1,4 +1,4 @@
-// kafka-go: its Writer says nothing of itself, so what it should change is said in general terms.
+// kafka-go: its Writer does not tell its library, so the advice for it is in general terms.
 package main
 
 import (
@@ -26,7 +26,7 @@ func writer(topic string) *kafka.Writer {
 	}
 }
 
-// The topic may be there a moment later.
+// The topic is created by the first write, and may be there a moment later.
 func write(writer *kafka.Writer) {
 	err := error(kafka.UnknownTopicOrPartition)
 	for err == kafka.UnknownTopicOrPartition {

@@ -37,7 +37,7 @@ func IsOver() bool {
 	return time.Now().After(End)
 }
 
-// Every does something again and again until the time is over, with this pause after each.
+// Every calls do until the time is over, with this pause after each call.
 func Every(pause time.Duration, do func()) {
 	for !IsOver() {
 		do()
@@ -58,7 +58,7 @@ func UntilSeen() {
 	}
 }
 
-// Together does all of these at the same time.
+// Together runs all of these at the same time, and waits for their end.
 func Together(all ...func()) {
 	var group sync.WaitGroup
 	for _, do := range all {
@@ -85,8 +85,8 @@ func Must[T any](value T, err error) T {
 	return value
 }
 
-// Main plays the behaviour that is named. It writes down which library in which version this is, for
-// the doctor to find out by itself; the version is that of the module, if one is named.
+// Main plays the behaviour that the argument names. It writes library and version into IDENTITY, to be
+// compared with what the broker recognises. The version of the module is added to version.
 func Main(library, version, module string, behaviours map[string]func()) {
 	info, _ := debug.ReadBuildInfo()
 	for _, dependency := range info.Deps {
