@@ -64,7 +64,7 @@ pub enum LabCommand {
 
 /// The meaning of the exit status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum LabOutcome {
     /// Status 0: nothing was found, or each scenario went as expected.
     Good,
     /// Status 1: the doctor has found something, or a scenario did not go as expected.
@@ -75,7 +75,7 @@ pub enum Outcome {
 
 /// How findings are printed.
 #[derive(Debug, Clone, Copy)]
-pub struct Page {
+pub struct OutputPage {
     /// Columns of the terminal.
     pub width: usize,
     /// Whether the terminal has colours.
@@ -110,8 +110,8 @@ impl LabArgs {
         &self,
         start: &StartBroker<'_>,
         stop: &Stop,
-        page: &Page,
-    ) -> Result<Outcome, LabError> {
+        page: &OutputPage,
+    ) -> Result<LabOutcome, LabError> {
         match &self.command {
             Some(LabCommand::Run(args)) => args.run(start, stop, page),
             None if self.list => self.list(),
@@ -119,17 +119,22 @@ impl LabArgs {
         }
     }
 
-    fn list(&self) -> Result<Outcome, LabError> {
+    fn list(&self) -> Result<LabOutcome, LabError> {
         let mut text = String::new();
         text.push_str(&format!("{:<20}{}\n", healthy::NAME, healthy::TITLE));
         for story in Scenario::all() {
             text.push_str(&format!("{:<20}{}\n", story.name(), story.title));
         }
         print(&text)?;
-        Ok(Outcome::Good)
+        Ok(LabOutcome::Good)
     }
 
-    fn play(&self, start: &StartBroker<'_>, stop: &Stop, page: &Page) -> Result<Outcome, LabError> {
+    fn play(
+        &self,
+        start: &StartBroker<'_>,
+        stop: &Stop,
+        page: &OutputPage,
+    ) -> Result<LabOutcome, LabError> {
         let mut reports = Vec::new();
         for story in self.chosen()? {
             if stop.is_set() {
@@ -155,9 +160,9 @@ impl LabArgs {
             print(&format!("{text}\n"))?;
         }
         Ok(if reports.iter().all(|one| one.is_good) {
-            Outcome::Good
+            LabOutcome::Good
         } else {
-            Outcome::Found
+            LabOutcome::Found
         })
     }
 

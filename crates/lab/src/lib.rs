@@ -28,6 +28,6 @@ mod scenario;
 pub use broker::{
     Addresses, AskDoctor, BrokerListener, BrokerOptions, Certificate, LabBroker, Ports, StartBroker,
 };
-pub use command::{LabArgs, LabCommand, Outcome, Page};
+pub use command::{LabArgs, LabCommand, LabOutcome, OutputPage};
 pub use distance::LabError;
 pub use run::RunArgs;

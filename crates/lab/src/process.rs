@@ -12,10 +12,10 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::distance::LabError;
 
 /// How often the process is checked for its end.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How long the process has to end after SIGTERM.
-const PATIENCE: Duration = Duration::from_secs(5);
+const END_GRACE: Duration = Duration::from_secs(5);
 
 /// A process and its process group. Dropping it kills the whole group.
 pub(crate) struct ClientProcess {
@@ -50,12 +50,12 @@ impl ClientProcess {
         if let Some(status) = self.ended_before(is_over)? {
             return Ok((status, false));
         }
-        self.tell(Signal::TERM);
-        let told = Instant::now();
-        if let Some(status) = self.ended_before(|| told.elapsed() >= PATIENCE)? {
+        self.signal(Signal::TERM);
+        let signalled = Instant::now();
+        if let Some(status) = self.ended_before(|| signalled.elapsed() >= END_GRACE)? {
             return Ok((status, true));
         }
-        self.tell(Signal::KILL);
+        self.signal(Signal::KILL);
         let status = self.child.wait();
         let status = status.map_err(|error| LabError::system("the program is lost", error))?;
         Ok((status, true))
@@ -72,11 +72,11 @@ impl ClientProcess {
             if status.is_some() || is_over() {
                 return Ok(status);
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
-    fn tell(&self, signal: Signal) {
+    fn signal(&self, signal: Signal) {
         // Fails if no process of the group is left.
         let _ = kill_process_group(self.group, signal);
     }
@@ -84,7 +84,7 @@ impl ClientProcess {
 
 impl Drop for ClientProcess {
     fn drop(&mut self) {
-        self.tell(Signal::KILL);
+        self.signal(Signal::KILL);
         // It has ended, or ends by the signal.
         let _ = self.child.wait();
     }
@@ -109,13 +109,13 @@ mod tests {
     }
 
     #[test]
-    fn a_program_ends_by_itself_or_is_told_to() {
-        let (status, is_told) = program("exit 3").wait(None, &Stop::default()).unwrap();
-        assert_eq!((status.code(), is_told), (Some(3), false));
+    fn a_program_ends_by_itself_or_by_a_signal() {
+        let (status, is_signalled) = program("exit 3").wait(None, &Stop::default()).unwrap();
+        assert_eq!((status.code(), is_signalled), (Some(3), false));
         let now = Some(Duration::ZERO);
         let mut endless = program("while :; do sleep 1; done");
-        let (status, is_told) = endless.wait(now, &Stop::default()).unwrap();
-        assert_eq!((status.signal(), is_told), (Some(15), true));
+        let (status, is_signalled) = endless.wait(now, &Stop::default()).unwrap();
+        assert_eq!((status.signal(), is_signalled), (Some(15), true));
         let stop = Stop::default();
         stop.set();
         assert!(program("sleep 100").wait(None, &stop).unwrap().1);

@@ -15,7 +15,7 @@ use cloverleaf_doctor::{Detail, Query, Report, findings_text};
 use serde::Serialize;
 
 use crate::broker::{BrokerListener, BrokerOptions, StartBroker};
-use crate::command::{Outcome, Page};
+use crate::command::{LabOutcome, OutputPage};
 use crate::distance::{DistantBroker, LabError};
 use crate::process::ClientProcess;
 
@@ -49,7 +49,7 @@ pub struct RunArgs {
 
 /// How the program ended.
 #[derive(Debug, Serialize)]
-struct Run {
+struct ProgramRun {
     /// The distance in words, and what made it.
     distance: String,
     /// The round trip as TCP saw it, in microseconds; 0 where the kernel did not make the distance.
@@ -64,7 +64,7 @@ struct Run {
     is_told: bool,
 }
 
-impl Run {
+impl ProgramRun {
     fn is_good(&self) -> bool {
         self.is_told || self.exit_code == Some(0)
     }
@@ -72,10 +72,10 @@ impl Run {
 
 /// The doctor's report and the end of the program, as they are printed with `--json`.
 #[derive(Serialize)]
-struct Answer<'a> {
+struct RunAnswer<'a> {
     #[serde(flatten)]
     report: &'a Report,
-    run: &'a Run,
+    run: &'a ProgramRun,
 }
 
 impl RunArgs {
@@ -89,8 +89,8 @@ impl RunArgs {
         &self,
         start: &StartBroker<'_>,
         stop: &Stop,
-        page: &Page,
-    ) -> Result<Outcome, LabError> {
+        page: &OutputPage,
+    ) -> Result<LabOutcome, LabError> {
         let set = self.set.iter().map(|text| setting(text));
         let wanted = BrokerOptions {
             settings: set.collect::<Result<_, _>>()?,
@@ -118,7 +118,7 @@ impl RunArgs {
             client: None,
         })?;
         drop(program);
-        let run = Run {
+        let run = ProgramRun {
             distance: note,
             rtt_us: broker.rtt().map_or(0, |rtt| rtt.as_micros() as u64),
             ran_us: begun.elapsed().as_micros() as u64,
@@ -128,9 +128,9 @@ impl RunArgs {
         };
         self.print(&report, &run, page)?;
         Ok(match report.findings.is_empty() {
-            _ if !run.is_good() => Outcome::Failed,
-            false => Outcome::Found,
-            true => Outcome::Good,
+            _ if !run.is_good() => LabOutcome::Failed,
+            false => LabOutcome::Found,
+            true => LabOutcome::Good,
         })
     }
 
@@ -154,10 +154,10 @@ impl RunArgs {
         process.flatten().map_err(failed)
     }
 
-    fn print(&self, report: &Report, run: &Run, page: &Page) -> Result<(), LabError> {
+    fn print(&self, report: &Report, run: &ProgramRun, page: &OutputPage) -> Result<(), LabError> {
         let mut out = io::stdout().lock();
         let text = if self.json {
-            let answer = Answer { report, run };
+            let answer = RunAnswer { report, run };
             let text = serde_json::to_string_pretty(&answer).map_err(io::Error::other);
             text.map_err(|error| LabError::system("the report cannot be written", error))?
         } else {
@@ -181,7 +181,7 @@ impl RunArgs {
     }
 }
 
-fn ended(run: &Run) -> String {
+fn ended(run: &ProgramRun) -> String {
     match (run.exit_code, run.signal) {
         (Some(code), _) => format!("exit status {code}"),
         (None, Some(signal)) => format!("ended by signal {signal}"),

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use cloverleaf_bench::allow_networks;
 use cloverleaf_doctor::Recorder;
-use cloverleaf_lab::{Addresses, BrokerListener, BrokerOptions, LabArgs, LabBroker, Outcome, Page};
+use cloverleaf_lab::{
+    Addresses, BrokerListener, BrokerOptions, LabArgs, LabBroker, LabOutcome, OutputPage,
+};
 use cloverleaf_page::Terminal;
 use cloverleaf_program::VERSION;
 use cloverleaf_server::Observer;
@@ -26,7 +28,7 @@ pub(crate) fn run(args: &LabArgs) -> anyhow::Result<ExitCode> {
     }
     let stop = stop::by_signals()?;
     let terminal = Terminal::here();
-    let page = Page {
+    let page = OutputPage {
         width: terminal.width,
         with_colours: terminal.with_colours,
     };
@@ -34,13 +36,13 @@ pub(crate) fn run(args: &LabArgs) -> anyhow::Result<ExitCode> {
         Ok(outcome) => outcome,
         Err(error) => {
             eprintln!("cloverleaf: {error}");
-            Outcome::Failed
+            LabOutcome::Failed
         }
     };
     Ok(ExitCode::from(match outcome {
-        Outcome::Good => 0,
-        Outcome::Found => 1,
-        Outcome::Failed => 2,
+        LabOutcome::Good => 0,
+        LabOutcome::Found => 1,
+        LabOutcome::Failed => 2,
     }))
 }
 

@@ -9,7 +9,7 @@ use super::output::{print, write};
 use super::{BenchError, Session, values};
 use crate::plan::Amount;
 use crate::proxy::Link;
-use crate::stories::{How, Play, Story, StoryName};
+use crate::stories::{Story, StoryName, StoryOptions, StoryRun};
 use crate::url::Url;
 
 /// The distance of seed 000 where no other is asked for: its line 26.
@@ -94,7 +94,7 @@ impl StoryArgs {
         let passes_proxy = matches!(self.seed, StoryName::Nagle | StoryName::Pipelines);
         session.go_far(self.link(), self.link.rtt_by, &self.urls, passes_proxy)?;
         let link = *session.link();
-        let how = How {
+        let how = StoryOptions {
             is_full: self.full,
             amount: match self.count {
                 Some(count) => Some(Amount::Messages(count)),
@@ -102,7 +102,7 @@ impl StoryArgs {
             },
             is_quiet: self.quiet,
         };
-        let mut story = Play::new(session, self.seed, (self.urls.clone(), link), how).play()?;
+        let mut story = StoryRun::new(session, self.seed, (self.urls.clone(), link), how).play()?;
         if session.stop().is_set() {
             story.is_good = false;
             let note = "CUT SHORT: the story was stopped before its end; what is missing in its \

@@ -5,12 +5,12 @@ use std::thread;
 
 use cloverleaf_telemetry::Protocol;
 
-use super::play::{Play, plan};
+use super::play::{StoryRun, plan};
 use super::seed::channels::{
     BATCH_MESSAGES, CONSUMED, CONSUMERS, ONE_CONSUMED, ONE_PUBLISHED, PRODUCERS, PUBLISH_ONLY,
     PUBLISHED, SECONDS, SIZE_BYTES, TOPICS,
 };
-use super::{Script, StoryTable};
+use super::{StoryScript, StoryTable};
 use crate::check::Ranges;
 use crate::command::{BenchError, Opened};
 use crate::driver::DriverError;
@@ -35,7 +35,7 @@ out than go in, a backlog grows, and that rate is not one that can last. And loo
 busy: on one machine clients and broker share the processors, so that these figures are a \
 lower bound of what the broker can do.";
 
-pub(super) const SCRIPT: Script = Script {
+pub(super) const SCRIPT: StoryScript = StoryScript {
     seed: "004",
     title: "publishers and subscribers at the same time",
     lesson: LESSON,
@@ -43,7 +43,7 @@ pub(super) const SCRIPT: Script = Script {
     play,
 };
 
-fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
+fn play(play: &mut StoryRun<'_, '_>) -> Result<(), BenchError> {
     let amount = play.amount(SHORT_S, Amount::Seconds(SECONDS));
     for opened in play.open_all()? {
         let mut table = StoryTable::new(
@@ -61,7 +61,7 @@ fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
                 "one broker, 2012",
             ],
         );
-        let alone = many(play, &opened, Kind::Produce, amount)?;
+        let alone = measure_topics(play, &opened, Kind::Produce, amount)?;
         table.add(row(
             &format!("{} publishers", TOPICS * PRODUCERS),
             &alone,
@@ -69,7 +69,7 @@ fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
             ONE_PUBLISHED.cited(),
         ));
         if !play.is_stopped() {
-            let both = many(play, &opened, Kind::EndToEnd, amount)?;
+            let both = measure_topics(play, &opened, Kind::EndToEnd, amount)?;
             table.add(row(
                 &format!(
                     "{} publishers, {CONSUMERS} subscribers each",
@@ -90,13 +90,13 @@ fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
 }
 
 /// The outcomes of all topics together.
-struct Played {
+struct TopicsRun {
     outcomes: Vec<Outcome>,
     /// From before the first connection is opened until the last one is closed.
     usage: Usage,
 }
 
-impl Played {
+impl TopicsRun {
     /// CPU microseconds per acknowledged message. Messages and costs of the warm-ups count, too:
     /// topics do not begin and end at one moment, so there is no time in which the process works
     /// for measured messages alone.
@@ -109,12 +109,12 @@ impl Played {
 }
 
 /// Measures all topics at the same time.
-fn many(
-    play: &mut Play<'_, '_>,
+fn measure_topics(
+    play: &mut StoryRun<'_, '_>,
     opened: &Opened,
     kind: Kind,
     amount: Amount,
-) -> Result<Played, BenchError> {
+) -> Result<TopicsRun, BenchError> {
     let plans: Vec<Plan> = (0..TOPICS)
         .map(|_| {
             let run = play.session.next_run();
@@ -158,12 +158,12 @@ fn many(
     let usage = meter.end();
     let outcomes = results.into_iter().collect::<Result<Vec<_>, _>>()?;
     for outcome in &outcomes {
-        play.look_at(outcome);
+        play.note_faults(outcome);
     }
-    Ok(Played { outcomes, usage })
+    Ok(TopicsRun { outcomes, usage })
 }
 
-fn row(clients: &str, played: &Played, theirs: String, one: String) -> Vec<String> {
+fn row(clients: &str, played: &TopicsRun, theirs: String, one: String) -> Vec<String> {
     // Topics begin together, so their rates add up. Each has a clock of its own, so times do not.
     let rate = |side: fn(&Outcome) -> Option<&ClientStats>| {
         let sides = played.outcomes.iter().filter_map(side);
@@ -207,7 +207,7 @@ mod tests {
             }
             topic
         };
-        let played = Played {
+        let played = TopicsRun {
             outcomes: vec![topic(1_000), topic(2_000), topic(5_000)],
             usage: Usage {
                 client_cpu_s: 0.008,

@@ -17,7 +17,7 @@ use cloverleaf_telemetry::Protocol;
 use serde::Serialize;
 
 pub(crate) use demand::Demand;
-pub(crate) use play::{How, Play};
+pub(crate) use play::{StoryOptions, StoryRun};
 
 use crate::command::BenchError;
 
@@ -42,7 +42,7 @@ pub enum StoryName {
 }
 
 impl StoryName {
-    fn script(self) -> &'static Script {
+    fn script(self) -> &'static StoryScript {
         match self {
             StoryName::Producers => &producers::SCRIPT,
             StoryName::Nagle => &nagle::SCRIPT,
@@ -59,7 +59,7 @@ impl StoryName {
 }
 
 /// A story before it is played.
-struct Script {
+struct StoryScript {
     /// The seed's number.
     seed: &'static str,
     title: &'static str,
@@ -67,7 +67,7 @@ struct Script {
     /// The protocols through which it can be played.
     protocols: &'static [Protocol],
     /// Fills the tables.
-    play: fn(&mut Play<'_, '_>) -> Result<(), BenchError>,
+    play: fn(&mut StoryRun<'_, '_>) -> Result<(), BenchError>,
 }
 
 /// The result of a story.

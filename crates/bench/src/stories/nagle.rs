@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use cloverleaf_telemetry::Protocol;
 
-use super::play::{Play, plan};
+use super::play::{StoryRun, plan};
 use super::seed::nagle::{MESSAGES, OFF_RATE, OFF_TIME, SIZE_BYTES, WAITING_RATE, WAITING_TIME};
-use super::{Script, StoryTable};
+use super::{StoryScript, StoryTable};
 use crate::command::{BenchError, Opened};
 use crate::histogram::Histogram;
 use crate::nsq::{Nsq, PublishWrites};
@@ -45,7 +45,7 @@ const WAYS: [(&str, PublishWrites); 3] = [
     ("one write, Nagle on", writes(true, false)),
 ];
 
-pub(super) const SCRIPT: Script = Script {
+pub(super) const SCRIPT: StoryScript = StoryScript {
     seed: "001",
     title: "a synchronous producer and Nagle's algorithm",
     lesson: LESSON,
@@ -53,7 +53,7 @@ pub(super) const SCRIPT: Script = Script {
     play,
 };
 
-fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
+fn play(play: &mut StoryRun<'_, '_>) -> Result<(), BenchError> {
     let link = play.link;
     // The distance itself does not count as a delay.
     let slow = DELAYED.saturating_add(link.rtt.saturating_mul(2));
@@ -100,7 +100,7 @@ fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
 }
 
 fn row(
-    play: &mut Play<'_, '_>,
+    play: &mut StoryRun<'_, '_>,
     (opened, url): (&Opened, &Url),
     (what, way): (&str, PublishWrites),
     slow: Duration,

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use cloverleaf_telemetry::Protocol;
 
-use super::play::Play;
-use super::seed::Figure;
+use super::play::StoryRun;
+use super::seed::SeedFigure;
 use super::seed::pipelines::{DEMAND, JOB_S, ONE_PRODUCER, PROCESSORS, PRODUCERS, SERIAL};
-use super::{Script, StoryTable};
+use super::{StoryScript, StoryTable};
 use crate::amqp::Pipeline;
 use crate::command::BenchError;
 use crate::words;
@@ -30,7 +30,7 @@ QUEUE queue fill-first` while it runs). A broker that does not know this argumen
 The prefetch must be as large as the number of processors, or no more than that many of them \
 ever work.";
 
-pub(super) const SCRIPT: Script = Script {
+pub(super) const SCRIPT: StoryScript = StoryScript {
     seed: "003",
     title: "a pipeline with idle processors (Broadway on AMQP)",
     lesson: LESSON,
@@ -38,7 +38,7 @@ pub(super) const SCRIPT: Script = Script {
     play,
 };
 
-fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
+fn play(play: &mut StoryRun<'_, '_>) -> Result<(), BenchError> {
     let work = if play.is_full() {
         Duration::from_secs_f64(JOB_S)
     } else {
@@ -69,7 +69,7 @@ fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
                 words::time(played.took.as_nanos() as f64),
                 played.idle().to_string(),
                 played.most().to_string(),
-                theirs.map(Figure::cited).unwrap_or_default(),
+                theirs.map(SeedFigure::cited).unwrap_or_default(),
             ])
         })?;
     }
@@ -77,7 +77,7 @@ fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
 }
 
 /// The name of a row, the pipeline that is measured, and the seed's figure.
-type Case = (&'static str, Pipeline, Option<&'static Figure>);
+type Case = (&'static str, Pipeline, Option<&'static SeedFigure>);
 
 fn cases(work: Duration) -> Vec<Case> {
     let pipeline = |producers, demand, messages| Pipeline {

@@ -1,6 +1,6 @@
 //! The common parts of all stories: brokers, measurements, tables and notes.
 
-use super::{Script, Story, StoryName, StoryTable};
+use super::{Story, StoryName, StoryScript, StoryTable};
 use crate::command::{BenchError, LiveLine, Opened, Session, Task};
 use crate::outcome::{Kind, Outcome};
 use crate::payload::PayloadKind;
@@ -12,19 +12,19 @@ use crate::url::Url;
 use crate::words;
 
 /// A story while it is played.
-pub(crate) struct Play<'p, 's> {
+pub(crate) struct StoryRun<'p, 's> {
     pub(super) session: &'p mut Session<'s>,
     pub(super) story: Story,
     /// The distance, where the story has one.
     pub(super) link: Link,
-    script: &'static Script,
+    script: &'static StoryScript,
     urls: Vec<Url>,
-    how: How,
+    how: StoryOptions,
 }
 
 /// How a story is played.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct How {
+pub(crate) struct StoryOptions {
     /// At the seed's size.
     pub(crate) is_full: bool,
     /// The time or the number of messages of each measurement, in place of the story's.
@@ -36,14 +36,14 @@ pub(crate) struct How {
 /// Seconds of warm-up; a shorter measurement has a warm-up of its own length.
 const WARM_UP_S: f64 = 0.3;
 
-impl<'p, 's> Play<'p, 's> {
+impl<'p, 's> StoryRun<'p, 's> {
     /// Begins a story. Without URLs it is played with embedded brokers.
     pub(crate) fn new(
         session: &'p mut Session<'s>,
         name: StoryName,
         (urls, link): (Vec<Url>, Link),
-        how: How,
-    ) -> Play<'p, 's> {
+        how: StoryOptions,
+    ) -> StoryRun<'p, 's> {
         let script = name.script();
         let story = Story {
             seed: script.seed.to_owned(),
@@ -52,7 +52,7 @@ impl<'p, 's> Play<'p, 's> {
             is_good: true,
             ..Story::default()
         };
-        Play {
+        StoryRun {
             session,
             story,
             link,
@@ -149,12 +149,12 @@ impl<'p, 's> Play<'p, 's> {
             plan,
         };
         let outcome = self.session.measure(&task, &live)?;
-        self.look_at(&outcome);
+        self.note_faults(&outcome);
         Ok(outcome)
     }
 
     /// Adds notes about the faults of a measurement.
-    pub(super) fn look_at(&mut self, outcome: &Outcome) {
+    pub(super) fn note_faults(&mut self, outcome: &Outcome) {
         self.story.is_good &= outcome.is_good();
         let label = &outcome.subject.label;
         if let Some(reason) = &outcome.cut {

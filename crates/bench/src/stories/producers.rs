@@ -2,12 +2,12 @@
 
 use cloverleaf_telemetry::Protocol;
 
-use super::play::{Play, plan, rate, shown};
+use super::play::{StoryRun, plan, rate, shown};
 use super::seed::producers::{
     CONNECTIONS, FAR, FEWER, FIVE, IN_FLIGHT, IN_FLIGHT_EACH, MESSAGES, PARTITIONS, SECONDS,
     SIZE_BYTES, SYNCHRONOUS,
 };
-use super::{Script, StoryTable};
+use super::{StoryScript, StoryTable};
 use crate::command::{BenchError, Opened};
 use crate::outcome::Kind;
 use crate::plan::{Amount, Plan};
@@ -28,7 +28,7 @@ only makes messages wait longer in queues, which was the seed's timeouts. More c
 help where one is full, and partitions where the broker writes one after the other; where \
 neither is, they change nothing.";
 
-pub(super) const SCRIPT: Script = Script {
+pub(super) const SCRIPT: StoryScript = StoryScript {
     seed: "000",
     title: "producers over a distance",
     lesson: LESSON,
@@ -36,7 +36,7 @@ pub(super) const SCRIPT: Script = Script {
     play,
 };
 
-fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
+fn play(play: &mut StoryRun<'_, '_>) -> Result<(), BenchError> {
     play.story.title.push_str(&format!(" ({})", play.link));
     let all = play.open_all()?;
     windows(play, &all)?;
@@ -46,7 +46,7 @@ fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
 }
 
 /// One connection with different numbers of messages in flight, from one (synchronous) on.
-fn windows(play: &mut Play<'_, '_>, all: &[Opened]) -> Result<(), BenchError> {
+fn windows(play: &mut StoryRun<'_, '_>, all: &[Opened]) -> Result<(), BenchError> {
     let mut columns = vec!["in flight".to_owned(), "in flight ÷ rtt".to_owned()];
     for opened in all {
         columns.push(opened.label.clone());
@@ -83,7 +83,7 @@ fn windows(play: &mut Play<'_, '_>, all: &[Opened]) -> Result<(), BenchError> {
 }
 
 /// More connections, and more partitions if the protocol has partitions.
-fn connections(play: &mut Play<'_, '_>, all: &[Opened]) -> Result<(), BenchError> {
+fn connections(play: &mut StoryRun<'_, '_>, all: &[Opened]) -> Result<(), BenchError> {
     // A protocol without partitions is measured once.
     let each: Vec<(&Opened, u32)> = all
         .iter()

@@ -2,11 +2,11 @@
 
 use cloverleaf_telemetry::Protocol;
 
-use super::play::{Play, plan, rate, shown};
+use super::play::{StoryRun, plan, rate, shown};
 use super::seed::sizes::{
     BATCH_MESSAGES, CONCURRENCY, LATENCY_LINES, LATENCY_MS, MESSAGES, RATES, SIZES_BYTES,
 };
-use super::{Script, StoryTable};
+use super::{StoryScript, StoryTable};
 use crate::command::{BenchError, Opened};
 use crate::outcome::Kind;
 use crate::plan::{Amount, Plan};
@@ -39,7 +39,7 @@ counted. And its 0.68 ms between Ohio, Tokyo or São Paulo and Frankfurt is less
 takes, so it is not the whole way that was measured. A figure is worth as much as what is said \
 of how it was made.";
 
-pub(super) const SCRIPT: Script = Script {
+pub(super) const SCRIPT: StoryScript = StoryScript {
     seed: "002",
     title: "message sizes: throughput and latency",
     lesson: LESSON,
@@ -47,13 +47,13 @@ pub(super) const SCRIPT: Script = Script {
     play,
 };
 
-fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
+fn play(play: &mut StoryRun<'_, '_>) -> Result<(), BenchError> {
     let all = play.open_all()?;
     throughput(play, &all)?;
     latency(play, &all)
 }
 
-fn throughput(play: &mut Play<'_, '_>, all: &[Opened]) -> Result<(), BenchError> {
+fn throughput(play: &mut StoryRun<'_, '_>, all: &[Opened]) -> Result<(), BenchError> {
     let mut columns = vec!["bytes".to_owned()];
     for opened in all {
         columns.push(format!("{}, published", opened.label));
@@ -86,7 +86,7 @@ fn throughput(play: &mut Play<'_, '_>, all: &[Opened]) -> Result<(), BenchError>
     })
 }
 
-fn latency(play: &mut Play<'_, '_>, all: &[Opened]) -> Result<(), BenchError> {
+fn latency(play: &mut StoryRun<'_, '_>, all: &[Opened]) -> Result<(), BenchError> {
     let mut columns = vec!["bytes", ""];
     columns.extend(QUANTILES.map(|(name, _)| name));
     let title = format!(

@@ -23,7 +23,7 @@ use crate::broker::BrokerListener;
 pub(super) const LIBRARY: &str = "lapin";
 
 /// How often a client checks whether the scenario is over.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Messages of a backlog that are published before their confirms are awaited.
 const PUBLISHED_AT_ONCE: usize = 1_000;
@@ -47,12 +47,12 @@ pub(crate) struct AmqpProgram {
     pub(super) is_one_connection: bool,
     /// It connects through a TLS tunnel, as programs do whose library has no TLS.
     pub(super) over_tls: bool,
-    pub(super) change: Alters,
+    pub(super) change: AlteredPart,
 }
 
 /// The part of a program that a change alters.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Alters {
+pub(super) enum AlteredPart {
     /// The prefetch count becomes the value of the change.
     Prefetch,
     /// There are as many workers as the prefetch count.
@@ -73,14 +73,14 @@ impl AmqpProgram {
             job_ms: 0,
             is_one_connection: false,
             over_tls: false,
-            change: Alters::Prefetch,
+            change: AlteredPart::Prefetch,
         }
     }
 
     /// A producer that publishes one message after the other, each on a connection of its own.
     pub(super) const CONNECTING: AmqpProgram = AmqpProgram {
         consumers: 0,
-        change: Alters::Connection,
+        change: AlteredPart::Connection,
         ..AmqpProgram::consuming(0)
     };
 
@@ -92,12 +92,12 @@ impl AmqpProgram {
     ) -> Result<(), String> {
         let mut program = *self;
         match (self.change, change) {
-            (Alters::Prefetch, Some(change)) => {
+            (AlteredPart::Prefetch, Some(change)) => {
                 let prefetch = u16::try_from(change.number()?);
                 program.prefetch = prefetch.map_err(|error| error.to_string())?;
             }
-            (Alters::Workers, Some(_)) => program.workers = self.prefetch.into(),
-            (Alters::Connection, _) => {
+            (AlteredPart::Workers, Some(_)) => program.workers = self.prefetch.into(),
+            (AlteredPart::Connection, _) => {
                 return until_over(context, publish_alone(context, change.is_some()));
             }
             (_, None) => {}
@@ -161,7 +161,7 @@ impl AmqpProgram {
         let work = |delivery: Delivery| async {
             let (delivery, taken) = (delivery, Instant::now());
             if !job.is_zero() {
-                context.meter.took();
+                context.meter.delivered();
             }
             // No error: the semaphore is never closed.
             let _worker = workers.acquire().await;
@@ -173,7 +173,7 @@ impl AmqpProgram {
             if job.is_zero() {
                 context.meter.done(begun.elapsed())
             } else {
-                context.meter.gave(taken.elapsed())
+                context.meter.acknowledged(taken.elapsed())
             }
             Ok(())
         };
@@ -187,8 +187,8 @@ fn until_over(context: &ClientContext, work: impl Future<Output = Outcome>) -> R
     let runtime = Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     let over = async {
-        while context.goes_on() {
-            tokio::time::sleep(LOOK).await;
+        while context.is_running() {
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
     runtime.block_on(async {

@@ -36,7 +36,7 @@ impl RunningClient {
     }
 
     /// Whether the client still runs.
-    pub(crate) fn goes_on(&self) -> bool {
+    pub(crate) fn is_running(&self) -> bool {
         self.thread.as_ref().is_some_and(|it| !it.is_finished())
     }
 

@@ -37,7 +37,7 @@ impl ClientContext {
     }
 
     /// Whether the scenario goes on.
-    pub(crate) fn goes_on(&self) -> bool {
+    pub(crate) fn is_running(&self) -> bool {
         !self.stop.is_set()
     }
 }
@@ -94,7 +94,7 @@ impl WorkMeter {
     }
 
     /// A message was delivered and is held from now on.
-    pub(crate) fn took(&self) {
+    pub(crate) fn delivered(&self) {
         self.with(|seen| {
             seen.held += 1;
             seen.held_since.get_or_insert_with(Instant::now);
@@ -102,7 +102,7 @@ impl WorkMeter {
     }
 
     /// A held message is done, and was held this long.
-    pub(crate) fn gave(&self, took: Duration) {
+    pub(crate) fn acknowledged(&self, took: Duration) {
         self.with(|seen| {
             seen.count.done += 1;
             seen.count.taken_s += took.as_secs_f64();
@@ -193,11 +193,11 @@ mod tests {
     #[test]
     fn work_begins_with_the_first_message_and_ends_with_the_last() {
         let meter = WorkMeter::new();
-        meter.took();
-        meter.took();
-        meter.gave(Duration::ZERO);
+        meter.delivered();
+        meter.delivered();
+        meter.acknowledged(Duration::ZERO);
         assert!(meter.with(|seen| seen.held_since.is_some()));
-        meter.gave(Duration::ZERO);
+        meter.acknowledged(Duration::ZERO);
         assert!(meter.with(|seen| seen.held_since.is_none()));
         let count = meter.count();
         assert_eq!(count.done, 2);

@@ -8,7 +8,7 @@ use cloverleaf_doctor::{Query, one_line};
 
 use super::ClientContext;
 use super::client::RunningClient;
-use super::runner::{ScenarioReport, Surroundings};
+use super::runner::{ScenarioBroker, ScenarioReport};
 use super::table::HEALTHY;
 use crate::broker::StartBroker;
 use crate::command::ScenarioOptions;
@@ -26,7 +26,7 @@ const FAILED: &str = "a client has failed: ";
 /// Seconds for which the clients are watched, unless `--time` sets another time.
 const WATCHED_S: f64 = 60.0;
 const RTT_MS: u64 = 10;
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Runs the clients, and reports each of the doctor's findings as a problem.
 ///
@@ -37,13 +37,13 @@ pub(crate) fn watch(
     start: &StartBroker<'_>,
     stop: &Stop,
 ) -> Result<ScenarioReport, LabError> {
-    let surroundings = Surroundings::open(options, (RTT_MS, None), None, true, start)?;
-    let broker = &surroundings.broker;
-    let clients = RunningClient::begin(broker, surroundings.context(NAME.to_owned()), all)?;
+    let scenario_broker = ScenarioBroker::open(options, (RTT_MS, None), None, true, start)?;
+    let broker = &scenario_broker.broker;
+    let clients = RunningClient::begin(broker, scenario_broker.context(NAME.to_owned()), all)?;
     let begun = Instant::now();
     let time = Duration::from_secs_f64(options.seconds.unwrap_or(WATCHED_S));
-    while begun.elapsed() < time && !stop.is_set() && clients.goes_on() {
-        thread::sleep(LOOK);
+    while begun.elapsed() < time && !stop.is_set() && clients.is_running() {
+        thread::sleep(POLL_INTERVAL);
     }
     let watched_s = begun.elapsed().as_secs_f64();
     let report = broker.report(&Query {

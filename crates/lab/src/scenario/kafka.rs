@@ -23,7 +23,7 @@ pub(super) const LIBRARY: &str = "librdkafka";
 const ANSWER: Duration = Duration::from_secs(30);
 
 /// How often an idle producer checks whether the scenario is over.
-const LOOK: Duration = Duration::from_millis(300);
+const POLL_INTERVAL: Duration = Duration::from_millis(300);
 
 /// Settings of librdkafka.
 pub(super) type Settings = &'static [(&'static str, &'static str)];
@@ -36,7 +36,7 @@ pub(crate) struct KafkaProgram {
     /// Settings that the change removes.
     pub(super) mistaken: Settings,
     /// The part of the program that the change alters.
-    pub(super) change: Alters,
+    pub(super) change: AlteredPart,
     pub(super) pace: Pace,
     pub(super) payload: Payload,
     pub(super) partitions: usize,
@@ -49,7 +49,7 @@ pub(crate) struct KafkaProgram {
 
 /// The part of a program that a change alters.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Alters {
+pub(super) enum AlteredPart {
     /// The setting of librdkafka that the change names.
     Setting,
     /// How many messages are awaited at a time.
@@ -88,7 +88,7 @@ impl KafkaProgram {
         KafkaProgram {
             settings: &[],
             mistaken: &[],
-            change: Alters::Setting,
+            change: AlteredPart::Setting,
             pace,
             payload,
             partitions: 1,
@@ -106,10 +106,10 @@ impl KafkaProgram {
         let (mut program, mut producers) = (*self, 1);
         if let Some(change) = change {
             match self.change {
-                Alters::Setting => {}
-                Alters::Awaited => program.pace = Pace::Awaited(change.number()?),
-                Alters::Producers => producers = change.number()?,
-                Alters::Partitions => program.partitions = change.number()?,
+                AlteredPart::Setting => {}
+                AlteredPart::Awaited => program.pace = Pace::Awaited(change.number()?),
+                AlteredPart::Producers => producers = change.number()?,
+                AlteredPart::Partitions => program.partitions = change.number()?,
             }
         }
         let runtime = Builder::new_current_thread().enable_all().build();
@@ -148,7 +148,7 @@ impl KafkaProgram {
             Some(AppliedChange {
                 setting,
                 value: Some(value),
-            }) if self.change == Alters::Setting => {
+            }) if self.change == AlteredPart::Setting => {
                 config.set(setting, value);
             }
             Some(_) => {}
@@ -177,7 +177,7 @@ impl KafkaProgram {
         let mut is_full = false;
         'all: loop {
             // Answers that are there are handled before the next messages are sent. The end of the
-            // scenario is noticed with each answer, and after `LOOK` at the latest.
+            // scenario is noticed with each answer, and after `POLL_INTERVAL` at the latest.
             loop {
                 let has_no_room = is_full || answers.len() >= window;
                 let due = async {
@@ -194,13 +194,13 @@ impl KafkaProgram {
                         self.answered(context, begun, answer)?;
                     }
                     () = due => break,
-                    () = tokio::time::sleep(LOOK) => {}
+                    () = tokio::time::sleep(POLL_INTERVAL) => {}
                 }
-                if !context.goes_on() {
+                if !context.is_running() {
                     break 'all;
                 }
             }
-            if !context.goes_on() {
+            if !context.is_running() {
                 break;
             }
             for number in numbers.by_ref().take(count.min(window - answers.len())) {

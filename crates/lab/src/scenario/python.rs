@@ -100,7 +100,7 @@ fn watch(context: &ClientContext, mut process: ClientProcess) -> Result<(), Stri
                 }
             }
         });
-        let ended = process.ended_before(|| !context.goes_on());
+        let ended = process.ended_before(|| !context.is_running());
         // Kills the program: that ends both pipes, and with them the threads that read them.
         drop(process);
         ended

@@ -4,17 +4,17 @@ use cloverleaf_bench::words;
 use cloverleaf_doctor::{Bound, Detail, Finding, Report, findings_text};
 
 use super::runner::ScenarioReport;
-use crate::command::Page;
+use crate::command::OutputPage;
 
 impl ScenarioReport {
     /// In words, with the finding as the doctor prints it.
-    pub(crate) fn render(&self, page: &Page) -> String {
+    pub(crate) fn render(&self, page: &OutputPage) -> String {
         let mut out = format!(
             "{}: {}\nThe broker is {}\n\n",
             self.story, self.title, self.distance
         );
         if let Some(finding) = &self.finding {
-            out.push_str(&alone(finding, page));
+            out.push_str(&finding_text(finding, page));
         }
         if let Some(watched_s) = self.watched_s {
             let what = if self.problems.is_empty() {
@@ -64,7 +64,7 @@ impl ScenarioReport {
 }
 
 /// The text of a finding without the last line of a report.
-fn alone(finding: &Finding, page: &Page) -> String {
+fn finding_text(finding: &Finding, page: &OutputPage) -> String {
     let report = Report {
         unix_us: finding.last_seen_unix_us,
         watched_us: 0,

@@ -11,14 +11,14 @@ use serde::Serialize;
 use super::client::RunningClient;
 use super::context::{WorkDone, WorkMeter};
 use super::tls::Tls;
-use super::verdict::Values;
+use super::verdict::EffectValues;
 use super::{AppliedChange, ClientContext, Scenario, verdict};
 use crate::broker::{BrokerOptions, StartBroker};
 use crate::command::ScenarioOptions;
 use crate::distance::{DistantBroker, LabError};
 
 /// How often the doctor is asked.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// How long after the client's first message the doctor may take to find the mistake. The
 /// documentation promises it.
@@ -79,12 +79,12 @@ impl ScenarioReport {
 }
 
 /// A broker for a scenario, and its certificate if it has one.
-pub(super) struct Surroundings {
+pub(super) struct ScenarioBroker {
     pub(super) broker: DistantBroker,
     tls: Option<Tls>,
 }
 
-impl Surroundings {
+impl ScenarioBroker {
     /// Starts a broker with this setting behind this link, or behind the link that the user sets.
     pub(super) fn open(
         options: ScenarioOptions<'_>,
@@ -92,7 +92,7 @@ impl Surroundings {
         setting: Option<(&str, &str)>,
         with_tls: bool,
         start: &StartBroker<'_>,
-    ) -> Result<Surroundings, LabError> {
+    ) -> Result<ScenarioBroker, LabError> {
         let mut link = options.link.clone();
         link.rtt.get_or_insert(Duration::from_millis(rtt_ms));
         let narrow = bandwidth.and_then(Bandwidth::from_bits_per_s);
@@ -108,7 +108,7 @@ impl Surroundings {
             ..BrokerOptions::default()
         };
         let broker = DistantBroker::open(&link, &wanted, start)?;
-        Ok(Surroundings { broker, tls })
+        Ok(ScenarioBroker { broker, tls })
     }
 
     /// The context of a client with this name.
@@ -135,24 +135,24 @@ pub(crate) fn perform(
 ) -> Result<ScenarioReport, LabError> {
     let link = (scenario.rtt_ms, scenario.bandwidth);
     let setting = scenario.acks_late.then_some(("quick-ack", "false"));
-    let surroundings = Surroundings::open(options, link, setting, scenario.with_tls, start)?;
+    let scenario_broker = ScenarioBroker::open(options, link, setting, scenario.with_tls, start)?;
     let measured = Duration::from_secs_f64(options.seconds.unwrap_or(scenario.measured_s));
     let mut report = ScenarioReport {
         story: scenario.name(),
         title: scenario.title,
-        distance: surroundings.broker.note(),
+        distance: scenario_broker.broker.note(),
         ..ScenarioReport::default()
     };
     let mut run = ScenarioRun {
         scenario,
-        surroundings: &surroundings,
+        scenario_broker: &scenario_broker,
         stop,
         report: &mut report,
     };
     match run.run(measured) {
         Ok(()) => {}
-        Err(Halted::Problem(problem)) => report.problems.push(problem),
-        Err(Halted::Machine(error)) => return Err(error),
+        Err(ScenarioError::Problem(problem)) => report.problems.push(problem),
+        Err(ScenarioError::Machine(error)) => return Err(error),
     }
     report.is_good = report.problems.is_empty();
     Ok(report)
@@ -160,31 +160,31 @@ pub(crate) fn perform(
 
 /// Why a scenario goes no further.
 #[derive(Debug, thiserror::Error)]
-enum Halted {
+enum ScenarioError {
     #[error(transparent)]
     Machine(#[from] LabError),
     #[error("{0}")]
     Problem(String),
 }
 
-impl From<String> for Halted {
-    fn from(problem: String) -> Halted {
-        Halted::Problem(problem)
+impl From<String> for ScenarioError {
+    fn from(problem: String) -> ScenarioError {
+        ScenarioError::Problem(problem)
     }
 }
 
 struct ScenarioRun<'a> {
     scenario: &'static Scenario,
-    surroundings: &'a Surroundings,
+    scenario_broker: &'a ScenarioBroker,
     stop: &'a Stop,
     report: &'a mut ScenarioReport,
 }
 
 impl ScenarioRun<'_> {
-    fn run(&mut self, measured: Duration) -> Result<(), Halted> {
+    fn run(&mut self, measured: Duration) -> Result<(), ScenarioError> {
         let client = self.begin(None, 1)?;
         let found = self.wait_for_finding(&client);
-        if !matches!(found, Err(Halted::Machine(_))) {
+        if !matches!(found, Err(ScenarioError::Machine(_))) {
             // An error of the client explains why there is no finding, so it comes first.
             client.end()?;
         }
@@ -209,19 +209,22 @@ impl ScenarioRun<'_> {
     fn begin(&self, change: Option<AppliedChange>, number: u32) -> Result<RunningClient, LabError> {
         let name = format!("{}-{number}", self.scenario.name());
         let program = self.scenario.program;
-        let context = self.surroundings.context(name);
-        RunningClient::begin(&self.surroundings.broker, context, move |context| {
+        let context = self.scenario_broker.context(name);
+        RunningClient::begin(&self.scenario_broker.broker, context, move |context| {
             program.run(context, change.as_ref())
         })
     }
 
     /// Waits for the finding. Returns it with the client's work while its numbers settled.
-    fn wait_for_finding(&mut self, client: &RunningClient) -> Result<(Finding, WorkDone), Halted> {
+    fn wait_for_finding(
+        &mut self,
+        client: &RunningClient,
+    ) -> Result<(Finding, WorkDone), ScenarioError> {
         let called = Instant::now();
         let mut begun: Option<Instant> = None;
         loop {
-            self.rest(client, LOOK)?;
-            if self.asked(None)?.findings.iter().any(|it| it.is_active) {
+            self.wait_for(client, POLL_INTERVAL)?;
+            if self.report_of(None)?.findings.iter().any(|it| it.is_active) {
                 break;
             }
             if begun.is_none() && client.context.meter.count().done > 0 {
@@ -240,7 +243,7 @@ impl ScenarioRun<'_> {
         }
         self.report.found_s = Some(begun.map_or(0.0, |it| it.elapsed().as_secs_f64()));
         let count = self.measure(client, SETTLE)?;
-        let findings = self.asked(Some(u64::MAX))?.findings.into_iter();
+        let findings = self.report_of(Some(u64::MAX))?.findings.into_iter();
         let (own, others): (Vec<_>, Vec<_>) =
             findings.partition(|it| it.rule == self.scenario.rule);
         for other in others {
@@ -267,19 +270,19 @@ impl ScenarioRun<'_> {
         change: AppliedChange,
         measure: Measure,
         measured: Duration,
-    ) -> Result<(), Halted> {
+    ) -> Result<(), ScenarioError> {
         let client = self.begin(Some(change.clone()), 2)?;
-        let count = self.rest(&client, WARM_UP);
+        let count = self.wait_for(&client, WARM_UP);
         let count = count.and_then(|()| self.measure(&client, measured));
-        let report = self.asked(None)?;
+        let report = self.report_of(None)?;
         client.end()?;
         self.report.after = value(measure, &count?);
         let since_unix_us = report.unix_us.saturating_sub(measured.as_micros() as u64);
         let now = report.findings.iter();
         for finding in now.filter(|it| it.first_seen_unix_us >= since_unix_us) {
             let next = self.scenario.change(finding).ok();
-            let goes_on = next.as_ref().is_some_and(|it| it.exceeds(&change));
-            if finding.rule == self.scenario.rule && !goes_on {
+            let is_running = next.as_ref().is_some_and(|it| it.exceeds(&change));
+            if finding.rule == self.scenario.rule && !is_running {
                 let problem = "after the change the doctor finds the same".to_owned();
                 self.report.problems.push(problem);
             }
@@ -287,7 +290,7 @@ impl ScenarioRun<'_> {
             let next = format!("{}{next}", finding.rule);
             self.report.afterwards.push(next);
         }
-        let values = Values {
+        let values = EffectValues {
             before: self.report.before,
             predicted: self.report.predicted,
             after: self.report.after,
@@ -298,20 +301,20 @@ impl ScenarioRun<'_> {
     }
 
     /// The work done within this time.
-    fn measure(&self, client: &RunningClient, time: Duration) -> Result<WorkDone, Halted> {
+    fn measure(&self, client: &RunningClient, time: Duration) -> Result<WorkDone, ScenarioError> {
         let earlier = client.context.meter.count();
         let costs = Meter::begin(&BrokerPlace::Threads(BROKER_THREADS.to_owned()));
-        self.rest(client, time)?;
+        self.wait_for(client, time)?;
         let count = client.context.meter.count().since(&earlier);
         let cpu_s = costs.end().broker_cpu_s.unwrap_or_default();
         Ok(WorkDone { cpu_s, ..count })
     }
 
     /// Waits for this time. It is an error if the client ends or the user stops it before.
-    fn rest(&self, client: &RunningClient, time: Duration) -> Result<(), Halted> {
+    fn wait_for(&self, client: &RunningClient, time: Duration) -> Result<(), ScenarioError> {
         let end = Instant::now() + time;
         loop {
-            if self.stop.is_set() || !client.goes_on() {
+            if self.stop.is_set() || !client.is_running() {
                 return Err("it was ended".to_owned().into());
             }
             let left = end.saturating_duration_since(Instant::now());
@@ -322,8 +325,8 @@ impl ScenarioRun<'_> {
         }
     }
 
-    fn asked(&self, since_us: Option<u64>) -> Result<Report, LabError> {
-        self.surroundings.broker.report(&Query {
+    fn report_of(&self, since_us: Option<u64>) -> Result<Report, LabError> {
+        self.scenario_broker.broker.report(&Query {
             since_us,
             client: None,
         })

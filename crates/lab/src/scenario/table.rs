@@ -56,7 +56,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             KafkaProgram {
                 // Otherwise messages linger, which is another scenario.
                 settings: &[("linger.ms", "0")],
-                change: kafka::Alters::Awaited,
+                change: kafka::AlteredPart::Awaited,
                 ..SENDING_ONE
             },
         )
@@ -99,7 +99,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
                 publishes: Some((4, 1_000)),
                 consumers: 2,
                 job_ms: 200,
-                change: amqp::Alters::Workers,
+                change: amqp::AlteredPart::Workers,
                 ..AmqpProgram::consuming(10)
             },
         )
@@ -128,7 +128,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
                     ("batch.num.messages", "3"),
                     ("queue.buffering.max.messages", "1000000"),
                 ],
-                change: kafka::Alters::Producers,
+                change: kafka::AlteredPart::Producers,
                 // More than one producer can send, and a little less than the changed program can.
                 // At a higher rate the doctor would advise a further change.
                 ..KafkaProgram::sending(Pace::Every(48, 25), Payload::Same(100))
@@ -144,7 +144,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             "partitions of the topic",
             KafkaProgram {
                 settings: &[("auto.commit.interval.ms", "500")],
-                change: kafka::Alters::Partitions,
+                change: kafka::AlteredPart::Partitions,
                 members: 4,
                 job_ms: 8,
                 // More than one member can work off, and less than four members can.

@@ -11,22 +11,22 @@ const GAIN_MIN: f64 = 1.3;
 
 /// The measured value before the change, the predicted one, and the measured one after it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Values {
+pub(super) struct EffectValues {
     pub(super) before: f64,
     pub(super) predicted: f64,
     pub(super) after: f64,
 }
 
 /// The fault of a prediction, if it has one.
-pub(super) fn problem(measure: Measure, bound: Bound, values: Values) -> Option<String> {
-    let Values {
+pub(super) fn problem(measure: Measure, bound: Bound, values: EffectValues) -> Option<String> {
+    let EffectValues {
         before,
         predicted,
         after,
     } = values;
     let factor = after / predicted;
     // How many times as good as predicted, and how many times better than before.
-    let (reached, gain) = if falls(measure) {
+    let (reached, gain) = if smaller_is_better(measure) {
         (1.0 / factor, before / after)
     } else {
         (factor, after / before)
@@ -48,7 +48,7 @@ pub(super) fn problem(measure: Measure, bound: Bound, values: Values) -> Option<
 }
 
 /// Whether a smaller value is better.
-fn falls(measure: Measure) -> bool {
+fn smaller_is_better(measure: Measure) -> bool {
     match measure {
         Measure::ConnectionMessagesPerSecond | Measure::SubscriptionMessagesPerSecond => false,
         Measure::LatencyUs | Measure::Cost => true,
@@ -60,14 +60,14 @@ mod tests {
     use super::*;
 
     fn is_good(bound: Bound, before: f64, predicted: f64, after: f64) -> bool {
-        let values = Values {
+        let values = EffectValues {
             before,
             predicted,
             after,
         };
         let of_rate = problem(Measure::SubscriptionMessagesPerSecond, bound, values);
         // The same of a time: all upside down.
-        let values = Values {
+        let values = EffectValues {
             before: 1e6 / before,
             predicted: 1e6 / predicted,
             after: 1e6 / after,

@@ -46,7 +46,7 @@ pub(crate) struct Args {
 
 /// The result of one run.
 #[derive(Serialize)]
-struct Run {
+struct PlayRun {
     play: String,
     /// What is not as expected; `None`: the run was as expected.
     problem: Option<String>,
@@ -86,7 +86,7 @@ impl Args {
         self.names.is_empty() || self.names.iter().any(|name| own.contains(name.as_str()))
     }
 
-    fn run(&self, context: &Context, programs: &Programs, scenario: &Scenario) -> Run {
+    fn run(&self, context: &Context, programs: &Programs, scenario: &Scenario) -> PlayRun {
         let play = scenario.full_name();
         let record = self.record.as_ref().map(|folder| {
             let name = play.replace('/', "-");
@@ -96,7 +96,7 @@ impl Args {
         let (record, mut measured) = (record.as_deref(), Measured::default());
         let seconds = self.seconds;
         let result = runner::run(context, programs, scenario, seconds, record, &mut measured);
-        Run {
+        PlayRun {
             play,
             problem: result.err().map(|error| format!("{error:#}")),
             gain: measured.gain,
@@ -107,7 +107,12 @@ impl Args {
 }
 
 /// Runs all plays, several at once. The results are in the order of the plays.
-fn play_all(context: &Context, programs: &Programs, args: &Args, plays: &[Scenario]) -> Vec<Run> {
+fn play_all(
+    context: &Context,
+    programs: &Programs,
+    args: &Args,
+    plays: &[Scenario],
+) -> Vec<PlayRun> {
     // Each play once before any is repeated, so that a busy moment of the machine does not hit all
     // runs of the same play.
     let rounds = (0..args.runs).flat_map(|_| plays);
@@ -144,16 +149,16 @@ fn under_load<T>(threads: usize, work: impl FnOnce() -> T) -> T {
 
 /// A line for each play: how many of its runs were as expected, and minimum, median and maximum of
 /// each measurement.
-fn table(plays: &[Scenario], runs: &[Run]) -> String {
+fn table(plays: &[Scenario], runs: &[PlayRun]) -> String {
     let mut lines = format!(
         "{:<60} {:>7}  {:<22} {:<22} {:<22}\n",
         "play", "as told", "gain predicted", "measured/predicted", "found after s"
     );
     for play in plays {
         let name = play.full_name();
-        let own: Vec<&Run> = runs.iter().filter(|run| run.play == name).collect();
+        let own: Vec<&PlayRun> = runs.iter().filter(|run| run.play == name).collect();
         let good = own.iter().filter(|run| run.problem.is_none()).count();
-        let spread = |of: fn(&Run) -> Option<f64>| {
+        let spread = |of: fn(&PlayRun) -> Option<f64>| {
             let mut values: Vec<f64> = own.iter().filter_map(|run| of(run)).collect();
             values.sort_by(f64::total_cmp);
             match values.as_slice() {
@@ -182,7 +187,7 @@ mod tests {
 
     #[test]
     fn all_runs_count() {
-        let run = |problem: Option<&str>, gain| Run {
+        let run = |problem: Option<&str>, gain| PlayRun {
             play: "seed-001/the-blog-post-s-loop".to_owned(),
             problem: problem.map(str::to_owned),
             gain: Some(gain),
