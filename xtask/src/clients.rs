@@ -18,6 +18,7 @@ mod report;
 mod scripts;
 mod side_by_side;
 mod sync_order;
+mod toolchains;
 mod tools;
 
 use std::path::{Path, PathBuf};

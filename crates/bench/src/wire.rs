@@ -71,7 +71,8 @@ impl Wire {
         })
     }
 
-    /// Whether the end of a request waits for the acknowledgement of bytes that were sent before it.
+    /// With Nagle's algorithm the last bytes of a request wait for the acknowledgement of those
+    /// before.
     pub(crate) fn set_nagle(&self, is_on: bool) -> io::Result<()> {
         self.stream.set_nodelay(!is_on)
     }

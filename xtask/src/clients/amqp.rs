@@ -6,10 +6,10 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use super::disk::SmallDisk;
-use super::{Context, Report, own_broker};
+use super::{Context, Report, own_broker, toolchains};
 use crate::broker::{Broker, Kind};
 use crate::install::{Clients, Tool};
-use crate::workspace::{Workspace, output};
+use crate::workspace::Workspace;
 
 /// Rounds in `cargo xtask test`; `cargo xtask crash-loop` makes more.
 const CRASH_ROUNDS: u32 = 5;
@@ -73,38 +73,30 @@ fn python(context: &Context, script: &str) -> Command {
 }
 
 pub(super) fn node(context: &Context, report: &mut Report) -> Result<()> {
-    let mut command = Command::new("node");
-    command.arg(source(context, "node").join("amqplib_test.js"));
-    let modules = context.clients.amqp_node_folder().join("node_modules");
-    command.env("NODE_PATH", modules);
+    let script = source(context, "node").join("amqplib_test.js");
+    let node = toolchains::node(&context.clients.amqp_node_folder(), &script);
     with_broker(context, |broker| {
-        report.program(&mut context.with_addresses(command, broker))
+        report.program(&mut context.with_addresses(node, broker))
     })
 }
 
 pub(super) fn go(context: &Context, report: &mut Report) -> Result<()> {
-    let program = context.workspace.clients().join("amqp-go-test");
-    let mut go = Command::new("go");
-    go.current_dir(source(context, "go"));
-    go.args(["build", "-buildvcs=false", "-o"]).arg(&program);
-    output(go.arg("."))?;
+    let folder = context.workspace.clients().join("amqp-go-tests");
+    toolchains::go_build(&source(context, "go"), &folder)?;
+    let program = Command::new(folder.join("amqp"));
     with_broker(context, |broker| {
-        report.program(&mut context.with_addresses(Command::new(program), broker))
+        report.program(&mut context.with_addresses(program, broker))
     })
 }
 
 pub(super) fn java(context: &Context, report: &mut Report) -> Result<()> {
-    let jars = context.clients.amqp_jars()?.join("*");
+    let jars = context.clients.amqp_jars()?;
     let classes = context.workspace.clients().join("amqp-java-tests");
-    std::fs::create_dir_all(&classes)?;
-    let mut javac = Command::new("javac");
-    javac.arg("-cp").arg(&jars).arg("-d").arg(&classes);
-    output(javac.arg(source(context, "java").join("ClientTest.java")))?;
-    let mut command = Command::new("java");
-    let path = std::env::join_paths([jars, classes])?;
-    command.arg("-cp").arg(path).arg("ClientTest");
+    let test = source(context, "java").join("ClientTest.java");
+    toolchains::javac(&jars, &[test], &classes)?;
+    let java = toolchains::java(&[], &jars, &classes, "ClientTest")?;
     with_broker(context, |broker| {
-        report.program(&mut context.with_addresses(command, broker))
+        report.program(&mut context.with_addresses(java, broker))
     })
 }
 

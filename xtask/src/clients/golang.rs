@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use super::{Context, Report};
+use super::{Context, Report, toolchains};
 use crate::broker::Kind;
 use crate::suites;
 use crate::workspace::output;
@@ -13,14 +13,7 @@ use crate::workspace::output;
 /// Builds the programs in `tests/clients/nsq/go` and returns the path of one.
 pub(super) fn build(context: &Context, name: &str) -> Result<PathBuf> {
     let folder = context.workspace.clients().join("go-tests");
-    std::fs::create_dir_all(&folder)?;
-    let mut go = Command::new("go");
-    go.current_dir(context.workspace.client_tests().join("nsq/go"));
-    output(
-        go.args(["build", "-buildvcs=false", "-o"])
-            .arg(&folder)
-            .arg("./..."),
-    )?;
+    toolchains::go_build(&context.workspace.client_tests().join("nsq/go"), &folder)?;
     Ok(folder.join(name))
 }
 

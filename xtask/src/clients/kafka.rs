@@ -7,10 +7,10 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use super::disk::SmallDisk;
-use super::{Context, Report, own_broker};
+use super::{Context, Report, own_broker, toolchains};
 use crate::broker::Kind;
 use crate::install::{Clients, Tool};
-use crate::workspace::{Workspace, output};
+use crate::workspace::Workspace;
 
 /// Rounds in `cargo xtask test`; `cargo xtask crash-loop` makes more.
 const CRASH_ROUNDS: u32 = 4;
@@ -59,20 +59,14 @@ fn python_script(
 }
 
 pub(super) fn node(context: &Context, report: &mut Report) -> Result<()> {
-    let mut command = Command::new("node");
-    command.arg(source(context, "node").join("kafkajs_test.js"));
-    let modules = context.clients.kafka_node_folder().join("node_modules");
-    command.env("NODE_PATH", modules);
-    with_broker(context, report, command)
+    let script = source(context, "node").join("kafkajs_test.js");
+    let node = toolchains::node(&context.clients.kafka_node_folder(), &script);
+    with_broker(context, report, node)
 }
 
 pub(super) fn go(context: &Context, report: &mut Report) -> Result<()> {
     let folder = context.workspace.clients().join("kafka-go-tests");
-    std::fs::create_dir_all(&folder)?;
-    let mut go = Command::new("go");
-    go.current_dir(source(context, "go"));
-    go.args(["build", "-buildvcs=false", "-o"]).arg(&folder);
-    output(go.arg("./..."))?;
+    toolchains::go_build(&source(context, "go"), &folder)?;
     for program in ["franzgo", "kafkago"] {
         with_broker(context, report, Command::new(folder.join(program)))?;
     }
@@ -80,16 +74,12 @@ pub(super) fn go(context: &Context, report: &mut Report) -> Result<()> {
 }
 
 pub(super) fn java(context: &Context, report: &mut Report) -> Result<()> {
-    let jars = context.clients.kafka_jars()?.join("*");
+    let jars = context.clients.kafka_jars()?;
     let classes = context.workspace.clients().join("kafka-java-tests");
-    std::fs::create_dir_all(&classes)?;
-    let mut javac = Command::new("javac");
-    javac.arg("-cp").arg(&jars).arg("-d").arg(&classes);
-    output(javac.arg(source(context, "java").join("ClientTest.java")))?;
-    let mut command = Command::new("java");
-    let path = std::env::join_paths([jars, classes])?;
-    command.arg("-cp").arg(path).arg("ClientTest");
-    with_broker(context, report, command)
+    let test = source(context, "java").join("ClientTest.java");
+    toolchains::javac(&jars, &[test], &classes)?;
+    let java = toolchains::java(&[], &jars, &classes, "ClientTest")?;
+    with_broker(context, report, java)
 }
 
 pub(super) fn tools(context: &Context, report: &mut Report) -> Result<()> {

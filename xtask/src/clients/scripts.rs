@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use super::{Context, Report};
+use super::{Context, Report, toolchains};
 use crate::broker::free_addresses;
 
 pub(super) fn python(context: &Context, report: &mut Report) -> Result<()> {
@@ -22,12 +22,8 @@ pub(super) fn node(context: &Context, report: &mut Report) -> Result<()> {
         .workspace
         .client_tests()
         .join("nsq/node/nsqjs_test.js");
-    let mut command = Command::new("node");
-    command.arg(script).env(
-        "NODE_PATH",
-        context.clients.node_folder().join("node_modules"),
-    );
-    with_two_brokers(context, report, command)
+    let node = toolchains::node(&context.clients.node_folder(), &script);
+    with_two_brokers(context, report, node)
 }
 
 /// A plain broker, and one that asks an authentication server, which the script itself serves.

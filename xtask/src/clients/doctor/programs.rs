@@ -8,8 +8,9 @@ use serde_json::Value;
 
 use super::Context;
 use super::table::Scenario;
+use crate::clients::toolchains;
 use crate::install::Tool;
-use crate::workspace::{Workspace, output};
+use crate::workspace::Workspace;
 
 /// A program in `tests/clients/doctor`.
 #[derive(Debug)]
@@ -85,31 +86,21 @@ impl Programs {
             go: target.join("doctor-go"),
             java: target.join("doctor-java"),
         };
+        let source = source(&context.workspace);
         if has(Tool::KafkaGo) {
-            std::fs::create_dir_all(&programs.go)?;
-            let mut go = Command::new("go");
-            go.current_dir(source(&context.workspace).join("go"));
-            go.args(["build", "-buildvcs=false", "-o"])
-                .arg(&programs.go);
-            output(go.arg("./..."))?;
+            toolchains::go_build(&source.join("go"), &programs.go)?;
         }
+        let javac = |jars: PathBuf, class: &str| {
+            let sources = ["Kit", class].map(|it| source.join(format!("java/{it}.java")));
+            toolchains::javac(&jars, &sources, &programs.java.join(class))
+        };
         if has(Tool::Java) {
-            programs.javac(context, &context.clients.kafka_jars()?, "KafkaClient")?;
+            javac(context.clients.kafka_jars()?, "KafkaClient")?;
         }
         if has(Tool::AmqpJava) {
-            programs.javac(context, &context.clients.amqp_jars()?, "AmqpClient")?;
+            javac(context.clients.amqp_jars()?, "AmqpClient")?;
         }
         Ok(programs)
-    }
-
-    fn javac(&self, context: &Context, jars: &Path, class: &str) -> Result<()> {
-        let classes = self.java.join(class);
-        std::fs::create_dir_all(&classes)?;
-        let folder = source(&context.workspace).join("java");
-        let mut javac = Command::new("javac");
-        javac.arg("-cp").arg(jars.join("*")).arg("-d").arg(&classes);
-        javac.arg(folder.join("Kit.java"));
-        output(javac.arg(folder.join(format!("{class}.java")))).map(drop)
     }
 
     /// The command that runs a scenario's program for this many seconds. The program writes its
@@ -128,19 +119,11 @@ impl Programs {
             command.arg(source.join("python").join(file));
             command
         };
-        let node = |packages: PathBuf| {
-            let mut command = Command::new("node");
-            command.arg(source.join("node").join(file));
-            command.env("NODE_PATH", packages.join("node_modules"));
-            command
-        };
-        let java = |jars: PathBuf| -> Result<Command> {
-            let path = std::env::join_paths([jars.join("*"), self.java.join(file)])?;
-            let mut command = Command::new("java");
-            // Less compilation: several virtual machines start at once.
-            command.args(["-XX:TieredStopAtLevel=1", "-cp"]).arg(path);
-            command.arg(file);
-            Ok(command)
+        let node = |packages: PathBuf| toolchains::node(&packages, &source.join("node").join(file));
+        // Several virtual machines start at once: they are to compile less.
+        let java = |jars: PathBuf| {
+            let options = ["-XX:TieredStopAtLevel=1"];
+            toolchains::java(&options, &jars, &self.java.join(file), file)
         };
         let mut command = match scenario.program.tool {
             Tool::KafkaPython => python(clients.kafka_python_program()),
