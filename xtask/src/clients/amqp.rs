@@ -13,14 +13,13 @@ use crate::workspace::Workspace;
 
 /// Rounds in `cargo xtask test`; `cargo xtask crash-loop` makes more.
 const CRASH_ROUNDS: u32 = 5;
-/// More than caches, buffers and what may be half received take (128 MiB, and beside it one
-/// message of 128 MiB), with what the allocator has not given back yet; much less than what is
-/// thrown at the broker.
+/// More than caches, buffers and incomplete messages take (128 MiB, and beside them one message of
+/// 128 MiB), with memory that the allocator keeps. Much less than is sent to the broker.
 const HOSTILE_RSS_BYTES_MAX: u64 = 400 << 20;
 /// Messages of the backlog in `cargo xtask test`.
 const BACKLOG_MESSAGES: u64 = 1_000_000;
 /// Memory that the broker may take with a backlog: caches and buffers, and a few bytes for each
-/// message that is held.
+/// unacknowledged message.
 const BACKLOG_RSS_BYTES_MAX: u64 = 96 << 20;
 const HELD_BYTES_MAX: u64 = 8;
 /// Memory that 10,000 queues may add to an idle broker.
@@ -46,12 +45,12 @@ pub(super) fn celery(context: &Context, report: &mut Report) -> Result<()> {
     python_scripts(context, report, &["celery_test.py"])
 }
 
-/// A consumer that works as Broadway does.
+/// A consumer that behaves as Broadway does.
 pub(super) fn broadway(context: &Context, report: &mut Report) -> Result<()> {
     python_scripts(context, report, &["broadway_test.py"])
 }
 
-/// AMQP on one end, Kafka or NSQ on the other.
+/// AMQP clients on one side, Kafka or NSQ clients on the other.
 pub(super) fn cross(context: &Context, report: &mut Report) -> Result<()> {
     python_scripts(context, report, &["cross_test.py"])
 }
@@ -123,7 +122,7 @@ pub(super) fn restart(context: &Context, report: &mut Report) -> Result<()> {
     own_broker::run_plain(context, report, program, |options| options.amqp)
 }
 
-/// A full disk: what connections are told, and that nothing which was confirmed is lost.
+/// A full disk: connections are blocked and unblocked, and no confirmed message is lost.
 pub(super) fn disk(context: &Context, report: &mut Report) -> Result<()> {
     let folder = context.workspace.temp_folder("amqp-disk")?;
     let Some(disk) = SmallDisk::for_group(report, folder.path())? else {
@@ -138,7 +137,7 @@ pub(super) fn disk(context: &Context, report: &mut Report) -> Result<()> {
 pub(super) fn hostile(context: &Context, report: &mut Report) -> Result<()> {
     let folder = context.workspace.temp_folder("amqp-hostile")?;
     let mut options = context.options(folder.path())?;
-    // So that half contents of 128 MB are begun.
+    // So that the hostile clients can begin contents of 128 MB.
     options.more.push(match options.kind {
         Kind::RabbitMq => "max_message_size = 134217728".to_owned(),
         _ => "--amqp-message-bytes-max=128MiB".to_owned(),
@@ -178,7 +177,8 @@ pub(super) fn many_queues(context: &Context, report: &mut Report) -> Result<()> 
     Ok(())
 }
 
-/// A backlog that one consumer holds. `MESSAGES` says how many; 10 million take about a minute.
+/// A backlog that one consumer holds unacknowledged. `MESSAGES` sets its size; ten million messages
+/// take about a minute.
 pub(super) fn backlog(context: &Context, report: &mut Report) -> Result<()> {
     let messages = match std::env::var("MESSAGES") {
         Ok(messages) => messages.parse()?,
@@ -206,7 +206,7 @@ fn source(context: &Context, language: &str) -> PathBuf {
     context.workspace.client_tests().join("amqp").join(language)
 }
 
-/// Runs programs against a broker with nothing but defaults, and TLS.
+/// Runs programs against a broker with default options and TLS.
 fn with_broker(context: &Context, run: impl FnOnce(&Broker) -> Result<()>) -> Result<()> {
     let folder = context.workspace.temp_folder("amqp")?;
     run(&context.plain_broker(folder.path())?)

@@ -1,5 +1,5 @@
-//! bench_writer, bench_reader and `cloverleaf bench` run, and what they print is understood; what
-//! they measure is `cargo xtask bench-peers`.
+//! bench_writer, bench_reader and `cloverleaf bench` run, and their output can be parsed. What they
+//! measure is the matter of `cargo xtask bench-peers`.
 
 use std::process::Command;
 
@@ -37,7 +37,7 @@ pub(super) fn run(context: &Context, report: &mut Report) -> Result<()> {
             Ok(())
         });
     }
-    // It is in our binary, not in the original's.
+    // `bench` is a command of our binary alone.
     if context.kind == Kind::Cloverleaf {
         report.check("cloverleaf bench compare", || compare(context, &mut broker));
     }

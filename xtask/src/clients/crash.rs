@@ -1,4 +1,5 @@
-//! Crashes and orderly stops under load; `tests/clients/nsq/go/restarts` keeps the account.
+//! Crashes and orderly stops under load. `tests/clients/nsq/go/restarts` checks that no message is
+//! lost.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! Bad days of the data folder: full, read-only, or in use by another broker.
+//! Faults of the data folder: full, read-only, damaged, or in use by another broker.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ use crate::workspace::output;
 
 /// Size of the small disk.
 const DISK_BYTES: usize = 64 << 20;
-/// Bytes of a file that lies on it beside the broker's data, to be deleted when it is full.
+/// Bytes of a file on the small disk, which is deleted to make space when the disk is full.
 const BALLAST_BYTES: usize = 16 << 20;
 
 pub(super) fn run(context: &Context, report: &mut Report) -> Result<()> {
@@ -30,7 +30,7 @@ pub(super) fn run(context: &Context, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Some damages of a stopped folder; `cargo xtask suites rot` makes more.
+/// Some damages of a stopped broker's folder; `cargo xtask suites rot` makes more.
 pub(super) fn rot(context: &Context, report: &mut Report) -> Result<()> {
     for finding in rot::run(context, 1, rot::ROUNDS_SHORT, false)? {
         report.fail(&format!("--seed {}", finding.seed), &finding.text);
@@ -63,7 +63,7 @@ fn read_only(context: &Context, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Starts a broker that must refuse, and returns what it says.
+/// Starts a broker that must refuse to start, and returns its error.
 fn refused_start(options: &Options) -> Result<String> {
     let log = options.data.with_extension("refused");
     refused_start_logged(options, &log)
@@ -111,7 +111,7 @@ fn batch(first: usize) -> Vec<u8> {
     )
 }
 
-/// Publishes until the broker refuses, and returns how many messages it took.
+/// Publishes until the broker refuses, and returns the number of accepted messages.
 fn fill(producer: &mut Connection) -> Result<usize> {
     let mut published = 0;
     loop {
@@ -130,15 +130,15 @@ fn fill(producer: &mut Connection) -> Result<usize> {
     }
 }
 
-/// Consumes so many messages.
+/// Consumes this many messages.
 fn consume(broker: &Broker, messages: usize) -> Result<()> {
     let mut consumer = Connection::consumer(broker.tcp(), "full", "ch", 1)?;
     for _ in 0..messages {
         let message = consumer.message()?;
         consumer.finish(&message.id)?;
     }
-    // The last FIN has arrived when the next command is answered. The window is 1, so at most one
-    // more message is on its way.
+    // The answer to the next command shows that the last FIN has arrived. RDY is 1, so at most one
+    // more message comes before that answer.
     consumer.send(b"CLS\n")?;
     while !matches!(consumer.frame()?, Frame::Response(_)) {}
     Ok(())
@@ -153,14 +153,14 @@ fn may_mount(report: &mut Report) -> bool {
     is_root
 }
 
-/// A disk that is soon full, with a file on it that can be deleted then.
+/// A disk that is soon full, with a file on it that can be deleted to make space.
 pub(super) struct SmallDisk {
     disk: Mount,
     ballast: PathBuf,
 }
 
 impl SmallDisk {
-    /// A disk in `folder`, or `None` where none can be mounted, which is then reported.
+    /// Mounts a disk in `folder`. Returns `None` and reports it where none can be mounted.
     pub(super) fn for_group(report: &mut Report, folder: &Path) -> Result<Option<Self>> {
         may_mount(report).then(|| Self::new(folder)).transpose()
     }
@@ -172,12 +172,12 @@ impl SmallDisk {
         Ok(Self { disk, ballast })
     }
 
-    /// The file that can be deleted.
+    /// The file that is deleted to make space.
     pub(super) fn ballast(&self) -> &Path {
         &self.ballast
     }
 
-    /// Options of a broker with its data there, in segments so small that some can go.
+    /// Options of a broker with its data on the disk, in segments small enough to be removed.
     pub(super) fn options(&self, context: &Context) -> Result<Options> {
         let mut options = context.options(&self.disk.folder)?;
         options.more = vec![
@@ -210,7 +210,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // Lazily: the broker's log file, or the broker itself after a failure, may still be there.
+        // Lazily: the broker's log file may still be open, and after a failure the broker may run.
         let _ = Command::new("umount")
             .arg("--lazy")
             .arg(&self.folder)

@@ -13,7 +13,7 @@ use crate::install::Tool;
 pub(super) struct Group {
     pub(super) name: &'static str,
     pub(super) needs: &'static [Tool],
-    /// The original that it holds for as well; `None`: it tests what only we promise.
+    /// The original that passes the group as well; `None`: the group tests what only we promise.
     pub(super) original: Option<Kind>,
     pub(super) run: fn(&Context, &mut Report) -> Result<()>,
 }
@@ -282,7 +282,7 @@ pub(super) const GROUPS: &[Group] = &[
     Group {
         name: "amqp/restart",
         needs: &[Tool::AmqpPython],
-        // A queue that was declared a second before a kill -9 is gone there.
+        // RabbitMQ loses a queue that was declared a second before a kill -9.
         original: None,
         run: amqp::restart,
     },

@@ -12,10 +12,10 @@ use crate::broker::{Broker, Kind};
 use crate::nsq::{Connection, Frame, multi_publish_command, publish_command};
 use crate::wait;
 
-/// More than caches, buffers and what may be half received take (128 MiB, and one request beside),
-/// and much less than what is thrown at the broker.
+/// More than caches, buffers and incomplete requests take (128 MiB, and one request beside them),
+/// and much less than is sent to the broker.
 const RSS_BYTES_MAX: u64 = 400 << 20;
-/// How long nothing may be taken until it counts as all that the broker takes.
+/// If the broker takes no bytes for this long, it has taken all that it takes.
 const QUIET: Duration = Duration::from_secs(1);
 /// Connections that are opened and closed.
 const CONNECTIONS: usize = 10_000;
@@ -49,7 +49,7 @@ pub(super) fn run(context: &Context, report: &mut Report) -> Result<()> {
         ("1 GB in half bodies of NSQ", nsq, 220, nsq_half()),
     ];
     for (name, address, peers, head) in halves {
-        // Only ours has a Kafka address, and promises a bound.
+        // nsqd has no Kafka address, and promises no bound.
         if context.kind == Kind::Cloverleaf {
             report.check(name, || {
                 let held = half_sent(address, peers, &head)?;
@@ -104,7 +104,7 @@ fn random_bytes(address: SocketAddr) -> Result<()> {
         };
         let length = random.below(20_000);
         let bytes: Vec<u8> = (0..length).map(|_| random.below(256) as u8).collect();
-        // The broker may well close before it has read all of it.
+        // The broker may close the connection before it has read everything.
         let _ = connection.send(&bytes);
     }
     Ok(())
@@ -128,7 +128,7 @@ fn half_frames(address: SocketAddr) -> Result<()> {
     for length in (0..batch.len()).step_by(50) {
         Connection::open(address)?.send(&batch[..length])?;
     }
-    // None of it has been published: a message that is whole comes first.
+    // No half command is published: the first message to come is the whole one below.
     let mut connection = Connection::open(address)?;
     connection.publish("half", b"whole")?;
     let first = Connection::consumer(address, "half", "ch", 1)?.message()?;
@@ -169,7 +169,7 @@ fn huge_lengths(address: SocketAddr) -> Result<()> {
 
 fn line_without_end(address: SocketAddr) -> Result<()> {
     let mut connection = Connection::open(address)?;
-    // Fails as soon as the broker has had enough.
+    // Fails when the broker closes the connection.
     let _ = connection.send(&vec![b'x'; 16 << 20]);
     closed(&mut connection, "16 MB without a line end")
 }
@@ -199,7 +199,7 @@ fn wrong_order(address: SocketAddr) -> Result<()> {
             "a second SUB or a late IDENTIFY",
         )?;
     }
-    // Not fatal: the connection goes on.
+    // A failed FIN does not end the connection.
     let mut connection = Connection::open(address)?;
     connection.ask(b"SUB order ch\n")?;
     connection.send(b"FIN 0123456789abcdef\n")?;
@@ -210,7 +210,7 @@ fn wrong_order(address: SocketAddr) -> Result<()> {
     connection.publish("order", b"still here")
 }
 
-/// Two channels of one topic; the consumer of one never reads, that of the other gets everything.
+/// Two channels of one topic: one consumer never reads, and the other gets all messages.
 fn slow_reader(address: SocketAddr) -> Result<()> {
     let _slow = Connection::consumer(address, "slow", "stuck", 2500)?;
     let mut fast = Connection::consumer(address, "slow", "fast", 200)?;
@@ -226,15 +226,16 @@ fn slow_reader(address: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// Messages in flight to a consumer are delivered to another one when the first has gone, and not
-/// before. nsqd waits for the message timeout even then, so that one is short.
+/// Messages in flight to a consumer are delivered to another consumer when the first has
+/// disconnected, and not before. nsqd waits for the message timeout even then, so the timeout is
+/// short.
 fn never_acknowledges(address: SocketAddr) -> Result<()> {
     let mut producer = Connection::open(address)?;
     let mut holder = Connection::open(address)?;
     holder.ask(b"IDENTIFY\n\0\0\0\x14{\"msg_timeout\":2000}")?;
     holder.ask(b"SUB held ch\n")?;
     holder.send(b"RDY 100\n")?;
-    // All at once: the time of the first one runs when it is delivered.
+    // With one command: the timeout of the first message begins with its delivery.
     let bodies: Vec<Vec<u8>> = (0..100).map(|n| vec![n]).collect();
     producer.ask(&multi_publish_command("held", &bodies))?;
     for _ in 0..100 {
@@ -286,14 +287,14 @@ fn kafka_half() -> Vec<u8> {
     .concat()
 }
 
-/// The beginning of an MPUB of 5 MB.
-/// Five messages, the first of which is as large as it may be: what is wrong is refused at once.
+/// The beginning of an MPUB of 5 MB with five messages. The first one has the greatest size that is
+/// allowed: the broker would refuse a greater one at once.
 fn nsq_half() -> Vec<u8> {
     let numbers = [5_000_000_u32, 5, 1_000_000].map(u32::to_be_bytes);
     [&b"  V2MPUB half\n"[..], &numbers.concat()].concat()
 }
 
-/// Peers that have sent nearly all of what they announce, as far as the broker takes it.
+/// Opens connections that announce a request and send as much of it as the broker takes.
 fn half_sent(address: SocketAddr, peers: usize, head: &[u8]) -> Result<Vec<TcpStream>> {
     let announced = 1_000_000_000 / peers;
     let piece = vec![b'x'; 1 << 20];
@@ -304,7 +305,7 @@ fn half_sent(address: SocketAddr, peers: usize, head: &[u8]) -> Result<Vec<TcpSt
         stream.set_nonblocking(true)?;
         streams.push((stream, announced));
     }
-    // Until the broker has taken nothing for a while.
+    // Until the broker has taken no bytes for a while.
     let mut quiet_since = Instant::now();
     while quiet_since.elapsed() < QUIET {
         for (stream, left) in &mut streams {
@@ -316,7 +317,7 @@ fn half_sent(address: SocketAddr, peers: usize, head: &[u8]) -> Result<Vec<TcpSt
                     quiet_since = Instant::now();
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                // It was silent for long while others waited for room.
+                // The broker may close a silent connection while others wait for memory.
                 Err(error) if is_end(error.kind()) => *left = 0,
                 Err(error) => return Err(error.into()),
             }

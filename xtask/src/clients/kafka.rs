@@ -14,7 +14,7 @@ use crate::workspace::Workspace;
 
 /// Rounds in `cargo xtask test`; `cargo xtask crash-loop` makes more.
 const CRASH_ROUNDS: u32 = 4;
-/// More than caches and buffers take, and much less than what is thrown at the broker.
+/// More than caches and buffers take, and much less than is sent to the broker.
 const RSS_BYTES_MAX: u64 = 300 << 20;
 
 pub(super) fn confluent(context: &Context, report: &mut Report) -> Result<()> {
@@ -89,7 +89,7 @@ pub(super) fn tools(context: &Context, report: &mut Report) -> Result<()> {
     with_broker(context, report, command)
 }
 
-/// Kafka on one end, NSQ on the other.
+/// Kafka clients on one side, NSQ clients on the other.
 pub(super) fn cross(context: &Context, report: &mut Report) -> Result<()> {
     let python = context.clients.kafka_python_program();
     python_script(context, report, &python, "cross_nsq_test.py")
@@ -194,7 +194,7 @@ fn source(context: &Context, language: &str) -> PathBuf {
         .join(language)
 }
 
-/// Runs a program against a broker with nothing but defaults, and TLS.
+/// Runs a program against a broker with default options and TLS.
 fn with_broker(context: &Context, report: &mut Report, command: Command) -> Result<()> {
     let folder = context.workspace.temp_folder("kafka")?;
     let broker = context.plain_broker(folder.path())?;

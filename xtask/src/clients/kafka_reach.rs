@@ -1,8 +1,8 @@
 //! Clients that reach a Kafka listener by another address than the one it listens on: through a
 //! forwarded port, from another machine, or in a container.
 //!
-//! A network namespace stands for the other machine and for the container: it has its own loopback
-//! device and its own address, and a cable to ours.
+//! A network namespace takes the place of the other machine and of the container. It has a loopback
+//! device and an address of its own, and is connected to ours by a pair of virtual devices.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -46,7 +46,8 @@ pub(super) fn namespace(context: &Context, report: &mut Report) -> Result<()> {
     container(context, report, &other)
 }
 
-/// The clients are on another machine; the broker listens everywhere and is told nothing.
+/// The clients are on another machine. The broker listens on all addresses, and no address is set
+/// that it advertises.
 fn elsewhere(context: &Context, report: &mut Report, other: &Namespace) -> Result<()> {
     let folder = context.workspace.temp_folder("kafka-elsewhere")?;
     let mut options = context.options(folder.path())?;
@@ -58,7 +59,8 @@ fn elsewhere(context: &Context, report: &mut Report, other: &Namespace) -> Resul
     report.program(command.env("KAFKA", address.to_string()))
 }
 
-/// The broker is in a container with its own loopback device; a port of ours is forwarded to it.
+/// The broker is in a container with its own loopback device. A port of this machine is forwarded
+/// to it.
 fn container(context: &Context, report: &mut Report, other: &Namespace) -> Result<()> {
     let folder = context.workspace.temp_folder("kafka-container")?;
     let [forward] = free_addresses()?;
@@ -100,19 +102,19 @@ fn script(context: &Context, mut command: Command, name: &str) -> Command {
     command
 }
 
-/// A network of its own, with a cable to ours.
+/// A network namespace, connected to ours by a pair of virtual devices.
 struct Namespace {
     name: String,
-    /// Our address at our end of the cable.
+    /// The address of our device.
     ours: Ipv4Addr,
-    /// Its address at the other end.
+    /// The address of the device in the namespace.
     its: Ipv4Addr,
 }
 
 impl Namespace {
     fn new() -> Result<Self> {
         let number = std::process::id();
-        // A network of four addresses below 10.213, so that two runs do not meet.
+        // Four addresses below 10.213 for each run, so that two runs do not collide.
         let at = u32::from(Ipv4Addr::new(10, 213, 0, 0)) + (number % (1 << 14)) * 4;
         let namespace = Self {
             name: format!("cloverleaf-{number}"),
@@ -139,7 +141,7 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// A command in this network.
+    /// A command that runs in this network.
     fn command(&self, program: PathBuf) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name]).arg(program);
@@ -149,7 +151,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // The cable goes with it. An error could not be told any more.
+        // The devices are removed with the namespace. An error cannot be reported from here.
         let _ = ip(&format!("netns delete {}", self.name));
     }
 }

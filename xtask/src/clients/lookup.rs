@@ -1,4 +1,4 @@
-//! Registration with a real nsqlookupd, and the lookup API that we serve ourselves.
+//! Registration with a real nsqlookupd, and the broker's own lookup API.
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! How much memory the broker takes, and how little it reads to be back with a large log.
+//! How much memory the broker takes, and how much of a large log it reads at its start.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -16,7 +16,7 @@ const IDLE_BYTES_MAX: u64 = 24 << 20;
 const CONNECTIONS: usize = 5000;
 const CONNECTION_RSS_BYTES_MAX: u64 = 16 << 10;
 const BACKLOG_RSS_BYTES_MAX: u64 = 200 << 20;
-/// Bytes of the log that a start may read, whatever its size: the last segment, and indexes.
+/// Bytes that a start may read, whatever the size of the log: the last segment, and indexes.
 const RESTART_READ_BYTES_MAX: u64 = (64 + 32) << 20;
 /// A million messages of a kilobyte: a log of 1 GB.
 const BACKLOG_MESSAGES: usize = 1_000_000;
@@ -25,7 +25,7 @@ const LIMIT_MESSAGES: usize = 10_000_000;
 /// Body bytes of a message in the backlog.
 const BODY_BYTES: usize = 1000;
 const BATCH: usize = 1000;
-/// Batches on their way before an answer is read.
+/// Batches in flight before an answer is read.
 const WINDOW: usize = 8;
 
 pub(super) fn run(context: &Context, report: &mut Report) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Programs that start and end the broker themselves, because its restarts are what they are about.
+//! Programs that start and end the broker themselves, because they test its restarts.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -8,8 +8,8 @@ use anyhow::Result;
 use super::{Context, Report};
 use crate::broker::{Kind, Options};
 
-/// Runs `program` with the arguments `ADDRESS -- BROKER...`: where the broker will serve, and the
-/// command that starts it.
+/// Runs `program` with the arguments `ADDRESS -- BROKER...`: the address on which the broker will
+/// listen, and the command that starts it.
 pub(super) fn run(
     report: &mut Report,
     mut program: Command,
@@ -28,7 +28,7 @@ pub(super) fn run(
     report.program(&mut program)
 }
 
-/// The same with a broker that has nothing but defaults and an empty folder.
+/// Runs `program` with a broker that has default options and an empty folder.
 pub(super) fn run_plain(
     context: &Context,
     report: &mut Report,

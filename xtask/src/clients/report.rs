@@ -12,9 +12,9 @@ pub(super) const PASSED: &str = "ok      ";
 pub(super) const FAILED: &str = "FAILED  ";
 pub(super) const SKIPPED: &str = "SKIPPED ";
 
-/// Checks, each with its group, that may be left out in CI: `python-snappy` is compiled code, which
-/// is not to be had for each Python, and other libraries' checks cover Snappy; many containers may
-/// not make a network.
+/// Checks, each with its group, that may be skipped in CI. `python-snappy` is compiled code that
+/// does not exist for each version of Python, and checks of other libraries cover Snappy. Many
+/// containers may not make a network.
 const SKIPS_IN_CI: &[(&str, &str)] = &[
     ("nsq/python", "snappy"),
     ("nsq/python", "tls_and_snappy"),
@@ -25,13 +25,13 @@ const SKIPS_IN_CI: &[(&str, &str)] = &[
 #[derive(Default)]
 pub(crate) struct Report {
     group: &'static str,
-    /// A check that leaves itself out has failed.
+    /// Whether a skipped check counts as failed.
     skips_fail: bool,
     failed: usize,
 }
 
 impl Report {
-    /// Of this group.
+    /// The report of this group.
     pub(super) fn new(group: &'static str, skips_fail: bool) -> Self {
         Self {
             group,
@@ -45,7 +45,7 @@ impl Report {
         self.failed == 0
     }
 
-    /// Runs one check and prints what came of it.
+    /// Runs one check and prints its result.
     pub(crate) fn check(&mut self, name: &str, check: impl FnOnce() -> Result<()>) {
         let start = Instant::now();
         let result = check();
@@ -56,7 +56,7 @@ impl Report {
         }
     }
 
-    /// Records what another program has found to be right.
+    /// Records a check of another program that has passed.
     pub(super) fn pass(&mut self, name: &str) {
         println!("{PASSED}{}: {name}", self.group);
     }
@@ -67,8 +67,8 @@ impl Report {
         self.failed += 1;
     }
 
-    /// Records that a check has left itself out: where skips fail, that is a failure, unless it is
-    /// one of those that may.
+    /// Records a skipped check. Where skips count as failed, so does this one, unless it may be
+    /// skipped.
     pub(super) fn skip(&mut self, name: &str, why: &str) {
         if self.skips_fail && !SKIPS_IN_CI.contains(&(self.group, name)) {
             self.fail(name, &format!("{why}, and this is CI"));
@@ -103,7 +103,7 @@ impl Report {
             } else if let Some(rest) = line.strip_prefix("skip ") {
                 let (name, why) = with_reason(rest);
                 self.skip(&name, &why);
-                // One that was left out shows nothing.
+                // A skipped check shows nothing.
                 continue;
             } else {
                 continue;
@@ -117,7 +117,7 @@ impl Report {
                 tail(&stderr, 30)
             );
         }
-        // A program ends with 1 when a check has failed; what it died of is on stderr.
+        // The exit status is 1 when a check has failed. Any other fault is on standard error.
         if !output.status.success() {
             self.fail("exit", &format!("{}\n{}", output.status, tail(&stderr, 30)));
         }

@@ -15,9 +15,9 @@ use super::{Context, Original};
 use crate::process;
 use crate::workspace::Workspace;
 
-/// Something to be run beside others.
+/// A job that runs beside others.
 enum Job {
-    /// Only its result is counted: the output of `cargo test` says the rest.
+    /// The tests of the workspace. They count as one check: `cargo test` prints the others.
     Workspace(Command),
     Group(&'static Group),
 }
@@ -28,21 +28,21 @@ struct Tally {
     passed: usize,
     skipped: usize,
     failed: Vec<String>,
-    /// How many groups were left out, by the program that is missing.
+    /// How many groups were skipped, by the program that is missing.
     missing: BTreeMap<&'static str, usize>,
-    /// Seconds, and what ran for so long.
+    /// Seconds that each job took, and its name.
     times: Vec<(f64, &'static str)>,
 }
 
 /// The jobs that are to be run, and how.
 #[derive(Default)]
 pub(crate) struct Wanted {
-    /// The tests of the workspace, too: the command that runs them.
+    /// The command that runs the tests of the workspace, if they are to run as well.
     pub(crate) workspace_tests: Option<Command>,
     /// Only groups whose name contains this.
     pub(crate) only: Option<String>,
     pub(crate) original: Original,
-    /// How many at once.
+    /// How many jobs run at once.
     pub(crate) at_once: usize,
 }
 
@@ -97,7 +97,8 @@ pub(super) fn each<T>(
     });
 }
 
-/// A panic elsewhere fails the run; what is behind the lock is whole between two statements.
+/// Locks a mutex, also after a panic: the panic fails the run, and no statement leaves the value
+/// incomplete.
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex
         .lock()
@@ -127,7 +128,7 @@ impl Stage<'_> {
         let (text, is_good) =
             outcome.unwrap_or_else(|error| (format!("{FAILED}{name}: start: {error:#}\n"), false));
         let mut tally = locked(&self.tally);
-        // Whole, so that what is printed of one is not between the lines of another.
+        // In one call, so that the lines of two jobs are not mixed.
         println!("=== {name}: {seconds:.0} s\n{}", text.trim_end());
         tally.times.push((seconds, name));
         tally.count(name, &text, is_good);
@@ -152,7 +153,7 @@ impl Stage<'_> {
     fn group(&self, group: &Group) -> Result<(String, bool)> {
         let mut command = Command::new(process::MYSELF);
         command.args(["group", group.name]).args(&self.original);
-        // It is built.
+        // The binary is built already.
         command.env("CLOVERLEAF_BIN", &self.context.binary);
         self.output(command, group.name)
     }

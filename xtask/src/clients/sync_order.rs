@@ -1,6 +1,6 @@
-//! Proof from the system calls that each answer of the disk class follows its sync: between the
-//! write of a message to its segment file and the send of its OK lies a whole sync of that file
-//! (or file system), begun after the write was done and done before the send began.
+//! Proof from the system calls that each answer of the disk class follows its sync. After the write
+//! of a message to its segment file is done, a sync of that file (or file system) begins, and it is
+//! done before the send of the message's OK begins.
 
 use std::collections::HashMap;
 use std::process::Command;
@@ -14,7 +14,7 @@ use crate::wait;
 
 /// Messages sent one after the other.
 const SEQUENTIAL: usize = 100;
-/// Connections that publish at once, and what each publishes.
+/// Connections that publish at the same time, and the messages of each.
 const CONNECTIONS: usize = 8;
 const EACH: usize = 25;
 const CALLS: &str = "trace=write,writev,sendto,sendmsg,pwrite64,pwritev,pwritev2,fdatasync,fsync,\
