@@ -197,7 +197,7 @@ impl Publish {
 }
 
 /// Message sizes are at most 1 GiB, and a batch is cut before this is too small.
-fn length(bytes: usize) -> u32 {
+pub(super) fn length(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use self::codec::{Frame, Frames, HEARTBEAT, MAGIC, command, command_with};
+use self::codec::{Frame, Frames, HEARTBEAT, MAGIC, command, command_with, length};
 use self::consumer::Receiver;
 use self::producer::{Publisher, WAITING_BYTES_MAX, batch_messages};
 use crate::driver::{Connect, Consume, DriverError, Produce, Promise};
@@ -233,13 +233,13 @@ impl Nsq {
         let mut times = Vec::new();
         for _ in 0..messages {
             let begun = Instant::now();
-            command_with(wire.out(), &["PUB", topic], body);
+            command(wire.out(), &["PUB", topic]);
+            let body_bytes = length(body.len()).to_be_bytes();
+            wire.out().extend_from_slice(&body_bytes);
             if writes.in_pieces {
-                let command_bytes = wire.waiting_bytes() - body.len();
-                wire.out().truncate(command_bytes);
                 wire.send().map_err(gone)?;
-                wire.out().extend_from_slice(body);
             }
+            wire.out().extend_from_slice(body);
             self.answer(&mut wire, frames)?;
             times.push(begun.elapsed());
         }

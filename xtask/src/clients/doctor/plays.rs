@@ -12,7 +12,7 @@ use std::thread;
 use anyhow::{Result, bail};
 use serde::Serialize;
 
-use super::runner::{self, Measured};
+use super::runner::{self, PlayMeasurements};
 use super::table::{Scenario, scenarios};
 use super::{Context, Programs};
 use crate::clients::side_by_side::{each, locked};
@@ -50,12 +50,8 @@ struct PlayRun {
     play: String,
     /// What is not as expected; `None`: the run was as expected.
     problem: Option<String>,
-    /// The gain that the finding predicts.
-    gain: Option<f64>,
-    /// The value that the lab measured after the change, divided by the predicted one.
-    of_predicted: Option<f64>,
-    /// Seconds from the lab's first message to the finding.
-    found_s: Option<f64>,
+    #[serde(flatten)]
+    measured: PlayMeasurements,
 }
 
 /// Plays the scenarios. True if each run was as expected.
@@ -93,15 +89,13 @@ impl Args {
             let load = if self.load > 0 { "-under-load" } else { "" };
             folder.join(format!("{name}{load}.recording"))
         });
-        let (record, mut measured) = (record.as_deref(), Measured::default());
+        let (record, mut measured) = (record.as_deref(), PlayMeasurements::default());
         let seconds = self.seconds;
         let result = runner::run(context, programs, scenario, seconds, record, &mut measured);
         PlayRun {
             play,
             problem: result.err().map(|error| format!("{error:#}")),
-            gain: measured.gain,
-            of_predicted: measured.of_predicted,
-            found_s: measured.found_s,
+            measured,
         }
     }
 }
@@ -158,8 +152,8 @@ fn table(plays: &[Scenario], runs: &[PlayRun]) -> String {
         let name = play.full_name();
         let own: Vec<&PlayRun> = runs.iter().filter(|run| run.play == name).collect();
         let good = own.iter().filter(|run| run.problem.is_none()).count();
-        let spread = |of: fn(&PlayRun) -> Option<f64>| {
-            let mut values: Vec<f64> = own.iter().filter_map(|run| of(run)).collect();
+        let spread = |of: fn(&PlayMeasurements) -> Option<f64>| {
+            let mut values: Vec<f64> = own.iter().filter_map(|run| of(&run.measured)).collect();
             values.sort_by(f64::total_cmp);
             match values.as_slice() {
                 [] => "–".to_owned(),
@@ -173,9 +167,9 @@ fn table(plays: &[Scenario], runs: &[PlayRun]) -> String {
         lines.push_str(&format!(
             "{name:<60} {:>7}  {:<22} {:<22} {:<22}\n",
             format!("{good}/{}", own.len()),
-            spread(|run| run.gain),
-            spread(|run| run.of_predicted),
-            spread(|run| run.found_s)
+            spread(|it| it.gain),
+            spread(|it| it.of_predicted),
+            spread(|it| it.found_s)
         ));
     }
     lines
@@ -190,9 +184,10 @@ mod tests {
         let run = |problem: Option<&str>, gain| PlayRun {
             play: "seed-001/the-blog-post-s-loop".to_owned(),
             problem: problem.map(str::to_owned),
-            gain: Some(gain),
-            of_predicted: None,
-            found_s: None,
+            measured: PlayMeasurements {
+                gain: Some(gain),
+                ..PlayMeasurements::default()
+            },
         };
         let plays: Vec<Scenario> = scenarios().filter(|it| it.group == "seed-001").collect();
         let runs = [run(None, 37.0), run(Some("nothing"), 30.0), run(None, 41.0)];

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context as _, Result, bail};
+use serde::Serialize;
 use serde_json::Value;
 
 use super::programs::reported_library;
@@ -21,14 +22,14 @@ const PYTHON: &str = "CLOVERLEAF_LAB_PYTHON";
 const TLS: &str = "127.0.0.1:9093";
 
 /// The measurements of a run.
-#[derive(Debug, Default)]
-pub(super) struct Measured {
+#[derive(Debug, Default, Serialize)]
+pub(super) struct PlayMeasurements {
     /// The gain that the finding predicts.
     pub(super) gain: Option<f64>,
-    /// Seconds from the lab's first message to the finding.
-    pub(super) found_s: Option<f64>,
     /// The value that the lab measured after the change, divided by the predicted one.
     pub(super) of_predicted: Option<f64>,
+    /// Seconds from the lab's first message to the finding.
+    pub(super) found_s: Option<f64>,
 }
 
 /// Runs a scenario with a broker of its own; a client program runs for this many seconds. What the
@@ -39,7 +40,7 @@ pub(super) fn run(
     scenario: &Scenario,
     seconds: u64,
     record: Option<&Path>,
-    measured: &mut Measured,
+    measured: &mut PlayMeasurements,
 ) -> Result<()> {
     let mut lab = Command::new(&context.binary);
     lab.arg("lab");
@@ -65,7 +66,7 @@ fn run_program(
     scenario: &Scenario,
     seconds: u64,
     mut lab: Command,
-    measured: &mut Measured,
+    measured: &mut PlayMeasurements,
 ) -> Result<()> {
     let folder = context.workspace.temp_folder("doctor")?;
     let identity = folder.path().join("identity.json");
@@ -118,7 +119,7 @@ fn run_lab(
     context: &Context,
     scenario: &Scenario,
     mut lab: Command,
-    measured: &mut Measured,
+    measured: &mut PlayMeasurements,
 ) -> Result<()> {
     lab.arg(scenario.behaviour)
         .env(PYTHON, context.clients.kafka_python_program());
