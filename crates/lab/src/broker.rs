@@ -1,4 +1,5 @@
-//! The broker of the lab. The command line starts it, so that this crate does not depend on it.
+//! The broker of the lab. The command line starts it, so that this crate needs no crate of the
+//! broker.
 
 use std::any::Any;
 use std::collections::BTreeMap;

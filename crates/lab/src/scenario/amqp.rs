@@ -156,10 +156,10 @@ impl AmqpProgram {
             channels.push(channel);
             consumers.push(consumer);
         }
-        let workers = Semaphore::new(self.workers);
+        let workers = &Semaphore::new(self.workers);
         // The meter counts a message as held from its delivery on, also while no worker is free.
-        let work = |delivery: Delivery| async {
-            let (delivery, taken) = (delivery, Instant::now());
+        let work = |delivery: Delivery| async move {
+            let taken = Instant::now();
             if !job.is_zero() {
                 context.meter.delivered();
             }
