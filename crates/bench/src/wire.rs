@@ -218,8 +218,8 @@ impl Wire {
     }
 }
 
-/// Sets the size in the four bytes at `at`, which counts the bytes of `out` after them. Requests are
-/// cut before they are too large for it.
+/// Sets the size in the four bytes at `at`, which counts the bytes of `out` after them. Requests
+/// are cut before they are too large for it.
 #[inline]
 pub(crate) fn set_size(out: &mut [u8], at: usize) {
     let size = u32::try_from(out.len() - at - 4).unwrap_or(u32::MAX);

@@ -102,8 +102,8 @@ fn the_newest_record_of_each_key_stays_at_its_offset() {
     assert_eq!(partition.compaction_status(), after);
 }
 
-/// After a restart no reader's position is remembered: a reader scans to the segment's end and finds
-/// no record from its offset on.
+/// After a restart no reader's position is remembered: a reader scans to the segment's end and
+/// finds no record from its offset on.
 #[test]
 fn an_offset_whose_records_were_removed_up_to_the_segments_end_is_no_damage() {
     let disk = SimDisk::new();

@@ -51,8 +51,8 @@ fn on_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
 }
 
 /// Gives this process the right to make network namespaces if it lacks it: the process enters a
-/// user namespace of its own, see user_namespaces(7). It can no longer read the files of other processes
-/// in `/proc`. To be called before the process has a second thread.
+/// user namespace of its own, see user_namespaces(7). It can no longer read the files of other
+/// processes in `/proc`. To be called before the process has a second thread.
 ///
 /// # Errors
 /// The machine forbids it. The process is unchanged then, or it lacks rights over the namespace's
