@@ -20,6 +20,8 @@ mod namespace;
 mod options;
 mod realm;
 mod subscription;
+#[cfg(test)]
+mod test_broker;
 mod topic;
 
 pub use broker::{Broker, CatalogError, NAME_BYTES_MAX, OpenError, PARTITIONS_MAX};

@@ -318,21 +318,15 @@ fn body_bytes_of(topic: &Topic, batch: &Batch) -> u64 {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use cloverleaf_log::{BatchBuilder, Log, LogOptions, SimDisk};
+    use cloverleaf_log::{BatchBuilder, SimDisk};
 
     use super::*;
-    use crate::{Broker, BrokerOptions, ManualClock, SubscriptionOptions, TopicOptions};
+    use crate::test_broker::open;
+    use crate::{SubscriptionOptions, TopicOptions};
 
     #[test]
     fn concurrent_publishes_count_each_other() {
-        let log_options = LogOptions {
-            manual: true,
-            disk_free_bytes_min: 0,
-            ..LogOptions::default()
-        };
-        let (log, recovery) = Log::open(SimDisk::new().mount(), log_options).unwrap();
-        let clock = Arc::new(ManualClock::new(1_700_000_000_000));
-        let broker = Broker::open(log, recovery, BrokerOptions::default(), clock).unwrap();
+        let (_log, broker) = open(&SimDisk::new());
         let topic = broker.topic_or_create("t", TopicOptions::default).unwrap();
         let options = || SubscriptionOptions {
             length_bytes_max: Some(10),

@@ -2,26 +2,12 @@
 
 use std::task::{Context, Waker};
 
-use cloverleaf_log::{BatchBuilder, Durability, Log, LogOptions, SimDisk};
+use cloverleaf_log::{BatchBuilder, Durability, SimDisk};
 
-use crate::{Broker, BrokerOptions, ConsumerOptions, ManualClock, MessageId, TopicOptions};
+use crate::test_broker::open;
+use crate::{ConsumerOptions, MessageId, TopicOptions};
 
 use super::*;
-
-fn open(disk: &SimDisk) -> (Log, Broker) {
-    let log_options = LogOptions {
-        manual: true,
-        disk_free_bytes_min: 0,
-        ..LogOptions::default()
-    };
-    let (log, recovery) = Log::open(disk.mount(), log_options).unwrap();
-    let clock = Arc::new(ManualClock::new(1_700_000_000_000));
-    let options = BrokerOptions::default();
-    (
-        log.clone(),
-        Broker::open(log, recovery, options, clock).unwrap(),
-    )
-}
 
 fn publish(topic: &Topic, messages: u32) {
     let mut builder = BatchBuilder::with_capacity(64, 0);

@@ -1,15 +1,12 @@
 #![allow(clippy::unwrap_used)]
 
 use std::cell::Cell;
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use cloverleaf_log::{BatchBuilder, Durability, Log, LogOptions, SimDisk};
+use cloverleaf_log::{BatchBuilder, Durability, SimDisk};
 
-use crate::{
-    Broker, BrokerOptions, Consumer, ConsumerOptions, ManualClock, SharedWindow,
-    SubscriptionOptions, TopicOptions,
-};
+use crate::test_broker::open;
+use crate::{Consumer, ConsumerOptions, SharedWindow, SubscriptionOptions, TopicOptions};
 
 thread_local! {
     /// How often [`ConsumerState::own_free_slots`] was computed.
@@ -21,14 +18,7 @@ const MANY: usize = 10_000;
 /// Attaches many consumers, publishes, has all messages acknowledged, detaches all, and checks the
 /// cost.
 fn check_cost_of_many(options: SubscriptionOptions, shared: impl Fn(usize) -> ConsumerOptions) {
-    let log_options = LogOptions {
-        manual: true,
-        disk_free_bytes_min: 0,
-        ..LogOptions::default()
-    };
-    let (log, recovery) = Log::open(SimDisk::new().mount(), log_options).unwrap();
-    let clock = Arc::new(ManualClock::new(1_700_000_000_000));
-    let broker = Broker::open(log, recovery, BrokerOptions::default(), clock).unwrap();
+    let (_log, broker) = open(&SimDisk::new());
     let topic = broker.topic_or_create("t", TopicOptions::default).unwrap();
     let subscription = topic.subscription_or_create("s", || options).unwrap();
     COMPARISONS.set(0);
