@@ -34,14 +34,14 @@ const FORM: &str =
 
 /// The cost of a verification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cost {
+pub struct Argon2Cost {
     /// Memory, in KiB.
     pub memory_kib: u32,
     /// Number of passes over that memory.
     pub passes: u32,
 }
 
-impl Default for Cost {
+impl Default for Argon2Cost {
     /// OWASP's password storage cheat sheet recommends 19 MiB and two passes.
     fn default() -> Self {
         Self {
@@ -58,7 +58,7 @@ impl Default for Cost {
      {MEMORY_KIB_MAX} KiB and {PASSES_MAX} passes",
     .0.memory_kib, .0.passes
 )]
-pub struct CostError(pub Cost);
+pub struct CostError(pub Argon2Cost);
 
 /// The verifier of one password.
 #[derive(Clone)]
@@ -73,7 +73,7 @@ impl Argon2id {
     ///
     /// # Errors
     /// The cost is outside the limits.
-    pub fn of(password: &[u8], cost: Cost) -> Result<Self, CostError> {
+    pub fn of(password: &[u8], cost: Argon2Cost) -> Result<Self, CostError> {
         let salt = random_bytes().as_ref()[..SALT_BYTES].to_vec();
         // One lane, because a verification runs on one thread.
         let params = params(cost, 1)?;
@@ -112,7 +112,7 @@ impl FromStr for Argon2id {
             let (passes, text) = text.split_once(",p=")?;
             let (lanes, text) = text.split_once('$')?;
             let (salt, hash) = text.split_once('$')?;
-            let cost = Cost {
+            let cost = Argon2Cost {
                 memory_kib: number(memory_kib)?,
                 passes: number(passes)?,
             };
@@ -134,8 +134,8 @@ impl fmt::Debug for Argon2id {
 }
 
 /// Checks the limits. The number of lanes is bounded by the memory, which they share.
-fn params(cost: Cost, lanes: u32) -> Result<Params, CostError> {
-    let Cost { memory_kib, passes } = cost;
+fn params(cost: Argon2Cost, lanes: u32) -> Result<Params, CostError> {
+    let Argon2Cost { memory_kib, passes } = cost;
     if memory_kib > MEMORY_KIB_MAX || passes > PASSES_MAX {
         return Err(CostError(cost));
     }
@@ -157,7 +157,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    const CHEAP: Cost = Cost {
+    const CHEAP: Argon2Cost = Argon2Cost {
         memory_kib: 8,
         passes: 1,
     };
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn costs_are_bounded() {
         for (memory_kib, passes) in [(7, 1), (8, 0), (8, 17), (u32::MAX, 1)] {
-            let cost = Cost { memory_kib, passes };
+            let cost = Argon2Cost { memory_kib, passes };
             assert_eq!(Argon2id::of(b"secret", cost).err(), Some(CostError(cost)));
         }
     }

@@ -23,7 +23,7 @@ pub enum Operation {
 /// A type of resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Kind {
+pub enum ResourceKind {
     /// A topic of Kafka or NSQ, or a queue of AMQP. NSQ's SUB needs a right to a channel instead,
     /// and AMQP's publish one to an exchange.
     Topic,
@@ -63,7 +63,7 @@ macro_rules! set {
 }
 
 set!(Operations of Operation, "Operations that a rule is about.");
-set!(Kinds of Kind, "Kinds of resources that a rule is about.");
+set!(ResourceKinds of ResourceKind, "Kinds of resources that a rule is about.");
 
 /// A resource on which an operation is to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +71,7 @@ pub struct Resource<'a> {
     /// Its namespace, for example a virtual host or an account.
     pub namespace: &'a str,
     /// Its kind.
-    pub kind: Kind,
+    pub kind: ResourceKind,
     /// Of a channel, its topic; empty for other resources.
     pub topic: &'a str,
     /// Its name.
@@ -80,7 +80,7 @@ pub struct Resource<'a> {
 
 /// Whether a rule allows or denies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Effect {
+pub enum RuleEffect {
     /// Allows the operations, unless another rule denies them.
     Allow,
     /// Denies the operations, whatever other rules allow.
@@ -91,7 +91,7 @@ pub enum Effect {
 #[derive(Debug, Clone)]
 pub struct Rule {
     /// Whether it allows or denies.
-    pub effect: Effect,
+    pub effect: RuleEffect,
     /// The names of the principals.
     pub principals: Pattern,
     /// The operations.
@@ -99,7 +99,7 @@ pub struct Rule {
     /// The namespaces of the resources.
     pub namespaces: Pattern,
     /// The types of the resources.
-    pub kinds: Kinds,
+    pub kinds: ResourceKinds,
     /// The topics of channels. For other resources the pattern has to match the empty name.
     pub topics: Pattern,
     /// The names of the resources: at least one of these patterns has to match.
@@ -126,11 +126,13 @@ impl Rule {
                 expression => expression,
             };
             Ok(Rule {
-                effect: Effect::Allow,
+                effect: RuleEffect::Allow,
                 principals: Pattern::Is(user.to_owned()),
                 operations: [operation].into_iter().collect(),
                 namespaces: Pattern::Is(virtual_host.to_owned()),
-                kinds: [Kind::Topic, Kind::Exchange].into_iter().collect(),
+                kinds: [ResourceKind::Topic, ResourceKind::Exchange]
+                    .into_iter()
+                    .collect(),
                 topics: Pattern::All,
                 names: vec![Pattern::regex(expression)?],
             })
@@ -147,7 +149,7 @@ impl Rule {
         // A rule that allows any operation also allows Describe. A rule that denies another
         // operation does not deny Describe.
         let shows = operation == Operation::Describe
-            && self.effect == Effect::Allow
+            && self.effect == RuleEffect::Allow
             && self.operations != Operations::default();
         (shows || self.operations.has(operation))
             && self.kinds.has(it.kind)
@@ -175,7 +177,7 @@ impl Grants {
     pub fn may(&self, who: &Principal, operation: Operation, resource: &Resource<'_>) -> bool {
         let about = |rule: &&Rule| rule.applies_to(who, operation, resource);
         let mut about = self.rules.iter().filter(about).peekable();
-        about.peek().is_some() && about.all(|rule| rule.effect == Effect::Allow)
+        about.peek().is_some() && about.all(|rule| rule.effect == RuleEffect::Allow)
     }
 }
 

@@ -8,7 +8,7 @@
 //! No password is stored. A *verifier* of each password recognizes the right one, and has a text
 //! form in which it can be stored. [`Login`] runs on a thread that serves connections, so it does
 //! not run a verifier that is slow on purpose ([`Argon2id`]). It returns a [`Verification`]
-//! ([`Step::Verify`]) for another thread, and the login waits for the result.
+//! ([`LoginStep::Verify`]) for another thread, and the login waits for the result.
 //!
 //! Architecture invariant: this crate knows no protocol beyond the mechanisms that several of them
 //! share, no socket, no clock and no broker. A verdict depends only on the arguments and the rules.
@@ -24,10 +24,12 @@ mod scram_messages;
 mod stored;
 mod users;
 
-pub use argon2id::{Argon2id, Cost, CostError};
-pub use grants::{Effect, Grants, Kind, Kinds, Operation, Operations, Resource, Rule};
-pub use login::{Accepted, Login, Principal, Refused, Step, Verification};
-pub use mechanism::{InClear, Mechanism, RESPONSE_BYTES_MAX};
+pub use argon2id::{Argon2Cost, Argon2id, CostError};
+pub use grants::{
+    Grants, Operation, Operations, Resource, ResourceKind, ResourceKinds, Rule, RuleEffect,
+};
+pub use login::{Login, LoginError, LoginStep, LoginSuccess, Principal, Verification};
+pub use mechanism::{ClearCredentials, Mechanism, RESPONSE_BYTES_MAX};
 pub use pattern::{Pattern, PatternError};
 pub use scram::{ITERATIONS_MAX, ITERATIONS_MIN, IterationsError, Scram, ScramHash};
 pub use stored::VerifierError;

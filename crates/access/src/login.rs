@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::mechanism::{InClear, Mechanism, MechanismKind, RESPONSE_BYTES_MAX};
+use crate::mechanism::{ClearCredentials, Mechanism, MechanismKind, RESPONSE_BYTES_MAX};
 use crate::scram::ScramExchange;
 use crate::users::{PasswordAttempt, Users};
 
@@ -17,17 +17,17 @@ pub struct Principal {
 
 /// The result of a successful login.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Accepted {
+pub struct LoginSuccess {
     /// The authenticated client.
     pub principal: Principal,
     /// The last message to the client; empty unless the mechanism has one. In SCRAM it proves the
     /// server's identity.
-    pub last_words: Vec<u8>,
+    pub last_message: Vec<u8>,
 }
 
 /// The reason why a login failed, for the broker's log. It is never sent to the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum LoginError {
     /// No such user, or a wrong password.
     #[error("user '{user}' - invalid credentials")]
     Credentials {
@@ -61,14 +61,14 @@ pub enum Refused {
 }
 
 /// The answer to a response.
-pub enum Step {
+pub enum LoginStep {
     /// Send this challenge to the client, which has to respond.
     Challenge(Vec<u8>),
     /// Run this verification, which is slow on purpose, on a thread that serves no connections. Its
     /// result ends the login.
     Verify(Box<Verification>),
     /// The verdict.
-    Done(Result<Accepted, Refused>),
+    Done(Result<LoginSuccess, LoginError>),
 }
 
 /// One login.
@@ -100,19 +100,19 @@ impl Login {
     }
 
     /// Handles a response of the client.
-    pub fn respond(&mut self, response: &[u8]) -> Step {
+    pub fn respond(&mut self, response: &[u8]) -> LoginStep {
         let step = self.step(response);
-        step.unwrap_or_else(|refused| Step::Done(Err(refused)))
+        step.unwrap_or_else(|refused| LoginStep::Done(Err(refused)))
     }
 
-    fn step(&mut self, response: &[u8]) -> Result<Step, Refused> {
+    fn step(&mut self, response: &[u8]) -> Result<LoginStep, LoginError> {
         let state = std::mem::replace(&mut self.state, LoginState::Ended);
         if response.len() > RESPONSE_BYTES_MAX {
-            return Err(Refused::Malformed);
+            return Err(LoginError::Malformed);
         }
         match (state, self.mechanism.kind) {
             (LoginState::First, MechanismKind::InClear(read)) => {
-                let response_parts = read(response).ok_or(Refused::Malformed)?;
+                let response_parts = read(response).ok_or(LoginError::Malformed)?;
                 self.in_clear(&response_parts)
             }
             // The trace information that a client may send is ignored.
@@ -126,24 +126,26 @@ impl Login {
             (LoginState::First, MechanismKind::Scram(hash)) => {
                 let (exchange, challenge) = ScramExchange::begin(&self.users, hash, response)?;
                 self.state = LoginState::Challenged(Box::new(exchange));
-                Ok(Step::Challenge(challenge))
+                Ok(LoginStep::Challenge(challenge))
             }
             (LoginState::Challenged(exchange), _) => {
                 let last_words = exchange.finish(response)?;
                 let verdict = self.users.admit(exchange.user(), self.peer, last_words);
-                Ok(Step::Done(verdict))
+                Ok(LoginStep::Done(verdict))
             }
-            (LoginState::Ended, _) => Err(Refused::Malformed),
+            (LoginState::Ended, _) => Err(LoginError::Malformed),
         }
     }
 
-    fn in_clear(&self, response_parts: &InClear<'_>) -> Result<Step, Refused> {
+    fn in_clear(&self, response_parts: &ClearCredentials<'_>) -> Result<LoginStep, LoginError> {
         // No user has a password that is not UTF-8.
-        let user = std::str::from_utf8(response_parts.user).map_err(|_| Refused::Malformed)?;
-        std::str::from_utf8(response_parts.password).map_err(|_| Refused::Malformed)?;
+        let user = std::str::from_utf8(response_parts.user).map_err(|_| LoginError::Malformed)?;
+        std::str::from_utf8(response_parts.password).map_err(|_| LoginError::Malformed)?;
         let user = user.to_owned();
-        if !response_parts.acts_for.is_empty() && response_parts.acts_for != response_parts.user {
-            return Err(Refused::ActsFor { user });
+        if !response_parts.authorization_id.is_empty()
+            && response_parts.authorization_id != response_parts.user
+        {
+            return Err(LoginError::ActsFor { user });
         }
         Ok(self.check(PasswordAttempt {
             user,
@@ -152,10 +154,10 @@ impl Login {
         }))
     }
 
-    fn check(&self, attempt: PasswordAttempt) -> Step {
+    fn check(&self, attempt: PasswordAttempt) -> LoginStep {
         match self.users.check(&attempt) {
-            Some(verdict) => Step::Done(verdict),
-            None => Step::Verify(Box::new(Verification {
+            Some(verdict) => LoginStep::Done(verdict),
+            None => LoginStep::Verify(Box::new(Verification {
                 users: Arc::clone(&self.users),
                 attempt,
             })),
@@ -170,12 +172,12 @@ pub struct Verification {
 }
 
 impl Verification {
-    /// Verifies the password. Takes the time and the memory of [`crate::Cost`], also if there is no
-    /// such user.
+    /// Verifies the password. Takes the time and the memory of [`crate::Argon2Cost`], also if
+    /// there is no such user.
     ///
     /// # Errors
     /// The password is wrong, or the user may not log in.
-    pub fn run(self) -> Result<Accepted, Refused> {
+    pub fn run(self) -> Result<LoginSuccess, LoginError> {
         self.users.verify(&self.attempt)
     }
 }
@@ -189,13 +191,13 @@ impl fmt::Debug for Verification {
     }
 }
 
-impl fmt::Debug for Step {
+impl fmt::Debug for LoginStep {
     /// Does not show secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Step::Challenge(_) => f.write_str("Challenge"),
-            Step::Verify(verification) => verification.fmt(f),
-            Step::Done(verdict) => verdict.fmt(f),
+            LoginStep::Challenge(_) => f.write_str("Challenge"),
+            LoginStep::Verify(verification) => verification.fmt(f),
+            LoginStep::Done(verdict) => verdict.fmt(f),
         }
     }
 }

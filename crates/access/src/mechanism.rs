@@ -1,6 +1,6 @@
 //! Authentication mechanisms (SASL).
 
-use crate::login::Refused;
+use crate::login::LoginError;
 use crate::scram::ScramHash;
 
 /// Maximum bytes of one response: more than any mechanism needs, and at least the frame size of an
@@ -9,9 +9,9 @@ pub const RESPONSE_BYTES_MAX: usize = 8 << 10;
 
 /// The response of a mechanism that sends the password in clear.
 #[derive(Clone, Copy)]
-pub struct InClear<'a> {
+pub struct ClearCredentials<'a> {
     /// The authorization identity; empty: the user itself.
-    pub acts_for: &'a [u8],
+    pub authorization_id: &'a [u8],
     /// The user's name.
     pub user: &'a [u8],
     /// The password.
@@ -19,7 +19,7 @@ pub struct InClear<'a> {
 }
 
 /// Parses name and password from a response; `None`: it is malformed.
-pub(crate) type ReadInClear = for<'a> fn(&'a [u8]) -> Option<InClear<'a>>;
+pub(crate) type ReadInClear = for<'a> fn(&'a [u8]) -> Option<ClearCredentials<'a>>;
 
 /// An authentication mechanism. Each protocol has a list of those that it offers.
 #[derive(Clone, Copy)]
@@ -40,7 +40,7 @@ pub(crate) enum MechanismKind {
 
 impl Mechanism {
     /// PLAIN: name and password in one response (RFC 4616).
-    pub const PLAIN: Mechanism = Mechanism::in_clear("PLAIN", InClear::plain);
+    pub const PLAIN: Mechanism = Mechanism::in_clear("PLAIN", ClearCredentials::plain);
     /// SCRAM-SHA-256 (RFC 7677).
     pub const SCRAM_SHA_256: Mechanism = Mechanism::scram(ScramHash::Sha256);
     /// SCRAM-SHA-512.
@@ -77,21 +77,21 @@ impl Mechanism {
     ///
     /// # Errors
     /// No offered mechanism has this name.
-    pub fn find(offered: &[Mechanism], name: &str) -> Result<Mechanism, Refused> {
+    pub fn find(offered: &[Mechanism], name: &str) -> Result<Mechanism, LoginError> {
         let found = offered.iter().find(|mechanism| mechanism.name == name);
-        found.copied().ok_or_else(|| Refused::Mechanism {
+        found.copied().ok_or_else(|| LoginError::Mechanism {
             mechanism: name.to_owned(),
         })
     }
 }
 
-impl InClear<'_> {
+impl ClearCredentials<'_> {
     /// Parses a response of PLAIN: authorization identity, user and password, separated by zero
     /// bytes.
-    pub fn plain(response: &[u8]) -> Option<InClear<'_>> {
+    pub fn plain(response: &[u8]) -> Option<ClearCredentials<'_>> {
         let mut parts = response.splitn(3, |byte| *byte == 0);
-        Some(InClear {
-            acts_for: parts.next()?,
+        Some(ClearCredentials {
+            authorization_id: parts.next()?,
             user: parts.next()?,
             password: parts.next()?,
         })

@@ -17,7 +17,7 @@ use ring::hmac::{self, Key, Tag};
 use ring::{digest, pbkdf2};
 use subtle::{Choice, ConstantTimeEq};
 
-use crate::login::Refused;
+use crate::login::LoginError;
 use crate::process_key::{process_hmac, random_bytes};
 use crate::scram_messages::{ClientFinal, ClientFirst, base64};
 use crate::stored::{VerifierError, bytes, check_salt, number, parse_text};
@@ -241,7 +241,7 @@ impl ScramExchange {
         users: &Users,
         hash: ScramHash,
         message: &[u8],
-    ) -> Result<(ScramExchange, Vec<u8>), Refused> {
+    ) -> Result<(ScramExchange, Vec<u8>), LoginError> {
         let nonce = base64(&random_bytes().as_ref()[..NONCE_BYTES]);
         Self::begin_with(users, hash, message, &nonce)
     }
@@ -251,10 +251,10 @@ impl ScramExchange {
         hash: ScramHash,
         message: &[u8],
         server_nonce: &str,
-    ) -> Result<(ScramExchange, Vec<u8>), Refused> {
-        let first = ClientFirst::read(message).ok_or(Refused::Malformed)?;
+    ) -> Result<(ScramExchange, Vec<u8>), LoginError> {
+        let first = ClientFirst::read(message).ok_or(LoginError::Malformed)?;
         if !first.acts_for.is_empty() && first.acts_for != first.user {
-            return Err(Refused::ActsFor { user: first.user });
+            return Err(LoginError::ActsFor { user: first.user });
         }
         let verifier = users.scram(&first.user, hash);
         let nonce = [first.nonce, server_nonce].concat();
@@ -271,10 +271,10 @@ impl ScramExchange {
     }
 
     /// Handles the client's last message; returns the server's last one.
-    pub(crate) fn finish(&self, message: &[u8]) -> Result<Vec<u8>, Refused> {
-        let last = ClientFinal::read(message).ok_or(Refused::Malformed)?;
+    pub(crate) fn finish(&self, message: &[u8]) -> Result<Vec<u8>, LoginError> {
+        let last = ClientFinal::read(message).ok_or(LoginError::Malformed)?;
         if last.header != self.header.as_bytes() || last.nonce != self.nonce {
-            return Err(Refused::Malformed);
+            return Err(LoginError::Malformed);
         }
         let Scram {
             hash,
@@ -294,7 +294,7 @@ impl ScramExchange {
         let answer = hash.hmac(server_key, signed.as_bytes());
         if !bool::from(is_right) {
             let user = self.user.clone();
-            return Err(Refused::Credentials { user });
+            return Err(LoginError::Credentials { user });
         }
         Ok(format!("v={}", base64(answer)).into_bytes())
     }

@@ -14,7 +14,7 @@ use ring::hmac::Tag;
 use subtle::ConstantTimeEq;
 
 use crate::argon2id::Argon2id;
-use crate::login::{Accepted, Principal, Refused};
+use crate::login::{LoginError, LoginSuccess, Principal};
 use crate::process_key::process_hmac;
 use crate::scram::{Scram, ScramHash};
 
@@ -108,7 +108,10 @@ pub(crate) struct PasswordAttempt {
 
 impl Users {
     /// Checks a password at once, if possible; `None`: [`Users::verify`] has to check it.
-    pub(crate) fn check(&self, attempt: &PasswordAttempt) -> Option<Result<Accepted, Refused>> {
+    pub(crate) fn check(
+        &self,
+        attempt: &PasswordAttempt,
+    ) -> Option<Result<LoginSuccess, LoginError>> {
         let user = self.users.get(&attempt.user);
         let tag = password_tag(&attempt.user, &attempt.password);
         // Unknown names are compared, too, so that both cases take the same time.
@@ -119,21 +122,21 @@ impl Users {
             return Some(self.admit(&attempt.user, attempt.peer, Vec::new()));
         }
         let (_, stand_in) = self.verifier(&attempt.user, |user| user.argon2id.as_ref());
-        let credentials = Refused::Credentials {
+        let credentials = LoginError::Credentials {
             user: attempt.user.clone(),
         };
         stand_in.is_none().then_some(Err(credentials))
     }
 
     /// Checks a password by the verifier, which is slow.
-    pub(crate) fn verify(&self, attempt: &PasswordAttempt) -> Result<Accepted, Refused> {
+    pub(crate) fn verify(&self, attempt: &PasswordAttempt) -> Result<LoginSuccess, LoginError> {
         let user = self.users.get(&attempt.user);
         let (own, stand_in) = self.verifier(&attempt.user, |user| user.argon2id.as_ref());
         let verifier = own.or(stand_in);
         let is_known = verifier.is_some_and(|verifier| verifier.matches(&attempt.password));
         let Some(user) = user.filter(|_| own.is_some() & is_known) else {
             let user = attempt.user.clone();
-            return Err(Refused::Credentials { user });
+            return Err(LoginError::Credentials { user });
         };
         let tag = || password_tag(&attempt.user, &attempt.password);
         user.tag.get_or_init(tag);
@@ -154,16 +157,16 @@ impl Users {
         name: &str,
         peer: IpAddr,
         last_words: Vec<u8>,
-    ) -> Result<Accepted, Refused> {
+    ) -> Result<LoginSuccess, LoginError> {
         let name = name.to_owned();
         match self.users.get(&name) {
-            None => Err(Refused::Credentials { user: name }),
+            None => Err(LoginError::Credentials { user: name }),
             Some(user) if user.is_local && !peer.to_canonical().is_loopback() => {
-                Err(Refused::NotLocal { user: name })
+                Err(LoginError::NotLocal { user: name })
             }
-            Some(_) => Ok(Accepted {
+            Some(_) => Ok(LoginSuccess {
                 principal: Principal { name },
-                last_words,
+                last_message: last_words,
             }),
         }
     }

@@ -4,7 +4,8 @@
 #![allow(clippy::unwrap_used)]
 
 use cloverleaf_access::{
-    Effect, Grants, Kind, Kinds, Operation, Operations, Pattern, Principal, Resource, Rule,
+    Grants, Operation, Operations, Pattern, Principal, Resource, ResourceKind, ResourceKinds, Rule,
+    RuleEffect,
 };
 use proptest::prelude::*;
 use regex::Regex;
@@ -16,12 +17,12 @@ const OPERATIONS: [Operation; 5] = [
     Operation::Describe,
     Operation::Administrate,
 ];
-const KINDS: [Kind; 5] = [
-    Kind::Topic,
-    Kind::Exchange,
-    Kind::Channel,
-    Kind::Group,
-    Kind::Broker,
+const KINDS: [ResourceKind; 5] = [
+    ResourceKind::Topic,
+    ResourceKind::Exchange,
+    ResourceKind::Channel,
+    ResourceKind::Group,
+    ResourceKind::Broker,
 ];
 
 fn who(name: &str) -> Principal {
@@ -32,7 +33,7 @@ fn who(name: &str) -> Principal {
 fn topic(name: &str) -> Resource<'_> {
     Resource {
         namespace: "/",
-        kind: Kind::Topic,
+        kind: ResourceKind::Topic,
         topic: "",
         name,
     }
@@ -41,20 +42,20 @@ fn topic(name: &str) -> Resource<'_> {
 fn channel<'a>(topic: &'a str, name: &'a str) -> Resource<'a> {
     Resource {
         namespace: "",
-        kind: Kind::Channel,
+        kind: ResourceKind::Channel,
         topic,
         name,
     }
 }
 
 /// A rule about all resources.
-fn all(effect: Effect, operations: impl IntoIterator<Item = Operation>) -> Rule {
+fn all(effect: RuleEffect, operations: impl IntoIterator<Item = Operation>) -> Rule {
     Rule {
         effect,
         principals: Pattern::All,
         operations: operations.into_iter().collect(),
         namespaces: Pattern::All,
-        kinds: Kinds::ALL,
+        kinds: ResourceKinds::ALL,
         topics: Pattern::All,
         names: vec![Pattern::All],
     }
@@ -69,13 +70,13 @@ fn nothing_is_allowed_without_a_rule() {
             .iter()
             .all(|it| !none.may(&ann, *it, &topic("t")))
     );
-    let allowed = Grants::from_iter([all(Effect::Allow, OPERATIONS)]);
+    let allowed = Grants::from_iter([all(RuleEffect::Allow, OPERATIONS)]);
     assert!(
         OPERATIONS
             .iter()
             .all(|it| allowed.may(&ann, *it, &topic("t")))
     );
-    let denied = Grants::from_iter([all(Effect::Deny, OPERATIONS)]);
+    let denied = Grants::from_iter([all(RuleEffect::Deny, OPERATIONS)]);
     assert!(
         OPERATIONS
             .iter()
@@ -88,9 +89,9 @@ fn a_rule_applies_only_to_what_it_names() {
     let rule = Rule {
         principals: Pattern::Is("ann".into()),
         namespaces: Pattern::Is("/".into()),
-        kinds: [Kind::Topic].into_iter().collect(),
+        kinds: [ResourceKind::Topic].into_iter().collect(),
         names: vec![Pattern::Is("t".into()), Pattern::Prefix("logs.".into())],
-        ..all(Effect::Allow, [Operation::Publish])
+        ..all(RuleEffect::Allow, [Operation::Publish])
     };
     let grants = Grants::from_iter([rule]);
     let may = |user, operation, resource| grants.may(&who(user), operation, &resource);
@@ -109,7 +110,7 @@ fn a_rule_applies_only_to_what_it_names() {
     };
     assert!(!may("ann", publish, elsewhere));
     let exchange = Resource {
-        kind: Kind::Exchange,
+        kind: ResourceKind::Exchange,
         ..topic("t")
     };
     assert!(!may("ann", publish, exchange));
@@ -117,14 +118,14 @@ fn a_rule_applies_only_to_what_it_names() {
 
 #[test]
 fn a_denied_operation_does_not_deny_describe() {
-    let denied = all(Effect::Deny, [Operation::Publish]);
-    let grants = Grants::from_iter([all(Effect::Allow, OPERATIONS), denied]);
+    let denied = all(RuleEffect::Deny, [Operation::Publish]);
+    let grants = Grants::from_iter([all(RuleEffect::Allow, OPERATIONS), denied]);
     let may = |operation| grants.may(&who("ann"), operation, &topic("t"));
     assert!(!may(Operation::Publish));
     assert!(may(Operation::Describe) && may(Operation::Consume));
     let blind = Grants::from_iter([
-        all(Effect::Allow, [Operation::Consume]),
-        all(Effect::Deny, [Operation::Describe]),
+        all(RuleEffect::Allow, [Operation::Consume]),
+        all(RuleEffect::Deny, [Operation::Describe]),
     ]);
     assert!(!blind.may(&who("ann"), Operation::Describe, &topic("t")));
     assert!(blind.may(&who("ann"), Operation::Consume, &topic("t")));
@@ -165,7 +166,8 @@ fn some_of<T: Copy + std::fmt::Debug>(all: &'static [T]) -> impl Strategy<Value 
 fn some_rule() -> impl Strategy<Value = Rule> {
     let names = prop::collection::vec(some_pattern(), 0..3);
     let patterns = (some_pattern(), some_pattern(), some_pattern(), names);
-    let effect = prop::sample::select(&[Effect::Allow, Effect::Allow, Effect::Deny][..]);
+    let effect =
+        prop::sample::select(&[RuleEffect::Allow, RuleEffect::Allow, RuleEffect::Deny][..]);
     let sets = (effect, some_of(&OPERATIONS), some_of(&KINDS));
     (sets, patterns).prop_map(|((effect, operations, kinds), patterns)| {
         let (principals, namespaces, topics, names) = patterns;
@@ -189,7 +191,7 @@ fn some_rules() -> impl Strategy<Value = Vec<Rule>> {
 struct Question {
     who: Principal,
     operation: Operation,
-    kind: Kind,
+    kind: ResourceKind,
     names: [String; 3],
 }
 
@@ -239,8 +241,8 @@ proptest! {
         let effect = more.effect;
         let after = verdict(&[rules, vec![more]].concat(), &question);
         match effect {
-            Effect::Allow => prop_assert!(after >= before),
-            Effect::Deny => prop_assert!(after <= before),
+            RuleEffect::Allow => prop_assert!(after >= before),
+            RuleEffect::Deny => prop_assert!(after <= before),
         }
     }
 
@@ -250,7 +252,7 @@ proptest! {
         rules in some_rules(),
         question in some_question(),
     ) {
-        let rules = rules.into_iter().filter(|rule| rule.effect == Effect::Allow);
+        let rules = rules.into_iter().filter(|rule| rule.effect == RuleEffect::Allow);
         let rules: Vec<Rule> = rules.collect();
         let describe = Question { operation: Operation::Describe, ..question.clone() };
         prop_assert!(!verdict(&rules, &question) || verdict(&rules, &describe));
@@ -276,7 +278,7 @@ proptest! {
                 expression => Regex::new(expression).unwrap().is_match(&name),
             };
             let expected = user == "a" && matches;
-            for kind in [Kind::Topic, Kind::Exchange] {
+            for kind in [ResourceKind::Topic, ResourceKind::Exchange] {
                 let resource = Resource { kind, ..topic(&name) };
                 prop_assert_eq!(grants.may(&who(&user), operation, &resource), expected);
             }
@@ -304,10 +306,10 @@ proptest! {
             .iter()
             .map(|(topic, channels, operations)| Rule {
                 operations: Operations::from_iter(operations.iter().copied()),
-                kinds: [Kind::Channel].into_iter().collect(),
+                kinds: [ResourceKind::Channel].into_iter().collect(),
                 topics: pattern(topic),
                 names: channels.iter().map(pattern).collect(),
-                ..all(Effect::Allow, [])
+                ..all(RuleEffect::Allow, [])
             })
             .collect();
         prop_assert_eq!(grants.count(), rules.len());

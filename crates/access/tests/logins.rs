@@ -6,20 +6,20 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use cloverleaf_access::{
-    Accepted, Argon2id, Cost, Login, Mechanism, RESPONSE_BYTES_MAX, Refused, Scram, ScramHash,
-    Step, User, Users,
+    Argon2Cost, Argon2id, Login, LoginError, LoginStep, LoginSuccess, Mechanism,
+    RESPONSE_BYTES_MAX, Scram, ScramHash, User, Users,
 };
 use proptest::prelude::*;
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 const ANONYMOUS: Mechanism = Mechanism::anonymous("guest", "guest");
-const CHEAP: Cost = Cost {
+const CHEAP: Argon2Cost = Argon2Cost {
     memory_kib: 8,
     passes: 1,
 };
 
-type Verdict = Result<Accepted, Refused>;
+type Verdict = Result<LoginSuccess, LoginError>;
 
 fn users(users: impl IntoIterator<Item = User>) -> Arc<Users> {
     Arc::new(users.into_iter().collect())
@@ -29,40 +29,40 @@ fn hashed(name: &str, password: &str) -> User {
     User::new(name).with_argon2id(Argon2id::of(password.as_bytes(), CHEAP).unwrap())
 }
 
-fn step(users: &Arc<Users>, mechanism: Mechanism, response: &[u8], peer: IpAddr) -> Step {
+fn step(users: &Arc<Users>, mechanism: Mechanism, response: &[u8], peer: IpAddr) -> LoginStep {
     Login::new(Arc::clone(users), mechanism, peer).respond(response)
 }
 
-fn plain(users: &Arc<Users>, user: &str, password: &str) -> Step {
+fn plain(users: &Arc<Users>, user: &str, password: &str) -> LoginStep {
     let response = format!("\0{user}\0{password}");
     step(users, Mechanism::PLAIN, response.as_bytes(), ELSEWHERE)
 }
 
 /// The verdict of a login that was checked at once.
-fn at_once(step: Step) -> Verdict {
+fn at_once(step: LoginStep) -> Verdict {
     match step {
-        Step::Done(verdict) => verdict,
+        LoginStep::Done(verdict) => verdict,
         other => panic!("{other:?}"),
     }
 }
 
 /// The verdict of a login that needs a verification.
-fn verified(step: Step) -> Verdict {
+fn verified(step: LoginStep) -> Verdict {
     match step {
-        Step::Verify(verification) => verification.run(),
+        LoginStep::Verify(verification) => verification.run(),
         other => panic!("{other:?}"),
     }
 }
 
 fn name(verdict: Verdict) -> String {
     let accepted = verdict.unwrap();
-    assert!(accepted.last_words.is_empty());
+    assert!(accepted.last_message.is_empty());
     accepted.principal.name
 }
 
 fn invalid(user: &str) -> Verdict {
     let user = user.to_owned();
-    Err(Refused::Credentials { user })
+    Err(LoginError::Credentials { user })
 }
 
 #[test]
@@ -121,14 +121,20 @@ fn malformed_responses_are_told_from_wrong_ones() {
     let plain = |response: &[u8]| at_once(step(&users, Mechanism::PLAIN, response, HERE));
     assert_eq!(name(plain(b"ann\0ann\0secret")), "ann");
     let user = "ann".to_owned();
-    assert_eq!(plain(b"bob\0ann\0secret"), Err(Refused::ActsFor { user }));
+    assert_eq!(
+        plain(b"bob\0ann\0secret"),
+        Err(LoginError::ActsFor { user })
+    );
     assert_eq!(plain(b"\0ann\0secret\0"), invalid("ann"));
     for malformed in [&b"ann"[..], b"\0ann", b"", b"\0\xff\0x", b"\0ann\0\xff"] {
-        assert_eq!(plain(malformed), Err(Refused::Malformed));
+        assert_eq!(plain(malformed), Err(LoginError::Malformed));
     }
     let longest = [&b"\0ann\0"[..], &vec![b'x'; RESPONSE_BYTES_MAX - 5]].concat();
     assert_eq!(plain(&longest), invalid("ann"));
-    assert_eq!(plain(&[&*longest, b"x"].concat()), Err(Refused::Malformed));
+    assert_eq!(
+        plain(&[&*longest, b"x"].concat()),
+        Err(LoginError::Malformed)
+    );
 }
 
 #[test]
@@ -138,7 +144,7 @@ fn a_login_ends_with_its_verdict() {
         let mut login = Login::new(Arc::clone(&users), Mechanism::PLAIN, HERE);
         login.respond(first);
         let again = at_once(login.respond(b"\0ann\0secret"));
-        assert_eq!(again, Err(Refused::Malformed));
+        assert_eq!(again, Err(LoginError::Malformed));
     }
 }
 
@@ -152,7 +158,7 @@ fn a_local_user_logs_in_only_from_the_same_machine() {
         assert_eq!(name(from(here)), "guest");
     }
     let user = "guest".to_owned();
-    assert_eq!(from(ELSEWHERE), Err(Refused::NotLocal { user }));
+    assert_eq!(from(ELSEWHERE), Err(LoginError::NotLocal { user }));
     let wrong = step(&local, Mechanism::PLAIN, b"\0guest\0wrong", ELSEWHERE);
     assert_eq!(at_once(wrong), invalid("guest"), "which says less");
 }
@@ -167,7 +173,7 @@ fn an_anonymous_client_is_the_configured_user() {
     }
     let user = "guest".to_owned();
     let refused = at_once(step(&local, ANONYMOUS, b"", ELSEWHERE));
-    assert_eq!(refused, Err(Refused::NotLocal { user }));
+    assert_eq!(refused, Err(LoginError::NotLocal { user }));
     let secret = users([User::new("guest").with_configured("secret")]);
     let refused = at_once(step(&secret, ANONYMOUS, b"", HERE));
     assert_eq!(refused, invalid("guest"));
@@ -183,7 +189,7 @@ fn an_offered_mechanism_is_found_by_its_name() {
     for unknown in ["plain", "", "SCRAM-SHA-256"] {
         let mechanism = unknown.to_owned();
         let refused = Mechanism::find(&offered, unknown).err();
-        assert_eq!(refused, Some(Refused::Mechanism { mechanism }));
+        assert_eq!(refused, Some(LoginError::Mechanism { mechanism }));
     }
 }
 
@@ -194,7 +200,7 @@ fn nothing_shows_a_password() {
         User::new("bob").with_configured("hunter2"),
     ]);
     let step = plain(&users, "ann", "hunter2");
-    assert!(matches!(step, Step::Verify(_)));
+    assert!(matches!(step, LoginStep::Verify(_)));
     let shown = format!("{users:?} {step:?} {:?}", plain(&users, "bob", "hunter2"));
     assert!(shown.contains("ann") && shown.contains("bob"), "{shown}");
     // The password must appear neither as text nor as a list of bytes.
@@ -235,9 +241,9 @@ proptest! {
         let mut login = Login::new(users([ann]), mechanism, HERE);
         for response in responses {
             match login.respond(&response) {
-                Step::Challenge(challenge) => prop_assert!(challenge.starts_with(b"r=")),
-                Step::Verify(_) => prop_assert!(false, "no verifier takes long"),
-                Step::Done(verdict) => prop_assert!(verdict.is_err()),
+                LoginStep::Challenge(challenge) => prop_assert!(challenge.starts_with(b"r=")),
+                LoginStep::Verify(_) => prop_assert!(false, "no verifier takes long"),
+                LoginStep::Done(verdict) => prop_assert!(verdict.is_err()),
             }
         }
     }

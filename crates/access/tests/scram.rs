@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use cloverleaf_access::{Accepted, Login, Mechanism, Refused, Scram, ScramHash, Step, User, Users};
+use cloverleaf_access::{
+    Login, LoginError, LoginStep, LoginSuccess, Mechanism, Scram, ScramHash, User, Users,
+};
 use proptest::prelude::*;
 
 use crate::scram_client::Client;
@@ -34,16 +36,16 @@ fn login(users: &Arc<Users>, hash: ScramHash) -> Login {
     Login::new(Arc::clone(users), mechanism(hash), peer)
 }
 
-fn challenge(step: Step) -> Vec<u8> {
+fn challenge(step: LoginStep) -> Vec<u8> {
     match step {
-        Step::Challenge(challenge) => challenge,
+        LoginStep::Challenge(challenge) => challenge,
         other => panic!("{other:?}"),
     }
 }
 
-fn verdict(step: Step) -> Result<Accepted, Refused> {
+fn verdict(step: LoginStep) -> Result<LoginSuccess, LoginError> {
     match step {
-        Step::Done(verdict) => verdict,
+        LoginStep::Done(verdict) => verdict,
         other => panic!("{other:?}"),
     }
 }
@@ -54,14 +56,14 @@ fn changed(
     client: &Client,
     hash: ScramHash,
     change: impl Fn(&str) -> String,
-) -> Result<Accepted, Refused> {
+) -> Result<LoginSuccess, LoginError> {
     let mut login = login(users, hash);
     let challenge = challenge(login.respond(client.first().as_bytes()));
     let proof = client.prove(&challenge);
     let verdict = verdict(login.respond(change(&proof.message).as_bytes()));
     if let Ok(accepted) = &verdict {
         assert_eq!(
-            accepted.last_words, proof.expects,
+            accepted.last_message, proof.expects,
             "the server proves itself"
         );
     }
@@ -73,14 +75,14 @@ fn try_in(
     hash: ScramHash,
     user: &str,
     password: &str,
-) -> Result<Accepted, Refused> {
+) -> Result<LoginSuccess, LoginError> {
     let client = Client::new(hash, user, password, "n,,");
     changed(users, &client, hash, str::to_owned)
 }
 
-fn invalid(user: &str) -> Result<Accepted, Refused> {
+fn invalid(user: &str) -> Result<LoginSuccess, LoginError> {
     let user = user.to_owned();
-    Err(Refused::Credentials { user })
+    Err(LoginError::Credentials { user })
 }
 
 #[test]
@@ -118,8 +120,8 @@ fn a_login_that_was_tampered_with_fails() {
         changed(&users, &client, hash, |it| it.replacen(from, to, 1))
     };
     // The header "y,,", another nonce, an attribute that was not signed.
-    assert_eq!(change("c=biws", "c=eSws"), Err(Refused::Malformed));
-    assert_eq!(change("r=fyko", "r=fyk"), Err(Refused::Malformed));
+    assert_eq!(change("c=biws", "c=eSws"), Err(LoginError::Malformed));
+    assert_eq!(change("r=fyko", "r=fyk"), Err(LoginError::Malformed));
     assert_eq!(change(",p=", ",x=y,p="), invalid("ann"));
     let with_proof = |change: fn(&mut Vec<u8>)| {
         changed(&users, &client, hash, |it| {
@@ -142,7 +144,7 @@ fn a_login_that_was_tampered_with_fails() {
     let mut login = login(&users, hash);
     let acts_for = login.respond(b"n,a=bob,n=ann,r=x");
     let user = "ann".to_owned();
-    assert_eq!(verdict(acts_for), Err(Refused::ActsFor { user }));
+    assert_eq!(verdict(acts_for), Err(LoginError::ActsFor { user }));
 }
 
 #[test]
@@ -155,10 +157,10 @@ fn a_proof_is_valid_only_once() {
     let mut second = login(&users, hash);
     challenge(second.respond(client.first().as_bytes()));
     let replayed = second.respond(proof.message.as_bytes());
-    assert_eq!(verdict(replayed), Err(Refused::Malformed));
+    assert_eq!(verdict(replayed), Err(LoginError::Malformed));
     assert!(verdict(first.respond(proof.message.as_bytes())).is_ok());
     let again = first.respond(proof.message.as_bytes());
-    assert_eq!(verdict(again), Err(Refused::Malformed));
+    assert_eq!(verdict(again), Err(LoginError::Malformed));
 }
 
 /// The salt and the iterations in the challenge for a name.

@@ -5,7 +5,7 @@
 
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_STANDARD_NO_PAD};
-use cloverleaf_access::{Argon2id, Cost, Scram, ScramHash, VerifierError};
+use cloverleaf_access::{Argon2Cost, Argon2id, Scram, ScramHash, VerifierError};
 use proptest::prelude::*;
 
 /// RFC 7677's example, as PostgreSQL stores it.
@@ -30,7 +30,7 @@ fn a_verifier_reads_back_what_it_wrote() {
         assert!(text.starts_with(&format!("{}$4096:", hash.mechanism())));
         assert_eq!(text.parse::<Scram>().unwrap().to_string(), text);
     }
-    let cost = Cost {
+    let cost = Argon2Cost {
         memory_kib: 8,
         passes: 1,
     };

@@ -29,7 +29,7 @@ fn main() {
         let (log, recovery) = Log::open(disk, LogOptions::default()).unwrap();
         let clock = Arc::new(SystemClock::default());
         let broker = Broker::open(log.clone(), recovery, BrokerOptions::default(), clock).unwrap();
-        let host = VirtualHost::open(Realm::whole(broker.clone())).unwrap();
+        let host = VirtualHost::open(Realm::unrestricted(broker.clone())).unwrap();
         println!("round {round}: opened in {:?}, {}", start.elapsed(), rss());
         let (b, h) = (broker.clone(), host.clone());
         let house = std::thread::spawn(move || b.run_housekeeping());

@@ -2,7 +2,7 @@
 //!
 //! Source: <https://www.rabbitmq.com/docs/access-control>.
 
-use cloverleaf_access::{InClear, Mechanism, User};
+use cloverleaf_access::{ClearCredentials, Mechanism, User};
 
 use crate::wire::{Table, Value};
 
@@ -23,22 +23,22 @@ pub fn guest() -> User {
 }
 
 /// PLAIN as RabbitMQ reads it: the authorization identity (whom to act for) is ignored.
-fn plain(response: &[u8]) -> Option<InClear<'_>> {
-    Some(InClear {
-        acts_for: b"",
-        ..InClear::plain(response)?
+fn plain(response: &[u8]) -> Option<ClearCredentials<'_>> {
+    Some(ClearCredentials {
+        authorization_id: b"",
+        ..ClearCredentials::plain(response)?
     })
 }
 
 /// RabbitMQ's AMQPLAIN: a field table without its length, with `LOGIN` and `PASSWORD`.
-fn amqplain(response: &[u8]) -> Option<InClear<'_>> {
+fn amqplain(response: &[u8]) -> Option<ClearCredentials<'_>> {
     let table = Table::check(response).ok()?;
     let text = |name| match table.get(name)? {
         Value::String(bytes) => Some(bytes),
         _ => None,
     };
-    Some(InClear {
-        acts_for: b"",
+    Some(ClearCredentials {
+        authorization_id: b"",
         user: text("LOGIN")?,
         password: text("PASSWORD")?,
     })

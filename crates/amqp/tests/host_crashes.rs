@@ -195,7 +195,7 @@ fn a_kill_takes_back_nothing_that_was_answered_and_leaves_nothing_half_done() {
             }
             // The disk dies in the middle of one change.
             let (mut before, mut after) = (model.clone(), model.clone());
-            world.disk.die_after(random.below(5));
+            world.disk.crash_after(random.below(5));
             for _ in 0..6 {
                 let change = Change::random(&mut random);
                 let result = change.carry_out(&world);
@@ -283,7 +283,7 @@ fn a_crash_while_a_queue_leaves_its_topic_is_ended_at_the_start() {
             .unwrap();
         world.queue("t");
         world.bind("t", "amq.fanout", "");
-        world.disk.die_after(changes);
+        world.disk.crash_after(changes);
         let result = world.host.delete_queue(world.owner, "t", false, false);
         world.kill_and_restart();
         let topic = world.broker.topic("t").unwrap();
@@ -306,7 +306,7 @@ fn a_crash_while_a_queue_is_made_of_a_topic_makes_it_or_not() {
             .broker
             .topic_or_create("t", TopicOptions::default)
             .unwrap();
-        world.disk.die_after(changes);
+        world.disk.crash_after(changes);
         let result = world.declare("t", &[("x-max-priority", Value::U8(3))], |_| {});
         let result = result.map(|_| ());
         world.kill_and_restart();

@@ -67,11 +67,11 @@ fn a_message_that_cannot_be_routed_now_is_routed_later_and_once() {
     publish(&world, "work", "body");
     let consumer = world.consumer(&work, 1);
     let got = receive(&consumer, "work");
-    world.faults.set(|faults| faults.room_bytes = Some(0));
+    world.faults.set(|faults| faults.free_bytes = Some(0));
     consumer.reject(got[0].id).unwrap();
     world.settle();
     assert_eq!((one.counts().0, two.counts().0), (0, 0));
-    world.faults.set(|faults| faults.room_bytes = None);
+    world.faults.set(|faults| faults.free_bytes = None);
     world.settle();
     assert_eq!(
         (one.counts().0, two.counts().0),
@@ -101,12 +101,12 @@ fn messages_to_be_retried_delay_no_other() {
     let consumer = world.consumer(&work, u32::MAX);
     let got = receive(&consumer, "work");
     assert_eq!(got.len(), FAILED + 1);
-    world.faults.set(|faults| faults.room_bytes = Some(0));
+    world.faults.set(|faults| faults.free_bytes = Some(0));
     for got in &got[..FAILED] {
         consumer.reject(got.id).unwrap();
     }
     world.settle();
-    world.faults.set(|faults| faults.room_bytes = None);
+    world.faults.set(|faults| faults.free_bytes = None);
     consumer.reject(got[FAILED].id).unwrap();
     world.host.router_tick();
     assert_eq!(world.bodies(&dead), ["body"]);

@@ -2,7 +2,7 @@
 
 use crate::host_common::{World, text};
 use cloverleaf_amqp::exception::ReplyCode;
-use cloverleaf_amqp::routing::Routed;
+use cloverleaf_amqp::routing::RoutedMessage;
 use cloverleaf_amqp::wire::{Array, Table, Value, array_bytes, table_bytes};
 
 #[test]
@@ -150,7 +150,7 @@ fn bindings_lead_from_exchanges_to_queues_and_exchanges() {
         .host
         .unbind_queue(world.owner, "none", "none", "", none)
         .unwrap();
-    let routed = world.host.route("none", &Routed::default());
+    let routed = world.host.route("none", &RoutedMessage::default());
     assert_eq!(text(routed), "NOT_FOUND - no exchange 'none' in vhost '/'");
 }
 
@@ -177,7 +177,7 @@ fn the_order_of_arguments_makes_no_other_binding() {
         .host
         .route(
             "amq.headers",
-            &Routed {
+            &RoutedMessage {
                 key: "",
                 headers: table,
             },
@@ -202,7 +202,7 @@ fn internal_and_alternate_exchanges() {
     world
         .declare_exchange("inside", "fanout", |declare| declare.internal = true)
         .unwrap();
-    let routed = world.host.route("inside", &Routed::default());
+    let routed = world.host.route("inside", &RoutedMessage::default());
     assert_eq!(
         text(routed),
         "ACCESS_REFUSED - cannot publish to internal exchange 'inside' in vhost '/'"
@@ -273,7 +273,10 @@ fn cc_and_bcc_are_followed_and_never_cached() {
         ("BCC", Value::Array(Array::check(&bcc).unwrap())),
     ]);
     let headers = Table::check(&headers).unwrap();
-    let route = world.host.route("", &Routed { key: "a", headers }).unwrap();
+    let route = world
+        .host
+        .route("", &RoutedMessage { key: "a", headers })
+        .unwrap();
     let mut names: Vec<&str> = route.queues.iter().map(|queue| &*queue.name).collect();
     names.sort_unstable();
     assert_eq!(names, ["a", "b", "c"]);
@@ -281,14 +284,14 @@ fn cc_and_bcc_are_followed_and_never_cached() {
     world.bind("c", "amq.direct", "b");
     let route = world
         .host
-        .route("amq.direct", &Routed { key: "x", headers })
+        .route("amq.direct", &RoutedMessage { key: "x", headers })
         .unwrap();
     assert!(route.queues.len() == 1 && !route.is_cacheable);
     let route = world.host.route(
         "amq.direct",
-        &Routed {
+        &RoutedMessage {
             key: "b",
-            ..Routed::default()
+            ..RoutedMessage::default()
         },
     );
     assert!(route.unwrap().is_cacheable);

@@ -139,7 +139,7 @@ fn carry_out(world: &World, call: &Call) {
         7 => drop(host.delete_exchange(a, one)),
         _ => drop(host.delete_queue(owner, a, one, two)),
     }
-    let routed = cloverleaf_amqp::routing::Routed {
+    let routed = cloverleaf_amqp::routing::RoutedMessage {
         key,
         headers: arguments,
     };

@@ -53,7 +53,7 @@ fn arrived(world: &World) -> BTreeSet<String> {
 
 /// Continues until the disk dies, or is done.
 fn go_on(world: &World, changes: u64) {
-    world.disk.die_after(changes);
+    world.disk.crash_after(changes);
     for _ in 0..6 {
         world.clock.advance(400);
         for _ in 0..3 {

@@ -11,7 +11,7 @@ use crate::host_common::{Random, to_queue};
 use cloverleaf_access::Operation;
 use cloverleaf_amqp::host::{Queue, VirtualHost};
 use cloverleaf_amqp::message::Message;
-use cloverleaf_amqp::routing::{Destination, Routed};
+use cloverleaf_amqp::routing::{Destination, RoutedMessage};
 use cloverleaf_amqp::wire::{Table, Value, method, table_bytes};
 use cloverleaf_broker::{
     Broker, BrokerOptions, Consumer, ConsumerOptions, Delivery, Realm, SystemClock,
@@ -29,7 +29,7 @@ fn open(disk: &SimDisk) -> (Log, Broker, Arc<VirtualHost>) {
     let (log, recovery) = Log::open(disk.mount(), log_options).unwrap();
     let clock = Arc::new(SystemClock::default());
     let broker = Broker::open(log.clone(), recovery, BrokerOptions::default(), clock).unwrap();
-    let host = VirtualHost::open(Realm::whole(broker.clone())).unwrap();
+    let host = VirtualHost::open(Realm::unrestricted(broker.clone())).unwrap();
     (log, broker, host)
 }
 
@@ -152,9 +152,9 @@ fn changes_from_many_threads_leave_a_whole_virtual_host() {
                 .map(|seed| scope.spawn(move || change(host, seed)))
                 .collect();
             scope.spawn(|| {
-                let key = |key| Routed {
+                let key = |key| RoutedMessage {
                     key,
-                    ..Routed::default()
+                    ..RoutedMessage::default()
                 };
                 while !over.load(Ordering::Relaxed) {
                     // Routing works in every intermediate state.

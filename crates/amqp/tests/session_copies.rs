@@ -164,7 +164,7 @@ fn a_commit_without_publishes_waits_for_room() {
     assert_eq!(peer.bodies(), ["body"]);
     peer.ack(1, false);
     let queue = world.host.queue(world.host.owner(), "full").unwrap();
-    while world.broker.room().is_free() {
+    while world.broker.write_budget().is_free() {
         let mut builder = BatchBuilder::with_capacity(1 << 20, 0);
         builder.push(None, Some(&[0; 1 << 20]), &[]);
         drop(
@@ -176,7 +176,7 @@ fn a_commit_without_publishes_waits_for_room() {
     }
     peer.method(1, Method::TxCommit(method::TxCommit {}));
     world.log.step();
-    assert!(world.broker.room().is_free());
+    assert!(world.broker.write_budget().is_free());
     assert_eq!(peer.receive()[0].id(), method::TxCommitOk::ID);
     let work = world.host.queue(world.host.owner(), "work").unwrap();
     assert_eq!(work.subscription.stats().in_flight, 0);

@@ -171,7 +171,7 @@ fn a_queue_that_another_connection_deletes_loses_no_dead_letter() {
 fn a_dead_letter_that_cannot_be_routed_now_delays_no_deletion() {
     let world = World::default();
     let mut peer = consuming(&world, 1);
-    world.faulty.set(|faults| faults.room_bytes = Some(0));
+    world.faulty.set(|faults| faults.free_bytes = Some(0));
     peer.send(&nack(1, false));
     let mut other = world.channel();
     other.send(&delete());
@@ -238,7 +238,7 @@ fn a_queue_deleted_with_its_connection_or_consumer_loses_no_dead_letter() {
 fn a_deletion_does_not_wait_forever_for_dead_letters() {
     let world = World::default();
     let mut peer = with_own_queue(&world, true, 1);
-    world.faulty.set(|faults| faults.room_bytes = Some(0));
+    world.faulty.set(|faults| faults.free_bytes = Some(0));
     peer.send(&nack(1, false));
     drop(peer);
     world.advance(9_000);
@@ -248,7 +248,7 @@ fn a_deletion_does_not_wait_forever_for_dead_letters() {
     };
     assert!(is_there());
     world.advance(2_000);
-    world.faulty.set(|faults| faults.room_bytes = None);
+    world.faulty.set(|faults| faults.free_bytes = None);
     world.clock.advance(1_000);
     world.host.router_tick();
     assert!(!is_there());

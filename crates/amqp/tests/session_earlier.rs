@@ -105,7 +105,7 @@ fn a_failed_write_ends_the_wait() {
     peer.publish("", "q", "one");
     peer.method(1, get());
     assert!(peer.receive().is_empty());
-    world.faulty.set(|faults| faults.room_bytes = Some(0));
+    world.faulty.set(|faults| faults.free_bytes = Some(0));
     world.log.step();
     let got = peer.receive();
     let answer = got.iter().find(|got| got.channel == 1).expect("an answer");

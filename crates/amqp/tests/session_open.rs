@@ -1,7 +1,7 @@
 //! Handshake, channels, heartbeats, and the ends of a connection.
 
 use crate::session_common::{Got, World, frame, method_frame, publish_frames};
-use cloverleaf_access::{Argon2id, Cost, User, Users};
+use cloverleaf_access::{Argon2Cost, Argon2id, User, Users};
 use cloverleaf_amqp::SessionOptions;
 use cloverleaf_amqp::wire::{Method, PROTOCOL_HEADER, Properties, Value, method, table_bytes};
 use cloverleaf_session::Session as _;
@@ -123,7 +123,7 @@ fn responses_are_read_as_rabbitmq_reads_them() {
 
 /// A broker with a user whose password takes long to verify.
 fn slow_world() -> World {
-    let cost = Cost {
+    let cost = Argon2Cost {
         memory_kib: 8,
         passes: 1,
     };

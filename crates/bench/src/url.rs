@@ -186,7 +186,7 @@ impl Url {
         // A password that is also the user's name may be shown.
         let password = self.password.as_deref();
         let password = password.filter(|it| Some(*it) != self.user.as_deref());
-        secrets::without(&text.to_string(), values.chain(password))
+        secrets::without_secrets(&text.to_string(), values.chain(password))
     }
 
     /// The first host with its port, as `host:port`.

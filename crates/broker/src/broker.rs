@@ -211,7 +211,7 @@ impl Broker {
     }
 
     /// The limit on bytes that are accepted but not yet written.
-    pub fn room(&self) -> &Arc<WriteBudget> {
+    pub fn write_budget(&self) -> &Arc<WriteBudget> {
         &self.shared.write_budget
     }
 
@@ -483,7 +483,7 @@ impl Shared {
             Entry::Identity(*self.identity()),
             Entry::SubscriptionDeleted(last),
         ];
-        let removed = self.log.being_removed().into_iter();
+        let removed = self.log.topics_being_removed().into_iter();
         entries.extend(removed.map(Entry::TopicDeleted));
         entries.extend(topics.iter().flat_map(|topic| topic.snapshot()));
         entries.extend(self.committed.snapshot());

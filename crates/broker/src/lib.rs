@@ -28,9 +28,9 @@ pub use broker::{Broker, CatalogError, NAME_BYTES_MAX, OpenError, PARTITIONS_MAX
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use committed::Committed;
 pub use consumer::attachment::AttachError;
-pub use consumer::holds::{ConsumerHolds, Hold, HoldEnd};
+pub use consumer::holds::{ConsumerDeliveries, DeliveryEnd, DeliverySpan};
 pub use consumer::shared_window::SharedWindow;
-pub use consumer::{Consumer, Holding, Settlement};
+pub use consumer::{Consumer, InFlightCounts, Settlement};
 pub use housekeeping::lookup::{Fetched, Lookup, LookupError, LookupReads};
 #[doc(hidden)]
 pub use journal::atomic::is_entry;
@@ -41,16 +41,16 @@ pub use options::{
     BrokerOptions, Compaction, Compression, ConsumerOptions, Dispatch, DurabilityMode, Overflow,
     PartitionOrder, Retention, StartAt, SubscriptionOptions, TopicOptions,
 };
-pub use realm::{NoTopic, Realm};
+pub use realm::{Realm, TopicUnavailable};
 pub use subscription::Subscription;
-pub use subscription::died::Died;
+pub use subscription::died::DeadMessage;
 pub use subscription::ledger::NotInFlight;
 pub use subscription::stats::{
-    ConsumerLook, ConsumerStats, SubscriptionCounts, SubscriptionLook, SubscriptionStats,
+    ConsumerLoad, ConsumerStats, SubscriptionCounts, SubscriptionLoad, SubscriptionStats,
 };
 pub use topic::Topic;
 pub use topic::partition::{Partition, PartitionStatus};
 pub use topic::published::{PublishError, Published, WriteBudget};
-pub use topic::settings::NewOptions;
+pub use topic::settings::TopicOptionChanges;
 pub use topic::unwritten::Unwritten;
 pub use topic::watch::{Watch, Watcher};

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use cloverleaf_access::{Grants, Kind, Operation, Principal, Resource};
+use cloverleaf_access::{Grants, Operation, Principal, Resource, ResourceKind};
 use cloverleaf_log::{DiskSpace, Pending};
 use uuid::Uuid;
 
@@ -18,7 +18,7 @@ use crate::options::{BrokerOptions, SubscriptionOptions, TopicOptions};
 use crate::subscription::Subscription;
 use crate::topic::Topic;
 use crate::topic::published::WriteBudget;
-use crate::topic::settings::NewOptions;
+use crate::topic::settings::TopicOptionChanges;
 
 /// One namespace of a broker, with the rights of one user. Cheap to clone.
 #[derive(Clone)]
@@ -38,7 +38,7 @@ struct Rights {
 
 /// Why a client does not get a topic.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NoTopic {
+pub enum TopicUnavailable {
     /// There is no such topic.
     #[error("there is no such topic")]
     Unknown,
@@ -69,7 +69,7 @@ impl Realm {
     }
 
     /// The default namespace with all rights.
-    pub fn whole(broker: Broker) -> Self {
+    pub fn unrestricted(broker: Broker) -> Self {
         Self::new(broker, Namespace::DEFAULT)
     }
 
@@ -79,7 +79,7 @@ impl Realm {
     }
 
     /// Sets the user: from now on `grants` decide what `principal` may do.
-    pub fn enter(&mut self, principal: Principal, grants: impl Into<Arc<Grants>>) {
+    pub fn set_user(&mut self, principal: Principal, grants: impl Into<Arc<Grants>>) {
         self.rights = Some(Arc::new(Rights {
             principal,
             grants: grants.into(),
@@ -90,7 +90,7 @@ impl Realm {
     /// Whether the principal may do `operation` with the object `name`. `topic` is the topic of a
     /// channel, and empty for other kinds.
     #[inline]
-    pub fn may(&self, operation: Operation, kind: Kind, topic: &str, name: &str) -> bool {
+    pub fn may(&self, operation: Operation, kind: ResourceKind, topic: &str, name: &str) -> bool {
         let Some(rights) = &self.rights else {
             return true;
         };
@@ -110,10 +110,15 @@ impl Realm {
     }
 
     fn may_topic(&self, operation: Operation, name: &str) -> bool {
-        self.may(operation, Kind::Topic, "", name)
+        self.may(operation, ResourceKind::Topic, "", name)
     }
 
-    fn check(&self, operation: Operation, kind: Kind, name: &str) -> Result<(), CatalogError> {
+    fn check(
+        &self,
+        operation: Operation,
+        kind: ResourceKind,
+        name: &str,
+    ) -> Result<(), CatalogError> {
         if self.may(operation, kind, "", name) {
             Ok(())
         } else {
@@ -134,26 +139,30 @@ impl Realm {
     ///
     /// # Errors
     /// There is no such topic, or access is denied.
-    pub fn topic(&self, operation: Operation, name: &str) -> Result<Arc<Topic>, NoTopic> {
+    pub fn topic(&self, operation: Operation, name: &str) -> Result<Arc<Topic>, TopicUnavailable> {
         if !self.may_topic(operation, name) {
-            return Err(NoTopic::Denied);
+            return Err(TopicUnavailable::Denied);
         }
         let topic = self.broker.topic(self.namespace.name(name));
-        topic.ok_or(NoTopic::Unknown)
+        topic.ok_or(TopicUnavailable::Unknown)
     }
 
     /// The topic with that id.
     ///
     /// # Errors
     /// There is no such topic in this namespace, or access is denied.
-    pub fn topic_by_id(&self, operation: Operation, id: Uuid) -> Result<Arc<Topic>, NoTopic> {
+    pub fn topic_by_id(
+        &self,
+        operation: Operation,
+        id: Uuid,
+    ) -> Result<Arc<Topic>, TopicUnavailable> {
         let topic = self.broker.topic_by_id(id);
         let topic = topic.filter(|topic| *topic.full_name().namespace == self.namespace);
-        let topic = topic.ok_or(NoTopic::Unknown)?;
+        let topic = topic.ok_or(TopicUnavailable::Unknown)?;
         if self.may_topic(operation, topic.name()) {
             Ok(topic)
         } else {
-            Err(NoTopic::Denied)
+            Err(TopicUnavailable::Denied)
         }
     }
 
@@ -168,7 +177,7 @@ impl Realm {
         name: &str,
         options: impl FnOnce() -> TopicOptions,
     ) -> Result<Arc<Topic>, CatalogError> {
-        self.check(operation, Kind::Topic, name)?;
+        self.check(operation, ResourceKind::Topic, name)?;
         let name = self.namespace.name(name);
         self.broker.topic_or_create(name, options)
     }
@@ -184,7 +193,7 @@ impl Realm {
         topic_options: impl FnOnce() -> TopicOptions,
         options: impl FnOnce() -> SubscriptionOptions,
     ) -> Result<Arc<Subscription>, CatalogError> {
-        if !self.may(Operation::Consume, Kind::Channel, topic, channel) {
+        if !self.may(Operation::Consume, ResourceKind::Channel, topic, channel) {
             let name = channel.to_owned();
             return Err(CatalogError::Denied { name });
         }
@@ -198,7 +207,7 @@ impl Realm {
     /// # Errors
     /// Access is denied, or the journal cannot be written.
     pub fn delete_topic(&self, name: &str) -> Result<bool, CatalogError> {
-        self.check(Operation::Declare, Kind::Topic, name)?;
+        self.check(Operation::Declare, ResourceKind::Topic, name)?;
         self.broker.delete_topic(self.namespace.name(name))
     }
 
@@ -211,7 +220,7 @@ impl Realm {
         topic: &Arc<Topic>,
         may_go: impl FnOnce() -> bool,
     ) -> Result<bool, CatalogError> {
-        self.check(Operation::Declare, Kind::Topic, topic.name())?;
+        self.check(Operation::Declare, ResourceKind::Topic, topic.name())?;
         self.broker.delete_topic_if(topic, may_go)
     }
 
@@ -243,14 +252,14 @@ impl Realm {
     /// changed.
     pub fn commit_offsets(&self, offsets: Vec<Committed>) -> Result<(), CatalogError> {
         for of_one in offsets.chunk_by(|a, b| a.group == b.group) {
-            self.check(Operation::Consume, Kind::Group, &of_one[0].group)?;
+            self.check(Operation::Consume, ResourceKind::Group, &of_one[0].group)?;
         }
         self.broker.commit_offsets_in(&self.namespace, offsets)
     }
 
     /// The committed offsets of a group; empty if the principal may not see the group.
     pub fn committed_offsets(&self, group: &str) -> Vec<Committed> {
-        if self.may(Operation::Describe, Kind::Group, "", group) {
+        if self.may(Operation::Describe, ResourceKind::Group, "", group) {
             self.broker.committed_offsets(self.namespace.name(group))
         } else {
             Vec::new()
@@ -260,7 +269,7 @@ impl Realm {
     /// The committed offset of a group for one partition; `None` also if the principal may not see
     /// the group.
     pub fn committed_offset(&self, group: &str, topic: Uuid, partition: u32) -> Option<Committed> {
-        let group = if self.may(Operation::Describe, Kind::Group, "", group) {
+        let group = if self.may(Operation::Describe, ResourceKind::Group, "", group) {
             self.namespace.name(group)
         } else {
             return None;
@@ -271,7 +280,7 @@ impl Realm {
     /// The groups that have committed offsets and that the principal may see, sorted.
     pub fn groups_with_offsets(&self) -> Vec<String> {
         let mut groups = self.broker.groups_with_offsets_in(&self.namespace);
-        groups.retain(|group| self.may(Operation::Describe, Kind::Group, "", group));
+        groups.retain(|group| self.may(Operation::Describe, ResourceKind::Group, "", group));
         groups
     }
 
@@ -284,7 +293,7 @@ impl Realm {
         group: &str,
         partitions: &[(Uuid, u32)],
     ) -> Result<(), CatalogError> {
-        self.check(Operation::Consume, Kind::Group, group)?;
+        self.check(Operation::Consume, ResourceKind::Group, group)?;
         let group = self.namespace.name(group);
         self.broker.delete_offsets(group, partitions)
     }
@@ -294,7 +303,7 @@ impl Realm {
     /// # Errors
     /// Access is denied, or the journal cannot be written; then the offsets stay.
     pub fn delete_group(&self, group: &str) -> Result<bool, CatalogError> {
-        self.check(Operation::Declare, Kind::Group, group)?;
+        self.check(Operation::Declare, ResourceKind::Group, group)?;
         self.broker.delete_group(self.namespace.name(group))
     }
 }
@@ -317,7 +326,7 @@ impl Realm {
         &self,
         key: &str,
         value: Option<Vec<u8>>,
-        options: impl FnOnce() -> NewOptions,
+        options: impl FnOnce() -> TopicOptionChanges,
     ) -> Result<(), CatalogError> {
         let key = self.namespace.name(key);
         self.broker.keep_with(key, value, options)
@@ -347,8 +356,8 @@ impl Realm {
 impl Realm {
     /// The limit on bytes that are accepted but not yet written.
     #[inline]
-    pub fn room(&self) -> &Arc<WriteBudget> {
-        self.broker.room()
+    pub fn write_budget(&self) -> &Arc<WriteBudget> {
+        self.broker.write_budget()
     }
 
     /// The broker's options.

@@ -23,7 +23,7 @@ pub(crate) fn crash_everywhere(
         let mut survived = false;
         for power in [false, true] {
             let mut world = prepare();
-            world.disk.die_after(changes);
+            world.disk.crash_after(changes);
             survived = work(&world);
             if power {
                 world.disk.power_loss(changes)

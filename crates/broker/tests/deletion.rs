@@ -166,7 +166,7 @@ fn crash_everywhere(between: Between) {
             let old = world.broker.topic_or_create("t", options).unwrap().id();
             assert!(publish(&world, old, "old"));
             world.broker.sync_definitions().unwrap();
-            world.disk.die_after(changes);
+            world.disk.crash_after(changes);
             let answers = run(&world, old, between);
             survived = world.broker.sync_definitions().is_ok();
             if power {
@@ -218,10 +218,10 @@ fn a_deletion_does_not_wait_for_the_removal_of_files() {
     assert!(publish(&world, old, "old"));
     world.broker.delete_topic("t").unwrap();
     assert_eq!(folders(&world).len(), 1, "the files go later");
-    assert_eq!(world.log.being_removed(), [old]);
+    assert_eq!(world.log.topics_being_removed(), [old]);
     world.log.step();
     assert!(folders(&world).is_empty());
-    assert!(world.log.being_removed().is_empty());
+    assert!(world.log.topics_being_removed().is_empty());
 }
 
 #[test]

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::common::{World, consumer_with, receive};
 use cloverleaf_broker::{
-    Consumer, ConsumerHolds, ConsumerOptions, Hold, HoldEnd, Subscription, SubscriptionOptions,
+    Consumer, ConsumerDeliveries, ConsumerOptions, DeliveryEnd, DeliverySpan, Subscription,
+    SubscriptionOptions,
 };
 use cloverleaf_telemetry::LaneMemory;
 
@@ -20,9 +21,9 @@ fn connected(subscription: &Arc<Subscription>, window: u32, connection: u64) -> 
 }
 
 /// First offset, count, published, delivered, ended (in ms since the start), attempts, end.
-type HoldFacts = (u64, u32, u64, u64, u64, u16, HoldEnd);
+type HoldFacts = (u64, u32, u64, u64, u64, u16, DeliveryEnd);
 
-fn seen(hold: &Hold) -> HoldFacts {
+fn seen(hold: &DeliverySpan) -> HoldFacts {
     let ms = |us: u64| us / 1000 - START_MS;
     let delivered = ms(hold.delivered_us);
     let published = delivered - u64::from(hold.waited_ms);
@@ -39,7 +40,7 @@ fn seen(hold: &Hold) -> HoldFacts {
     )
 }
 
-fn holds_of(all: &[ConsumerHolds], connection: u64) -> Vec<HoldFacts> {
+fn holds_of(all: &[ConsumerDeliveries], connection: u64) -> Vec<HoldFacts> {
     let mut of = all.iter().filter(|it| it.connection == connection);
     of.next().unwrap().holds.iter().map(seen).collect()
 }
@@ -64,7 +65,7 @@ fn a_hoarder_holds_its_messages_from_delivery_to_acknowledgement() {
         hoarder.ack(job.id).unwrap();
     }
     let all = subscription.holds(0);
-    use HoldEnd::{Acked, Held};
+    use DeliveryEnd::{Acked, Held};
     let expected = [
         (0, 1, 0, 0, 20_040, 1, Acked),
         (1, 1, 10, 10, 40_040, 1, Acked),
@@ -155,9 +156,9 @@ fn every_end_of_a_hold_is_recorded() {
         .map(|it| (it.0, it.1, it.5, it.6))
         .collect();
     let expected = [
-        (0, 1, 1, HoldEnd::Nacked),
-        (1, 1, 1, HoldEnd::Rejected),
-        (2, 2, 1, HoldEnd::TimedOut),
+        (0, 1, 1, DeliveryEnd::Nacked),
+        (1, 1, 1, DeliveryEnd::Rejected),
+        (2, 2, 1, DeliveryEnd::TimedOut),
     ];
     assert_eq!(ends[..3], expected, "{ends:?}");
     let gone = all.iter().find(|it| it.connection == 2).unwrap();
@@ -165,7 +166,7 @@ fn every_end_of_a_hold_is_recorded() {
     assert!(
         gone.holds
             .iter()
-            .all(|hold| hold.end == HoldEnd::Left && hold.attempts == 2)
+            .all(|hold| hold.end == DeliveryEnd::Left && hold.attempts == 2)
     );
     assert_eq!(gone.holds.iter().map(|hold| hold.count).sum::<u32>(), 2);
 }
@@ -193,10 +194,10 @@ fn the_remaining_messages_of_a_delivery_keep_their_offsets() {
         ended.map(|it| (it.0, it.1)).collect::<Vec<_>>()
     };
     let left = [(1, 1), (4, 1), (6, 1), (9, 1)];
-    assert_eq!(places(HoldEnd::Held), left);
+    assert_eq!(places(DeliveryEnd::Held), left);
     consumer.set_window(0);
     world.advance(4_500);
-    assert_eq!(places(HoldEnd::TimedOut), left);
+    assert_eq!(places(DeliveryEnd::TimedOut), left);
     // The work was done too late for these; messages acknowledged in time are not reported as late.
     let ids: Vec<_> = [9, 1, 4, 2, 6].map(|place| got[place].id).into();
     let mut late = Vec::new();
@@ -222,7 +223,7 @@ fn messages_acknowledged_together_are_one_hold() {
     world.advance(3);
     let ids: Vec<_> = got.iter().map(|it| it.id).collect();
     consumer.ack_many(&ids, |_, settled, _| assert!(settled.is_ok()));
-    let expected = [(0, 500, 0, 0, 3, 1, HoldEnd::Acked)];
+    let expected = [(0, 500, 0, 0, 3, 1, DeliveryEnd::Acked)];
     assert_eq!(holds_of(&subscription.holds(0), 1), expected);
 }
 

@@ -10,7 +10,7 @@ use cloverleaf_broker::{
 
 /// Connection, credit, in flight.
 fn looks(subscription: &Subscription) -> Vec<(u64, u32, u32)> {
-    let look = subscription.look();
+    let look = subscription.load();
     let consumers = look.consumers.iter();
     consumers
         .map(|it| (it.connection, it.credit, it.in_flight))
@@ -50,7 +50,7 @@ fn consumers_are_known_by_their_connections() {
             ..of(8)
         },
     );
-    let look = subscription.look();
+    let look = subscription.load();
     assert_eq!(look.depth, 2);
     assert_eq!(look.consumers[0].ack_wait_ms, Some(5_000));
     assert_eq!(

@@ -49,7 +49,7 @@ fn world(kind: MoveKind) -> (World, Option<Consumer>) {
 /// Moves one message per millisecond, until the disk dies after `changes`. With `reads`, a consumer
 /// of "to" acknowledges each message at once. Returns the offsets at which each body was read.
 fn move_all(world: &World, holder: Option<Consumer>, changes: u64, reads: bool) -> Places {
-    world.disk.die_after(changes);
+    world.disk.crash_after(changes);
     let mut places = Places::new();
     let reader = reads.then(|| consumer(&world.subscription("to", "s"), u32::MAX));
     let mut held = holder.iter().flat_map(|it| receive(it).unwrap());

@@ -37,12 +37,10 @@ fn lag(world: &World, group: &str) -> i128 {
     let id = world.topic("t").id();
     let committed = world.broker.committed_offset(group, id, 0).unwrap();
     let log = log(world);
-    let place = log.same_place(committed.offset);
+    let place = log.skip_hole(committed.offset);
     assert_eq!(
-        log.held_from(committed.offset),
-        log.written_end()
-            .saturating_sub(place)
-            .min(log.held_from(0))
+        log.lag_from(committed.offset),
+        log.written_end().saturating_sub(place).min(log.lag_from(0))
     );
     i128::from(log.written_end()) - i128::from(place)
 }
@@ -91,7 +89,7 @@ fn readers_reach_the_end_without_a_new_message() {
             assert!(log.next_offset() >= seen + GAP);
             assert_eq!(lag(&world, "lost"), 0);
             let waits = |name| world.subscription("t", name).stats().depth;
-            let unread = log.held_from(10);
+            let unread = log.lag_from(10);
             assert_eq!(waits("all"), unread);
             assert_eq!(waits("some"), unread + 5);
             match again {
@@ -124,7 +122,7 @@ fn the_gap_is_left_once_and_is_no_backlog() {
         for (name, count) in expected {
             assert_eq!(world.subscription("t", name).stats().depth, count, "{name}");
         }
-        assert_eq!((lag(&world, "all"), log(&world).held_from(5)), (1, 6));
+        assert_eq!((lag(&world, "all"), log(&world).lag_from(5)), (1, 6));
         world.restart();
     }
     for (name, count) in [("all", 1), ("some", 6), ("new", 1), ("old", 11)] {
@@ -144,7 +142,10 @@ fn an_empty_partition_ends_where_it_begins() {
         world.lose_power_and_restart(1);
         if by_retention {
             // Consumed messages below the gap are deleted.
-            let log = world.log.opened(world.topic("t").id(), 0).unwrap();
+            let log = world
+                .log
+                .opened_partition(world.topic("t").id(), 0)
+                .unwrap();
             log.seal_active();
             world.log.step();
             let all: Vec<Offset> = log.segments().iter().map(|it| it.base).collect();
@@ -158,14 +159,14 @@ fn an_empty_partition_ends_where_it_begins() {
         for _ in 0..2 {
             let log = log(&world);
             assert_eq!((log.start_offset(), log.written_end()), (10, 10));
-            assert_eq!((lag(&world, "all"), log.held_from(0)), (0, 0));
+            assert_eq!((lag(&world, "all"), log.lag_from(0)), (0, 0));
             assert_eq!(world.topic("t").depth(), 0);
             world.restart();
         }
         world.publish("t", &["n"]);
         let log = log(&world);
         // A reader that was at the end has missed nothing.
-        assert_eq!((log.same_place(10), log.held_from(0)), (10 + GAP, 1));
+        assert_eq!((log.skip_hole(10), log.lag_from(0)), (10 + GAP, 1));
         assert_eq!(reached(&log), 11 + GAP);
     }
 }
@@ -223,7 +224,7 @@ fn requeued_messages_that_a_power_loss_has_taken_wait_no_longer() {
         world.broker.sync_definitions().unwrap();
         world.lose_power_and_restart(seed);
         for _ in 0..2 {
-            let held = log(&world).held_from(10);
+            let held = log(&world).lag_from(10);
             lost += 3 - held;
             let stats = world.subscription("t", "all").stats();
             assert_eq!(stats.depth + stats.delayed, held, "seed {seed}");

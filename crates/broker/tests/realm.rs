@@ -1,10 +1,11 @@
 //! Realms: the rights of their principal, and the names of their namespace.
 
 use cloverleaf_access::{
-    Effect, Grants, Kind, Kinds, Operation, Operations, Pattern, Principal, Rule,
+    Grants, Operation, Operations, Pattern, Principal, ResourceKind, ResourceKinds, Rule,
+    RuleEffect,
 };
 use cloverleaf_broker::{
-    CatalogError, Committed, Namespace, NoTopic, Realm, SubscriptionOptions, TopicOptions,
+    CatalogError, Committed, Namespace, Realm, SubscriptionOptions, TopicOptions, TopicUnavailable,
 };
 
 use crate::common::World;
@@ -18,19 +19,19 @@ fn principal() -> Principal {
 /// namespace.
 fn rule(operation: Operation, name: &str) -> Rule {
     Rule {
-        effect: Effect::Allow,
+        effect: RuleEffect::Allow,
         principals: Pattern::Is("me".to_owned()),
         operations: [operation].into_iter().collect(),
         namespaces: Pattern::Is(String::new()),
-        kinds: Kinds::ALL,
+        kinds: ResourceKinds::ALL,
         topics: Pattern::All,
         names: vec![Pattern::Is(name.to_owned())],
     }
 }
 
 fn entered(world: &World, rules: impl IntoIterator<Item = Rule>) -> Realm {
-    let mut realm = Realm::whole(world.broker.clone());
-    realm.enter(principal(), Grants::from_iter(rules));
+    let mut realm = Realm::unrestricted(world.broker.clone());
+    realm.set_user(principal(), Grants::from_iter(rules));
     realm
 }
 
@@ -60,12 +61,18 @@ fn each_call_is_allowed_by_the_right_that_it_names_and_by_no_other() {
     for operation in [Operation::Publish, Operation::Describe] {
         assert_eq!(realm.topic(operation, "a").unwrap().id(), a.id());
         assert_eq!(realm.topic_by_id(operation, a.id()).unwrap().id(), a.id());
-        assert_eq!(realm.topic(operation, "b").unwrap_err(), NoTopic::Denied);
+        assert_eq!(
+            realm.topic(operation, "b").unwrap_err(),
+            TopicUnavailable::Denied
+        );
         let by_id = realm.topic_by_id(operation, b.id());
-        assert_eq!(by_id.unwrap_err(), NoTopic::Denied);
+        assert_eq!(by_id.unwrap_err(), TopicUnavailable::Denied);
     }
     for operation in [Operation::Consume, Operation::Declare] {
-        assert_eq!(realm.topic(operation, "a").unwrap_err(), NoTopic::Denied);
+        assert_eq!(
+            realm.topic(operation, "a").unwrap_err(),
+            TopicUnavailable::Denied
+        );
     }
     assert_eq!(realm.topics().len(), 1);
     assert_eq!(realm.all_topics().len(), 1);
@@ -84,7 +91,7 @@ fn each_call_is_allowed_by_the_right_that_it_names_and_by_no_other() {
     assert!(realm.delete_topic("a").unwrap());
     assert_eq!(
         realm.topic(Operation::Declare, "a").unwrap_err(),
-        NoTopic::Unknown
+        TopicUnavailable::Unknown
     );
 }
 
@@ -112,7 +119,7 @@ fn groups_are_changed_and_seen_by_principals_with_the_right() {
         denied("h")
     );
     assert_eq!(realm.delete_group("g").unwrap_err(), denied("g"));
-    realm.enter(
+    realm.set_user(
         principal(),
         Grants::from_iter([rule(Operation::Declare, "g")]),
     );
@@ -122,21 +129,21 @@ fn groups_are_changed_and_seen_by_principals_with_the_right() {
 #[test]
 fn new_rights_change_the_generation() {
     let world = World::new();
-    let mut realm = Realm::whole(world.broker.clone());
+    let mut realm = Realm::unrestricted(world.broker.clone());
     let before = realm.generation();
     world.topic("a");
     let made = realm.generation();
     assert!(made > before);
-    realm.enter(principal(), Grants::default());
+    realm.set_user(principal(), Grants::default());
     assert!(realm.generation() > made);
-    assert!(!realm.may(Operation::Describe, Kind::Topic, "", "a"));
+    assert!(!realm.may(Operation::Describe, ResourceKind::Topic, "", "a"));
 }
 
 #[test]
 fn a_realm_knows_its_namespace_and_no_other() {
     let mut world = World::new();
     for _ in 0..2 {
-        let here = Realm::whole(world.broker.clone());
+        let here = Realm::unrestricted(world.broker.clone());
         let there = Realm::new(world.broker.clone(), Namespace::new("there"));
         let make = |realm: &Realm| {
             let made = realm.topic_or_create(Operation::Declare, "a", TopicOptions::default);
@@ -147,7 +154,7 @@ fn a_realm_knows_its_namespace_and_no_other() {
         for (realm, own, other, offset) in [(&here, &a, &b, 1), (&there, &b, &a, 2)] {
             let by_id = |id| realm.topic_by_id(Operation::Describe, id);
             assert_eq!(by_id(own.id()).unwrap().id(), own.id());
-            assert_eq!(by_id(other.id()).unwrap_err(), NoTopic::Unknown);
+            assert_eq!(by_id(other.id()).unwrap_err(), TopicUnavailable::Unknown);
             assert_eq!(realm.topics().len(), 1);
             let mut offsets = vec![committed(&world, "g", offset)];
             offsets[0].topic = own.id();
@@ -165,7 +172,7 @@ fn a_realm_knows_its_namespace_and_no_other() {
     assert!(there.delete_group("g").unwrap());
     assert!(there.delete_topic("a").unwrap());
     world.kill_and_restart();
-    let here = Realm::whole(world.broker.clone());
+    let here = Realm::unrestricted(world.broker.clone());
     assert_eq!(here.groups_with_offsets(), ["g"]);
     assert!(here.topic(Operation::Describe, "a").is_ok());
 }
@@ -179,5 +186,5 @@ fn rules_of_another_namespace_do_not_apply() {
     rule.namespaces = Pattern::Is("there".to_owned());
     let realm = entered(&world, [rule]);
     let topic = realm.topic(Operation::Describe, "a");
-    assert_eq!(topic.unwrap_err(), NoTopic::Denied);
+    assert_eq!(topic.unwrap_err(), TopicUnavailable::Denied);
 }

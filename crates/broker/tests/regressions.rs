@@ -291,7 +291,11 @@ fn requeued_messages_that_were_cut_off_block_no_others() {
             world.publish("t", &[body]);
         }
         let len = world.batch(&["a"]).bytes().len() as u64;
-        world.log.opened(topic.id(), 0).unwrap().seal_active();
+        world
+            .log
+            .opened_partition(topic.id(), 0)
+            .unwrap()
+            .seal_active();
         world.publish("t", &["d"]);
         world.settle();
         let reader = consumer(&subscription, 10);

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 use cloverleaf_server::config_value::{DurabilityMode, OptionValue};
-use cloverleaf_server::{Config, OPTIONS, Server, Signals, Sources, end_with_engine};
+use cloverleaf_server::{Config, ConfigSources, OPTIONS, Server, Signals, end_with_engine};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::args::REPAIR;
@@ -43,7 +43,7 @@ pub(crate) fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn sources(matches: &ArgMatches) -> Sources {
+fn sources(matches: &ArgMatches) -> ConfigSources {
     let mut flags = BTreeMap::new();
     for flag in OPTIONS.iter().map(cloverleaf_server::OptionDef::flag) {
         if matches.value_source(&flag) == Some(ValueSource::CommandLine)
@@ -52,7 +52,7 @@ fn sources(matches: &ArgMatches) -> Sources {
             flags.insert(flag, values.cloned().collect());
         }
     }
-    Sources {
+    ConfigSources {
         file: matches.get_one::<PathBuf>("config").cloned(),
         // The broker's own variables are always text, so others are skipped.
         variables: std::env::vars_os()

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use cloverleaf_access::{Kind, Operation};
+use cloverleaf_access::{Operation, ResourceKind};
 use cloverleaf_broker::Realm;
 
 use crate::control::{ClientMetrics, DynamicSettings, ProducerIds};
 use crate::error_code::ErrorCode;
-use crate::fetch::{FetchSessions, Readers};
+use crate::fetch::{FetchPositions, FetchSessions};
 use crate::groups::Groups;
 use crate::options::KafkaOptions;
 
@@ -34,7 +34,7 @@ pub struct KafkaContext {
     /// Assigns the ids of idempotent producers.
     pub producer_ids: Arc<ProducerIds>,
     /// The partitions that each connection fetches.
-    pub readers: Arc<Readers>,
+    pub readers: Arc<FetchPositions>,
     /// Settings of the broker and of groups that were changed by AlterConfigs.
     pub(crate) dynamic_settings: Arc<DynamicSettings>,
     pub(crate) fetch_sessions: Arc<FetchSessions>,
@@ -81,7 +81,7 @@ impl KafkaContext {
     /// # Errors
     /// The principal does not have the right.
     pub(crate) fn check_group(&self, operation: Operation, name: &str) -> Result<(), ErrorCode> {
-        if self.realm.may(operation, Kind::Group, "", name) {
+        if self.realm.may(operation, ResourceKind::Group, "", name) {
             Ok(())
         } else {
             Err(ErrorCode::GroupAuthorizationFailed)
@@ -95,7 +95,7 @@ impl KafkaContext {
     pub(crate) fn check_administrator(&self) -> Result<(), ErrorCode> {
         if self
             .realm
-            .may(Operation::Administrate, Kind::Broker, "", "")
+            .may(Operation::Administrate, ResourceKind::Broker, "", "")
         {
             Ok(())
         } else {

@@ -27,6 +27,6 @@ pub mod wire;
 mod wire_out;
 
 pub use context::{KafkaContext, Worker};
-pub use fetch::{Readers, Reading};
+pub use fetch::{FetchPositions, FetchedPartition};
 pub use options::KafkaOptions;
 pub use session::{Session, SessionParts};

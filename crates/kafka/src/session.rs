@@ -21,7 +21,7 @@ use crate::answers::{AnswerHead, AnswerQueue};
 use crate::api_versions::{self, Software};
 use crate::apis::{self, Api, ApiVersions};
 use crate::context::KafkaContext;
-use crate::control::{self, ControlCall, Peer};
+use crate::control::{self, ConnectionPeer, ControlCall};
 use crate::error_code::ErrorCode;
 use crate::fetch::FetchEnv;
 use crate::frame::{self, RequestHeader, SIZE_BYTES};
@@ -45,7 +45,7 @@ pub struct SessionParts {
     /// The state that all connections of the principal share.
     pub context: Arc<KafkaContext>,
     /// The other end of the connection.
-    pub peer: Peer,
+    pub peer: ConnectionPeer,
     /// This connection's telemetry.
     pub probe: Probe,
 }
@@ -65,7 +65,7 @@ enum SessionPhase {
 /// One connection.
 pub struct Session {
     context: Arc<KafkaContext>,
-    peer: Peer,
+    peer: ConnectionPeer,
     meter: Meter,
     phase: SessionPhase,
     produce_state: ProduceState,
@@ -147,7 +147,7 @@ impl Session {
         if !versions.serves(start.version) {
             return self.refuse_version(versions, start);
         }
-        if versions.api == Api::Produce && !self.context.realm.room().is_free() {
+        if versions.api == Api::Produce && !self.context.realm.write_budget().is_free() {
             self.waits_for_write_budget = true;
             return Ok(NextStep::Retry);
         }
@@ -431,7 +431,8 @@ impl cloverleaf_session::Session for Session {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, now: Now, out: &mut Output) {
-        if self.waits_for_write_budget && self.context.realm.room().poll_free(cx).is_ready() {
+        if self.waits_for_write_budget && self.context.realm.write_budget().poll_free(cx).is_ready()
+        {
             self.waits_for_write_budget = false;
         }
         let env = FetchEnv {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cloverleaf_access::Operation;
-use cloverleaf_broker::{NoTopic, Realm, Topic};
+use cloverleaf_broker::{Realm, Topic, TopicUnavailable};
 use uuid::Uuid;
 
 use crate::control::topics;
@@ -20,9 +20,9 @@ pub(crate) enum TopicRef {
     /// The topic exists, and the client has the right.
     Known(Arc<Topic>),
     /// The request gave this name. The topic does not exist, or the client lacks the right.
-    Name(Box<str>, NoTopic),
+    Name(Box<str>, TopicUnavailable),
     /// The same for a request that gave this id.
-    Id(Uuid, NoTopic),
+    Id(Uuid, TopicUnavailable),
 }
 
 /// A topic as the request names it.
@@ -68,9 +68,8 @@ impl TopicRef {
     /// The error code for a topic that was not found or is deleted, in an answer of this version.
     pub(crate) fn error(&self, version: i16) -> ErrorCode {
         match self {
-            TopicRef::Name(_, NoTopic::Denied) | TopicRef::Id(_, NoTopic::Denied) => {
-                ErrorCode::TopicAuthorizationFailed
-            }
+            TopicRef::Name(_, TopicUnavailable::Denied)
+            | TopicRef::Id(_, TopicUnavailable::Denied) => ErrorCode::TopicAuthorizationFailed,
             _ if version >= IDS_FROM => ErrorCode::UnknownTopicId,
             _ => ErrorCode::UnknownTopicOrPartition,
         }

@@ -225,7 +225,7 @@ fn after_a_kill_a_default_and_its_topics_agree() {
             if is_restarted {
                 world.kill_and_restart();
             }
-            world.disk.die_after(changes);
+            world.disk.crash_after(changes);
             let edits = [("log.retention.ms", SET, Some("5000"))];
             let survived = edit_broker(&world, "1", &edits).0 == 0;
             world.kill_and_restart();
@@ -245,7 +245,7 @@ fn after_a_kill_a_default_and_its_topics_agree() {
 #[test]
 fn a_default_that_cannot_be_written_changes_nothing() {
     let world = with_topic("t");
-    world.disk.die_after(0);
+    world.disk.crash_after(0);
     let edits = [("log.retention.ms", SET, Some("5000"))];
     assert_ne!(edit_broker(&world, "1", &edits).0, 0);
     assert_eq!(

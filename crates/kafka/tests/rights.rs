@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use cloverleaf_access::{Effect, Grants, Kinds, Operation, Pattern, Principal, Rule};
+use cloverleaf_access::{Grants, Operation, Pattern, Principal, ResourceKinds, Rule, RuleEffect};
 use cloverleaf_broker::Realm;
 use cloverleaf_kafka::error_code::ErrorCode;
 use kafka_protocol::messages::alter_configs_request::AlterConfigsResource;
@@ -37,11 +37,11 @@ fn world(rules: &[(Operation, &str)]) -> World {
     groups::join_alone(&mut world.connect(), 5, "other");
     world.settle();
     let rule = |&(operation, name): &(Operation, &str)| Rule {
-        effect: Effect::Allow,
+        effect: RuleEffect::Allow,
         principals: Pattern::Is("me".to_owned()),
         operations: [operation].into_iter().collect(),
         namespaces: Pattern::All,
-        kinds: Kinds::ALL,
+        kinds: ResourceKinds::ALL,
         topics: Pattern::All,
         names: vec![Pattern::Is(name.to_owned())],
     };
@@ -49,8 +49,8 @@ fn world(rules: &[(Operation, &str)]) -> World {
         name: "me".to_owned(),
     };
     let grants: Grants = rules.iter().map(rule).collect();
-    let mut realm = Realm::whole(world.broker.clone());
-    realm.enter(me, grants);
+    let mut realm = Realm::unrestricted(world.broker.clone());
+    realm.set_user(me, grants);
     world.context = world.context.with_realm(realm);
     world
 }
@@ -231,7 +231,7 @@ fn changing_broker_settings_needs_the_right_to_administrate() {
 fn clients_with_other_rights_share_producer_ids_and_groups() {
     let mut world = world(&[(Operation::Publish, "mine")]);
     let restricted = world.context.clone();
-    let whole = restricted.with_realm(Realm::whole(world.broker.clone()));
+    let whole = restricted.with_realm(Realm::unrestricted(world.broker.clone()));
     assert!(Arc::ptr_eq(&whole.groups, &restricted.groups));
     let request = InitProducerIdRequest::default().with_transactional_id(None);
     let ids = [restricted, whole].map(|context| {

@@ -69,7 +69,7 @@ impl Log {
         let lock = take_lock(&*disk, &folder)?;
         let boot_id = disk.boot_id();
         let mut recovery = Recovery {
-            clean: data_folder::is_clean(lock.previous_text()),
+            was_closed_cleanly: data_folder::is_clean(lock.previous_text()),
             boot_id: boot_id.clone(),
             ..Recovery::default()
         };
@@ -160,14 +160,14 @@ impl Log {
 
     /// The log of a partition, if it is open. For tests that inspect the log below the broker.
     #[doc(hidden)]
-    pub fn opened(&self, topic: Uuid, partition: u32) -> Option<Arc<PartitionLog>> {
+    pub fn opened_partition(&self, topic: Uuid, partition: u32) -> Option<Arc<PartitionLog>> {
         let partitions = self.inner.shared.partitions.read();
         partitions.get(&(topic, partition)).cloned()
     }
 
     /// Closes all partitions of a topic. The thread "log-remover" removes their files later, after
     /// a sync of the journal. The caller must have appended the deletion to the journal, and must
-    /// repeat it in each snapshot while [`Log::being_removed`] names the topic.
+    /// repeat it in each snapshot while [`Log::topics_being_removed`] names the topic.
     pub fn delete_topic(&self, topic: Uuid) {
         let shared = &self.inner.shared;
         shared.removals.note(topic);
@@ -188,7 +188,7 @@ impl Log {
     }
 
     /// Deleted topics whose files may still exist after a power loss.
-    pub fn being_removed(&self) -> Vec<Uuid> {
+    pub fn topics_being_removed(&self) -> Vec<Uuid> {
         self.inner.shared.removals.all()
     }
 

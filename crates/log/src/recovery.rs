@@ -52,7 +52,7 @@ pub struct Recovery {
     /// Lines of the start report, for the operator.
     pub report: Vec<String>,
     /// Whether the last run ended with `Log::close`.
-    pub clean: bool,
+    pub was_closed_cleanly: bool,
     /// The disk's [`crate::Disk::boot_id`].
     pub boot_id: String,
 }
@@ -113,7 +113,7 @@ fn queue_unfinished(shared: &Shared, partition: &Arc<PartitionLog>) {
             &shared.counters.unsynced_bytes,
             segment.len() - segment.synced(),
         );
-        if segment.stage() == SegmentStage::Full {
+        if segment.stage() == SegmentStage::Rolled {
             let chore = Chore::Seal(partition.clone(), segment.clone());
             let _ = shared.queues.chores.push(chore);
         }
@@ -204,12 +204,12 @@ fn recover_partition(
         let is_last = next_base.is_none();
         // After a kill the end of the newest segment is unknown: its index need not cover the last
         // batches.
-        let after_kill = is_last && same_boot && !recovery.clean;
+        let after_kill = is_last && same_boot && !recovery.was_closed_cleanly;
         if !has_log {
             end_in_doubt = after_kill;
             let loss = missing_segment_loss(shared, &dir, *base, end_in_doubt);
             state.losses.extend(loss);
-            if same_boot || recovery.clean {
+            if same_boot || recovery.was_closed_cleanly {
                 // The file's name proves that all offsets below `base` were assigned.
                 lost_end = *base;
             }
@@ -319,7 +319,7 @@ fn begin_above(
     create_index(shared, &segment.index_path());
     shared.disk.sync_dir(dir).map_err(fail)?;
     if let Some(before) = state.writer.active.take() {
-        before.set_stage(SegmentStage::Full);
+        before.set_stage(SegmentStage::Rolled);
     }
     state.writer = SegmentWriter {
         active: Some(segment.clone()),
@@ -523,7 +523,7 @@ fn recover_segment(
         begun_ms: i64::MIN,
         stage: match next_base {
             None => SegmentStage::Active,
-            Some(_) => SegmentStage::Full,
+            Some(_) => SegmentStage::Rolled,
         },
         has_producers,
         entries: Some((entries, flushed)),

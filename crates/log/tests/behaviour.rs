@@ -110,7 +110,7 @@ fn any_sealed_segment_can_be_dropped_and_offsets_are_not_reused() {
     }
     log.step();
     let segments = partition.segments();
-    assert!(segments.len() == 4 && segments[1].sealed && !segments[3].sealed);
+    assert!(segments.len() == 4 && segments[1].is_droppable && !segments[3].is_droppable);
     let freed = partition.drop_segments(&[segments[1].base]).unwrap();
     assert_eq!(freed, segments[1].bytes);
     assert_eq!(
@@ -170,12 +170,12 @@ fn retention_by_time_and_bytes_takes_the_oldest() {
 fn retention_by_time_seals_an_old_active_segment() {
     let (_, log, partition) = fresh();
     put(&partition, batch_of(&["a"]));
-    assert!(partition.segments()[0].active);
+    assert!(partition.segments()[0].is_active);
     assert_eq!(partition.retain(Some(1), None).unwrap(), 0);
-    assert!(partition.segments()[0].active, "not too old");
+    assert!(partition.segments()[0].is_active, "not too old");
     assert_eq!(partition.retain(Some(2), None).unwrap(), 0);
     let segment = partition.segments().remove(0);
-    assert!(!segment.active && !segment.sealed);
+    assert!(!segment.is_active && !segment.is_droppable);
     log.step();
     assert!(partition.retain(Some(2), None).unwrap() > 0);
     assert_eq!((partition.start_offset(), partition.next_offset()), (1, 1));
@@ -276,7 +276,7 @@ fn a_cold_read_of_a_stopped_log_is_dropped_uncalled() {
 fn a_clean_stop_leaves_nothing_to_scan() {
     let disk = SimDisk::new();
     let (log, recovery) = open(&disk);
-    assert!(!recovery.clean);
+    assert!(!recovery.was_closed_cleanly);
     let partition = log.partition(topic(1), 0, SMALL).unwrap();
     put(&partition, batch_of(&["a", "b", "c"]));
     log.close();
@@ -284,7 +284,7 @@ fn a_clean_stop_leaves_nothing_to_scan() {
     assert!(matches!(refused, Err(AppendError::Closed)));
     drop((partition, log));
     let (log, recovery) = open(&disk);
-    assert!(recovery.clean);
+    assert!(recovery.was_closed_cleanly);
     assert_eq!(recovery.partitions.len(), 1);
     assert_eq!(recovery.partitions[0].next_offset, 3);
     let partition = log.partition(topic(1), 0, SMALL).unwrap();
@@ -411,7 +411,7 @@ fn a_segment_that_is_too_old_takes_no_more_appends() {
     assert_eq!(partition.segments().len(), 2);
     // Old timestamps do not make a new segment old: its age counts from its creation.
     partition.roll_aged(902_002);
-    assert!(partition.segments()[1].active);
+    assert!(partition.segments()[1].is_active);
     drop((partition, log));
     disk.kill();
     let (log, _) = open(&disk);
@@ -421,9 +421,9 @@ fn a_segment_that_is_too_old_takes_no_more_appends() {
     };
     let partition = log.partition(topic(1), 0, aged).unwrap();
     partition.roll_aged(901_001);
-    assert!(partition.segments()[1].active);
+    assert!(partition.segments()[1].is_active);
     partition.roll_aged(901_002);
-    assert!(!partition.segments()[1].active);
+    assert!(!partition.segments()[1].is_active);
 }
 
 #[test]

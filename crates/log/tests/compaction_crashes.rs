@@ -79,7 +79,7 @@ fn crash(seed: u64) {
         log.sync_all().unwrap();
         log.step();
         if random.below(3) > 0 {
-            disk.die_after(random.below(60));
+            disk.crash_after(random.below(60));
         }
         for _ in 0..random.below(4) {
             let limited = CompactionOptions {
@@ -109,7 +109,7 @@ fn crash(seed: u64) {
         end(&disk, random.next());
         if random.below(3) == 0 {
             // The recovery may be interrupted, too.
-            disk.die_after(random.below(10));
+            disk.crash_after(random.below(10));
             let opened = Log::open(disk.mount(), manual());
             opened.into_iter().for_each(|(log, _)| log.step());
             end(&disk, random.next());
@@ -207,7 +207,7 @@ fn crash_in(operation: u64, loss_seed: u64) -> bool {
     log.sync_all().unwrap();
     assert!(partition.segments().len() > 5);
     partition.set_options(&larger);
-    disk.die_after(operation);
+    disk.crash_after(operation);
     let outcome = partition.compact(&options(0));
     drop((partition, log));
     match loss_seed % 4 {

@@ -223,7 +223,7 @@ impl World {
     fn drop_some(&mut self, number: usize) {
         let mut bases = Vec::new();
         for segment in self.logs[number].segments() {
-            if segment.sealed && self.random.below(2) == 0 {
+            if segment.is_droppable && self.random.below(2) == 0 {
                 bases.push(segment.base);
                 let facts = self.partitions[number]
                     .facts
@@ -437,7 +437,7 @@ impl World {
             let dies = self.random.below(2) == 0;
             if dies {
                 let changes = self.random.below(150);
-                self.disk.die_after(changes);
+                self.disk.crash_after(changes);
             }
             for _ in 0..self.random.below(60) {
                 self.act();
@@ -454,7 +454,7 @@ impl World {
             // The recovery may be interrupted, too.
             if self.random.below(4) == 0 {
                 let changes = self.random.below(12);
-                self.disk.die_after(changes);
+                self.disk.crash_after(changes);
                 if self.open_and_forget() {
                     let loss = self.random.next();
                     if end == End::Kill && self.random.below(2) == 0 {

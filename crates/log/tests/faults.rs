@@ -129,7 +129,7 @@ fn a_full_disk_refuses_appends_until_space_is_free() {
     let (_, disk, log) = faulty();
     let partition = log.partition(topic(1), 0, SMALL).unwrap();
     put(&partition, batch_of(&["a"]));
-    disk.set(|faults| faults.room_bytes = Some(0));
+    disk.set(|faults| faults.free_bytes = Some(0));
     let text = "x".repeat(50_000);
     let mut refused = 0;
     for _ in 0..5 {
@@ -139,7 +139,7 @@ fn a_full_disk_refuses_appends_until_space_is_free() {
         }
     }
     assert_eq!(refused, 4, "only the reserved space is used");
-    disk.set(|faults| faults.room_bytes = None);
+    disk.set(|faults| faults.free_bytes = None);
     partition
         .append_internal(batch_of(&[&text]), Durability::Kernel)
         .unwrap()
@@ -163,11 +163,11 @@ fn on_a_full_disk_all_but_the_newest_segment_can_be_dropped() {
         .iter()
         .map(|segment| segment.base)
         .collect();
-    disk.set(|faults| faults.room_bytes = Some(0));
+    disk.set(|faults| faults.free_bytes = Some(0));
     assert!(partition.drop_segments(&bases).unwrap() > 0);
     assert_eq!(partition.start_offset(), 2);
     assert!(partition.drop_segments(&bases).is_err());
-    disk.set(|faults| faults.room_bytes = None);
+    disk.set(|faults| faults.free_bytes = None);
     assert!(partition.drop_segments(&bases).unwrap() > 0);
     assert_eq!(partition.start_offset(), 3);
 }
@@ -176,7 +176,7 @@ fn on_a_full_disk_all_but_the_newest_segment_can_be_dropped() {
 fn only_the_broker_may_use_the_reserve() {
     let sim = SimDisk::new();
     let disk = FaultyDisk::new(sim.mount());
-    disk.set(|faults| faults.room_bytes = Some(3_000_000));
+    disk.set(|faults| faults.free_bytes = Some(3_000_000));
     let options = LogOptions {
         disk_free_bytes_min: 2_000_000,
         ..manual()
@@ -199,7 +199,7 @@ fn only_the_broker_may_use_the_reserve() {
         .wait()
         .unwrap();
     // The journal still works, because its space was reserved at the start.
-    disk.set(|faults| faults.room_bytes = Some(0));
+    disk.set(|faults| faults.free_bytes = Some(0));
     log.journal().append(&[b"cursor"]).unwrap();
     while !log.journal().should_snapshot() {
         log.journal().append(&[&[7; 100]]).unwrap();

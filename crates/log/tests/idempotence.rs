@@ -161,7 +161,7 @@ fn a_duplicate_of_a_dropped_batch_is_ready_at_once() {
         let (log, _) = open(&disk);
         let partition = log.partition(topic(1), 0, options()).unwrap();
         assert_eq!((partition.written_end(), partition.next_offset()), (1, 4));
-        assert_eq!((partition.same_place(4), partition.same_place(2)), (1, 1));
+        assert_eq!((partition.skip_hole(4), partition.skip_hole(2)), (1, 1));
         for class in [Durability::Kernel, Durability::Disk] {
             let again = partition.append(batch(0, 3), class).unwrap();
             assert!(again.is_duplicate && again.is_ready(), "{class:?}");

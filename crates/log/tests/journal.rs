@@ -31,7 +31,7 @@ fn a_full_disk_leaves_a_damaged_journal_unchanged() {
     let disk = ten_entries();
     disk.corrupt("state.0", 1_300, b"#");
     let faulty = FaultyDisk::new(disk.mount());
-    faulty.set(|faults| faults.room_bytes = Some(4_000));
+    faulty.set(|faults| faults.free_bytes = Some(4_000));
     let refused = Log::open(faulty, manual());
     let Err(OpenError::Io { failure, .. }) = refused else {
         panic!("it opens, or says something else");

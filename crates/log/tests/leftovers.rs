@@ -303,7 +303,7 @@ fn after_a_clean_stop_reserved_space_is_kept_until_a_power_loss() {
     file.allocate(1 << 20).unwrap();
     file.sync_data().unwrap();
     let (log, recovery) = open(&sim);
-    assert!(recovery.clean);
+    assert!(recovery.was_closed_cleanly);
     assert_eq!(offsets(&read_all(&partition_of(&log))), [0, 1]);
     assert_eq!(log_file_len(&sim), 1 << 20);
     log.close();

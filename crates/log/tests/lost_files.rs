@@ -204,7 +204,7 @@ fn a_kill_while_a_segment_is_begun_leaves_no_doubt() {
             partition.seal_active();
             log.step();
         }
-        sim.die_after(changes);
+        sim.crash_after(changes);
         if let Ok(appended) = partition.append(batch_of(&["b"]), Durability::Kernel) {
             let _ = appended.wait();
         }
@@ -246,7 +246,7 @@ fn a_kill_while_the_newest_segment_is_sealed_leaves_no_doubt() {
         let (log, _) = open(&sim);
         let partition = log.partition(topic(1), 0, SMALL).unwrap();
         put(&partition, batch_of(&["a"]));
-        sim.die_after(changes);
+        sim.crash_after(changes);
         partition.seal_active();
         log.step();
         drop((partition, log));

@@ -93,11 +93,17 @@ fn a_file_is_prepared_when_the_segment_is_half_full_and_used_for_the_next_one() 
     check(&partition, next);
     // A prepared file that was used is truncated when its segment is sealed.
     let segments = partition.segments();
-    for segment in segments.iter().filter(|segment| segment.sealed) {
+    for segment in segments.iter().filter(|segment| segment.is_droppable) {
         let name = format!("{:020}.log", segment.base);
         assert_eq!(len(&*disk.mount(), &name), Some(segment.bytes));
     }
-    assert!(segments.iter().filter(|segment| segment.sealed).count() >= 3);
+    assert!(
+        segments
+            .iter()
+            .filter(|segment| segment.is_droppable)
+            .count()
+            >= 3
+    );
     drop((partition, log));
     disk.kill();
     let (log, recovery) = open(&disk);
@@ -187,19 +193,19 @@ fn no_file_is_prepared_on_a_failing_disk_and_a_full_one_frees_it() {
     });
     let next = fill(&log, &partition, 0, SEGMENT_BYTES * 3 / 4);
     assert_eq!(prepared(&sim), None);
-    disk.set(|faults| faults.room_bytes = Some(280_000));
+    disk.set(|faults| faults.free_bytes = Some(280_000));
     let next = roll(&log, &partition, next);
     let next = fill(&log, &partition, next, SEGMENT_BYTES / 2 + 1);
     assert_eq!(prepared(&sim), Some(PREPARED_BYTES));
     let next = roll(&log, &partition, next);
-    disk.set(|faults| faults.room_bytes = Some(200_000 + PREPARED_BYTES - 1));
+    disk.set(|faults| faults.free_bytes = Some(200_000 + PREPARED_BYTES - 1));
     let next = fill(&log, &partition, next, SEGMENT_BYTES / 2 + 1);
     assert_eq!(prepared(&sim), None);
-    disk.set(|faults| faults.room_bytes = None);
+    disk.set(|faults| faults.free_bytes = None);
     let next = roll(&log, &partition, next);
     let next = fill(&log, &partition, next, SEGMENT_BYTES / 2 + 1);
     assert_eq!(prepared(&sim), Some(PREPARED_BYTES));
-    disk.set(|faults| faults.room_bytes = Some(0));
+    disk.set(|faults| faults.free_bytes = Some(0));
     let mut refused = false;
     while !refused {
         // A measurement of the free space is valid for a while.
@@ -238,7 +244,7 @@ fn crash_in(operation: u64, loss_seed: u64, died_with_file: &mut u64) -> bool {
     let (log, _) = open(&disk);
     let partition = log.partition(topic(1), 0, OPTIONS).unwrap();
     let first = fill(&log, &partition, 0, SEGMENT_BYTES / 2 - 1_000);
-    disk.die_after(operation);
+    disk.crash_after(operation);
     let mut acknowledged = first;
     let mut survived = true;
     for number in first..first + 22 {

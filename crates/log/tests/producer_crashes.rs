@@ -210,7 +210,7 @@ impl World {
     fn drop_some(&mut self) {
         let mut bases = Vec::new();
         for segment in self.partition().segments() {
-            if segment.sealed && self.random.below(2) == 0 {
+            if segment.is_droppable && self.random.below(2) == 0 {
                 bases.push(segment.base);
                 self.dropped.push(segment.base..segment.end);
             }
@@ -275,7 +275,7 @@ impl World {
             let dies = self.random.below(2) == 0;
             if dies {
                 let changes = self.random.below(150);
-                self.disk.die_after(changes);
+                self.disk.crash_after(changes);
             }
             for _ in 0..self.random.below(80) {
                 self.act();

@@ -46,7 +46,7 @@ fn run(power_fails: bool) {
     let (log, _) = open(&disk);
     let partition = log.partition(topic(1), 0, SMALL).unwrap();
     if power_fails {
-        disk.die_after(random() % 100);
+        disk.crash_after(random() % 100);
     }
     let appending = ["a", "b"].map(|name| {
         let partition = partition.clone();

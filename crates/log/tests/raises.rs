@@ -11,28 +11,25 @@ fn a_raise_moves_no_end_and_begins_a_segment() {
     let ends = || (partition.written_end(), partition.synced_end());
     assert_eq!((ends(), partition.next_offset()), ((0, 0), 10));
     put(&partition, batch_of(&["a"]));
-    assert_eq!(partition.same_place(0), 10);
+    assert_eq!(partition.skip_hole(0), 10);
     partition.raise_next_offset(100);
     partition.raise_next_offset(110);
     assert_eq!((ends().0, partition.next_offset()), (11, 110));
     assert_eq!(partition.start_offset(), 10);
     log.step();
     assert_eq!(ends(), (11, 11));
+    assert_eq!((partition.skip_hole(11), partition.skip_hole(60)), (11, 11));
     assert_eq!(
-        (partition.same_place(11), partition.same_place(60)),
-        (11, 11)
-    );
-    assert_eq!(
-        (partition.same_place(110), partition.same_place(111)),
+        (partition.skip_hole(110), partition.skip_hole(111)),
         (11, 111)
     );
     put(&partition, batch_of(&["b"]));
     assert_eq!(partition.holes(), vec![11..110; 1]);
     assert_eq!(
-        (partition.same_place(11), partition.same_place(60)),
+        (partition.skip_hole(11), partition.skip_hole(60)),
         (110, 110)
     );
-    assert_eq!((partition.held_from(0), partition.held_from(60)), (2, 1));
+    assert_eq!((partition.lag_from(0), partition.lag_from(60)), (2, 1));
     let ends: Vec<_> = partition
         .segments()
         .iter()

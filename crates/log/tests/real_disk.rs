@@ -82,7 +82,7 @@ fn appends_of_many_threads_are_all_there_in_order() {
         assert_eq!(heard.load(Ordering::SeqCst), 801);
         drop((partition, log));
         let (log, recovery) = open(&folder, options);
-        assert!(recovery.clean);
+        assert!(recovery.was_closed_cleanly);
         assert_eq!(recovery.partitions[0].truncated_bytes, 0);
         let partition = log.partition(topic(1), 0, small).unwrap();
         check(&partition);
@@ -198,7 +198,7 @@ fn a_second_broker_gets_the_holder_of_the_lock() {
     );
     drop(log);
     let (_log, recovery) = open(&folder, options());
-    assert!(!recovery.clean);
+    assert!(!recovery.was_closed_cleanly);
 }
 
 #[test]

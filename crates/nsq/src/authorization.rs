@@ -10,7 +10,8 @@
 //! nsq.io/components/nsqd.html, "AUTH".
 
 use cloverleaf_access::{
-    Effect, Grants, Kind, Kinds, Operation, Pattern, PatternError, Principal, Rule,
+    Grants, Operation, Pattern, PatternError, Principal, ResourceKind, ResourceKinds, Rule,
+    RuleEffect,
 };
 use serde::Deserialize;
 
@@ -102,11 +103,11 @@ impl AnswerRule {
         let channels = channels.collect::<Result<Vec<_>, _>>()?;
         let may_publish = channels.iter().any(|channel| channel.matches(""));
         let rule = |operation, kind, topics, names| Rule {
-            effect: Effect::Allow,
+            effect: RuleEffect::Allow,
             principals: Pattern::All,
             operations: [operation].into_iter().collect(),
             namespaces: Pattern::All,
-            kinds: Kinds::from_iter([kind]),
+            kinds: ResourceKinds::from_iter([kind]),
             topics,
             names,
         };
@@ -115,11 +116,21 @@ impl AnswerRule {
             match permission.as_str() {
                 "subscribe" => {
                     let (topics, names) = (topic.clone(), channels.clone());
-                    rules.push(rule(Operation::Consume, Kind::Channel, topics, names));
+                    rules.push(rule(
+                        Operation::Consume,
+                        ResourceKind::Channel,
+                        topics,
+                        names,
+                    ));
                 }
                 "publish" if may_publish => {
                     let names = vec![topic.clone()];
-                    rules.push(rule(Operation::Publish, Kind::Topic, Pattern::All, names));
+                    rules.push(rule(
+                        Operation::Publish,
+                        ResourceKind::Topic,
+                        Pattern::All,
+                        names,
+                    ));
                 }
                 "publish" => {}
                 _ => return Err(AuthorizationsError::Permission(permission)),
@@ -154,8 +165,8 @@ mod tests {
             };
             answer.grants.may(&answer.principal, operation, &resource)
         };
-        let may_consume = |topic, name| may(Operation::Consume, Kind::Channel, topic, name);
-        let may_publish = |name| may(Operation::Publish, Kind::Topic, "", name);
+        let may_consume = |topic, name| may(Operation::Consume, ResourceKind::Channel, topic, name);
+        let may_publish = |name| may(Operation::Publish, ResourceKind::Topic, "", name);
         assert!(may_consume("t", "c1"));
         assert!(!may_consume("t", "c12"));
         assert!(!may_consume("tt", "c1"));

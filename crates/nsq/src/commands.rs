@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cloverleaf_access::{Kind, Operation};
+use cloverleaf_access::{Operation, ResourceKind};
 use cloverleaf_broker::{AttachError, Consumer, ConsumerOptions, Subscription};
 use cloverleaf_session::Now;
 use cloverleaf_telemetry::Identity;
@@ -116,7 +116,7 @@ impl Session {
         if !self.may(command, Operation::Publish, (topic, ""), now)? {
             return Ok(false);
         }
-        self.waits_for_room = !self.realm.room().is_free();
+        self.waits_for_room = !self.realm.write_budget().is_free();
         Ok(!self.waits_for_room)
     }
 
@@ -256,7 +256,7 @@ impl Session {
         let Authorizations {
             principal, grants, ..
         } = authorizations;
-        self.realm.enter(principal, grants);
+        self.realm.set_user(principal, grants);
         self.authorized = Some(Authorized {
             count: authorizations.count,
             expires_us: now.us.saturating_add(ttl_us),
@@ -307,9 +307,10 @@ impl Session {
             return Ok(true);
         }
         let may = if publishes {
-            self.realm.may(operation, Kind::Topic, "", topic)
+            self.realm.may(operation, ResourceKind::Topic, "", topic)
         } else {
-            self.realm.may(operation, Kind::Channel, topic, channel)
+            self.realm
+                .may(operation, ResourceKind::Channel, topic, channel)
         };
         if may {
             if publishes {

@@ -3,7 +3,7 @@
 
 use std::task::{Context, Poll, Waker};
 
-use cloverleaf_broker::{Consumer, Delivery, Holding, MessageId};
+use cloverleaf_broker::{Consumer, Delivery, InFlightCounts, MessageId};
 use cloverleaf_log::RecordCursor;
 use cloverleaf_session::Now;
 use cloverleaf_telemetry::{AckLatencies, Probe};
@@ -291,7 +291,7 @@ impl Consuming {
 
     #[inline(always)]
     fn tell_in_flight(&mut self, now: Now, client: &ClientHandle, probe: &Probe) {
-        let Holding {
+        let InFlightCounts {
             in_flight,
             timed_out,
         } = self.consumer.holding();

@@ -226,9 +226,9 @@ impl cloverleaf_session::Session for Session {
     fn poll(&mut self, cx: &mut Context<'_>, now: Now, out: &mut Output) {
         let out = &mut out.bytes;
         if !self.wants_input() {
-            self.is_not_read(now);
+            self.reading_paused(now);
         }
-        if self.waits_for_room && self.realm.room().poll_free(cx).is_ready() {
+        if self.waits_for_room && self.realm.write_budget().poll_free(cx).is_ready() {
             self.waits_for_room = false;
         }
         if !self.answers.is_empty() {
@@ -263,7 +263,7 @@ impl cloverleaf_session::Session for Session {
         &mut self.meter
     }
 
-    fn is_not_read(&mut self, now: Now) {
+    fn reading_paused(&mut self, now: Now) {
         // Time in which the session does not read is not counted as the client's silence.
         self.last_command_us = now.us;
     }

@@ -23,7 +23,7 @@ pub fn is_secret(name: &str) -> bool {
 }
 
 /// The text without these secrets. Other libraries may repeat a secret in their errors.
-pub fn without<'s>(text: &str, secrets: impl Iterator<Item = &'s str>) -> String {
+pub fn without_secrets<'s>(text: &str, secrets: impl Iterator<Item = &'s str>) -> String {
     let long = secrets.filter(|secret| secret.len() >= BYTES_MIN);
     long.fold(text.to_owned(), |text, secret| text.replace(secret, HIDDEN))
 }
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_sentence_loses_its_secrets() {
-        let text = without("no such key t0psecret at x", ["t0psecret", "x"].into_iter());
+        let text = without_secrets("no such key t0psecret at x", ["t0psecret", "x"].into_iter());
         assert_eq!(text, "no such key *** at x");
     }
 }

@@ -44,7 +44,7 @@ pub use cloverleaf_broker::SystemClock;
 pub use cloverleaf_nsq::http::query::escape as percent_encoded;
 pub use config::check::OutOfRange;
 pub use config::docs::options_markdown;
-pub use config::load::{ConfigError, Sources};
+pub use config::load::{ConfigError, ConfigSources};
 pub use config::options::*;
 pub use config::{AnonymousRemote, DeadLetter, DeadLetterRule};
 pub use config::{login as config_login, value as config_value};

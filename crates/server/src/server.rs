@@ -90,7 +90,7 @@ impl Server {
     }
 
     /// Like [`Server::start`], with the caller's clock for deadlines, idle timeouts, groups and all
-    /// measurements. If that clock is driven by a test, the doctor runs only when [`Server::look`]
+    /// measurements. If that clock is driven by a test, the doctor runs only when [`Server::check`]
     /// is called. Waits for the kernel or for other programs (HTTP, nsqlookupd, the drain, NSQ's
     /// auth services) use the machine's time even then.
     ///
@@ -195,7 +195,7 @@ impl Server {
     }
 
     /// Lets the doctor check now, as it does once a second where the clock is not driven.
-    pub fn look(&self) {
+    pub fn check(&self) {
         self.doctor.look(&self.context);
     }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
-use cloverleaf_access::{Accepted, Refused, Verification};
+use cloverleaf_access::{LoginError, LoginSuccess, Verification};
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
@@ -19,9 +19,9 @@ pub(crate) fn permits() -> Arc<Semaphore> {
 pub(crate) async fn verify(
     permits: Arc<Semaphore>,
     verification: Box<Verification>,
-) -> Result<Accepted, Refused> {
+) -> Result<LoginSuccess, LoginError> {
     // It cannot fail: the semaphore is never closed.
     let permit = permits.acquire_owned().await.ok();
     let work = spawn_blocking(move || (verification.run(), permit).0);
-    work.await.unwrap_or(Err(Refused::Unverified))
+    work.await.unwrap_or(Err(LoginError::Unverified))
 }

@@ -92,7 +92,7 @@ fn play_hoarding(broker: &Broker, identify: &str) -> (Worker, Worker) {
 /// Works on one message after the other, until there is a finding or no message is left.
 fn work_until_found(broker: &Broker, time: &mut Time, hoarder: &mut Worker) -> Report {
     // An observation before any work, for the doctor to compare with.
-    broker.server.look();
+    broker.server.check();
     let mut random = 1u64;
     for done in 1u64.. {
         // The time of each job is random: a regular one would look like a timer's.
@@ -101,7 +101,7 @@ fn work_until_found(broker: &Broker, time: &mut Time, hoarder: &mut Worker) -> R
         hoarder.finish();
         time.settle();
         if done % 20 == 0 {
-            broker.server.look();
+            broker.server.check();
             let report = broker.server.doctor(&Query::default());
             if !report.findings.is_empty() {
                 return report;

@@ -137,7 +137,7 @@ fn a_group_with_fewer_partitions_than_members_is_found() {
         since_look_ms += work_ms;
         if since_look_ms >= 1_000 {
             since_look_ms = 0;
-            broker.server.look();
+            broker.server.check();
             let report = broker.server.doctor(&Query::default());
             if !report.findings.is_empty() {
                 break report;

@@ -46,7 +46,7 @@ fn a_hostile_client_id_is_escaped_everywhere() {
             publish(&broker, &mut time);
         }
         time.settle();
-        broker.server.look();
+        broker.server.check();
         let report = broker.server.doctor(&Query::default());
         if !report.findings.is_empty() {
             break report;

@@ -96,7 +96,7 @@ pub trait Session {
 
     /// Backpressure: for lack of memory the driver does not read from the peer now, so the peer's
     /// silence must not count against its idle or heartbeat timeout.
-    fn is_not_read(&mut self, _now: Now) {}
+    fn reading_paused(&mut self, _now: Now) {}
 
     /// A read ended inside a command, whose rest has not arrived. The session may not have seen any
     /// of it, because a TLS record is decrypted only when it is complete.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cloverleaf_doctor::{Query, Report};
-use cloverleaf_server::{Config, Observer, Server, Sources, SystemClock, end_with_engine};
+use cloverleaf_server::{Config, ConfigSources, Observer, Server, SystemClock, end_with_engine};
 use tempfile::TempDir;
 
 /// A running broker and its folder. Dropping it ends the broker and removes the folder.
@@ -30,7 +30,7 @@ impl Embedded {
             .tempdir()?;
         let data: PathBuf = folder.path().join("data");
         flags.insert("data-dir".to_owned(), vec![data.display().to_string()]);
-        let sources = Sources {
+        let sources = ConfigSources {
             file: None,
             variables: BTreeMap::new(),
             flags,

@@ -8,7 +8,7 @@ use super::names::{check_not_default, check_reserved, in_use, strip_newlines};
 use super::{Definitions, ExchangeEntry, VirtualHost, refused, stored};
 use crate::exception::{Exception, ReplyCode, Resource};
 use crate::queue_arguments::{check_same, type_name};
-use crate::routing::{Destination, ExchangeOptions, Kind, Removed, TopologyError};
+use crate::routing::{Destination, ExchangeOptions, ExchangeType, Removed, TopologyError};
 use crate::wire::{Table, Value, method};
 
 /// The argument with the exchange for messages that match no binding.
@@ -18,12 +18,12 @@ pub(super) const DELAYED_MESSAGE: &str = "x-delayed-message";
 const DELAYED_KIND: &str = "x-delayed-type";
 
 /// The predeclared exchanges, besides the default one.
-pub(super) const STANDARD: &[(&str, Kind)] = &[
-    ("amq.direct", Kind::Direct),
-    ("amq.fanout", Kind::Fanout),
-    ("amq.headers", Kind::Headers),
-    ("amq.match", Kind::Headers),
-    ("amq.topic", Kind::Topic),
+pub(super) const STANDARD: &[(&str, ExchangeType)] = &[
+    ("amq.direct", ExchangeType::Direct),
+    ("amq.fanout", ExchangeType::Fanout),
+    ("amq.headers", ExchangeType::Headers),
+    ("amq.match", ExchangeType::Headers),
+    ("amq.topic", ExchangeType::Topic),
 ];
 
 impl VirtualHost {
@@ -43,7 +43,7 @@ impl VirtualHost {
             };
         }
         let delays = declare.kind == DELAYED_MESSAGE;
-        let kind = match (Kind::from_name(declare.kind), delays) {
+        let kind = match (ExchangeType::from_name(declare.kind), delays) {
             (Some(kind), _) => Some(kind),
             (None, true) => None,
             (None, false) => return Err(unknown_kind(declare.kind)),
@@ -287,12 +287,12 @@ pub(super) fn check_text(
     }
 }
 
-fn delayed_kind(arguments: Table<'_>) -> Result<Kind, Exception> {
+fn delayed_kind(arguments: Table<'_>) -> Result<ExchangeType, Exception> {
     let name = arguments.get(DELAYED_KIND).and_then(|kind| kind.as_text());
     let Some(name) = name else {
         return Err(Exception::precondition(
             "Invalid argument, 'x-delayed-type' must be an existing exchange type",
         ));
     };
-    Kind::from_name(name).ok_or_else(|| unknown_kind(name))
+    ExchangeType::from_name(name).ok_or_else(|| unknown_kind(name))
 }

@@ -121,7 +121,7 @@ impl VirtualHost {
         queue: &Arc<Queue>,
     ) -> Result<(), CatalogError> {
         queue.set_deleted(true);
-        let died = queue.subscription.take_died();
+        let died = queue.subscription.take_dead();
         if !died.is_empty() {
             // The messages are deleted with the topic, so they have to be routed now.
             self.route_died(&queue.subscription, died);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::queue::Queue;
 use super::{RoutingState, VirtualHost};
 use crate::exception::{Exception, ReplyCode, Resource};
-use crate::routing::Routed;
+use crate::routing::RoutedMessage;
 
 /// The route of a message.
 #[derive(Debug, Clone)]
@@ -25,7 +25,7 @@ impl VirtualHost {
     ///
     /// # Errors
     /// No such exchange (404), or an internal one (403).
-    pub fn route(&self, exchange: &str, message: &Routed<'_>) -> Result<Route, Exception> {
+    pub fn route(&self, exchange: &str, message: &RoutedMessage<'_>) -> Result<Route, Exception> {
         let state = self.state.read();
         if exchange.is_empty() {
             return Ok(state.route_to_names(message));
@@ -45,7 +45,11 @@ impl VirtualHost {
 
     /// The route of a message published by the router, which may use internal exchanges. `None`:
     /// there is no such exchange.
-    pub(super) fn route_inside(&self, exchange: &str, message: &Routed<'_>) -> Option<Route> {
+    pub(super) fn route_inside(
+        &self,
+        exchange: &str,
+        message: &RoutedMessage<'_>,
+    ) -> Option<Route> {
         let state = self.state.read();
         if exchange.is_empty() {
             Some(state.route_to_names(message))
@@ -57,7 +61,7 @@ impl VirtualHost {
 
 impl RoutingState {
     /// The default exchange: each routing key is the name of a queue.
-    fn route_to_names(&self, message: &Routed<'_>) -> Route {
+    fn route_to_names(&self, message: &RoutedMessage<'_>) -> Route {
         let has_more = message.has_more_keys();
         let mut keys = message.keys();
         let only_slot = keys.next().and_then(|key| self.queues.get(key));
@@ -82,7 +86,7 @@ impl RoutingState {
         }
     }
 
-    fn route(&self, exchange: &str, message: &Routed<'_>) -> Option<Route> {
+    fn route(&self, exchange: &str, message: &RoutedMessage<'_>) -> Option<Route> {
         let delays = self.topology.exchange(exchange)?.options.delays;
         let routing = self.topology.route(exchange, message)?;
         let is_cacheable = !routing.by_headers && !message.has_more_keys();

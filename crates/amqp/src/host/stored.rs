@@ -22,7 +22,7 @@ use std::fmt::Write;
 
 use uuid::Uuid;
 
-use crate::routing::{Binding, Destination, ExchangeOptions, Kind};
+use crate::routing::{Binding, Destination, ExchangeOptions, ExchangeType};
 use crate::wire::Table;
 
 /// The topic setting that makes a topic a queue.
@@ -94,10 +94,10 @@ pub(super) fn exchange_key(name: &str) -> String {
 /// Encodes an exchange's value.
 pub(super) fn encode_exchange(options: &ExchangeOptions, id: Uuid) -> Vec<u8> {
     let kind = match options.kind {
-        Kind::Direct => 0,
-        Kind::Fanout => 1,
-        Kind::Topic => 2,
-        Kind::Headers => 3,
+        ExchangeType::Direct => 0,
+        ExchangeType::Fanout => 1,
+        ExchangeType::Topic => 2,
+        ExchangeType::Headers => 3,
     };
     let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
     let flags = flag(options.auto_delete, AUTO_DELETE)
@@ -117,10 +117,10 @@ pub(super) fn decode_exchange(bytes: &[u8]) -> Option<(ExchangeOptions, Uuid)> {
         return None;
     }
     let kind = match kind {
-        0 => Kind::Direct,
-        1 => Kind::Fanout,
-        2 => Kind::Topic,
-        3 => Kind::Headers,
+        0 => ExchangeType::Direct,
+        1 => ExchangeType::Fanout,
+        2 => ExchangeType::Topic,
+        3 => ExchangeType::Headers,
         _ => return None,
     };
     let table = Table::check(arguments).ok()?;
@@ -283,7 +283,12 @@ mod tests {
             prop_assert_eq!(StoredQueue::decode(&queue.encode()), Some(queue));
 
             let options = ExchangeOptions {
-                kind: [Kind::Direct, Kind::Fanout, Kind::Topic, Kind::Headers][kind],
+                kind: [
+                    ExchangeType::Direct,
+                    ExchangeType::Fanout,
+                    ExchangeType::Topic,
+                    ExchangeType::Headers,
+                ][kind],
                 delays,
                 durable: true,
                 auto_delete,

@@ -39,7 +39,7 @@ impl Destination {
 
 /// The type of an exchange: how it matches messages with bindings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ExchangeType {
     /// The routing key equals the binding's key.
     Direct,
     /// Every message matches every binding.
@@ -50,7 +50,7 @@ pub enum Kind {
     Headers,
 }
 
-impl Kind {
+impl ExchangeType {
     /// The type with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
@@ -77,7 +77,7 @@ impl Kind {
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExchangeOptions {
     /// The exchange type.
-    pub kind: Kind,
+    pub kind: ExchangeType,
     /// Messages are delayed by the milliseconds in their header `x-delay` (`x-delayed-message`).
     pub delays: bool,
     /// The exchange survives a restart.
@@ -144,13 +144,13 @@ impl Exchange {
         }
         let destination = binding.destination.clone();
         match self.options.kind {
-            Kind::Direct => {
+            ExchangeType::Direct => {
                 let destinations = self.by_key.entry(binding.key.clone()).or_default();
                 destinations.push(destination);
             }
-            Kind::Topic => self.patterns.insert(&binding.key, destination),
-            Kind::Headers => self.headers.insert(&binding),
-            Kind::Fanout => {}
+            ExchangeType::Topic => self.patterns.insert(&binding.key, destination),
+            ExchangeType::Headers => self.headers.insert(&binding),
+            ExchangeType::Fanout => {}
         }
         self.bindings.insert(binding)
     }
@@ -160,7 +160,7 @@ impl Exchange {
             return false;
         }
         match self.options.kind {
-            Kind::Direct => {
+            ExchangeType::Direct => {
                 if let Some(destinations) = self.by_key.get_mut(&binding.key) {
                     let is_it = |found: &Destination| *found == binding.destination;
                     if let Some(place) = destinations.iter().position(is_it) {
@@ -171,22 +171,22 @@ impl Exchange {
                     }
                 }
             }
-            Kind::Topic => self.patterns.remove(&binding.key, &binding.destination),
-            Kind::Headers => self.headers.remove(binding),
-            Kind::Fanout => {}
+            ExchangeType::Topic => self.patterns.remove(&binding.key, &binding.destination),
+            ExchangeType::Headers => self.headers.remove(binding),
+            ExchangeType::Fanout => {}
         }
         true
     }
 
     fn matches<'a, 'm>(
         &'a self,
-        message: &Routed<'m>,
+        message: &RoutedMessage<'m>,
         headers: &OnceCell<SortedHeaders<'m>>,
         mut found: impl FnMut(&'a Destination),
     ) {
         match self.options.kind {
-            Kind::Fanout => self.bindings.iter().for_each(|b| found(&b.destination)),
-            Kind::Direct => {
+            ExchangeType::Fanout => self.bindings.iter().for_each(|b| found(&b.destination)),
+            ExchangeType::Direct => {
                 for key in message.keys() {
                     self.by_key
                         .get(key)
@@ -195,12 +195,12 @@ impl Exchange {
                         .for_each(&mut found);
                 }
             }
-            Kind::Topic => {
+            ExchangeType::Topic => {
                 for key in message.keys() {
                     self.patterns.matches(key, &mut found);
                 }
             }
-            Kind::Headers => {
+            ExchangeType::Headers => {
                 let headers = headers.get_or_init(|| SortedHeaders::new(message.headers));
                 self.headers
                     .matches(headers, |binding| found(&binding.destination));
@@ -211,14 +211,14 @@ impl Exchange {
 
 /// The parts of a message that routing needs.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Routed<'a> {
+pub struct RoutedMessage<'a> {
     /// The routing key.
     pub key: &'a str,
     /// The user's headers. `CC` and `BCC` have further routing keys.
     pub headers: Table<'a>,
 }
 
-impl<'a> Routed<'a> {
+impl<'a> RoutedMessage<'a> {
     /// Whether the message has a header `CC` or `BCC`.
     pub fn has_more_keys(&self) -> bool {
         !self.headers.is_empty()
@@ -301,10 +301,10 @@ impl Topology {
     ///
     /// # Errors
     /// They are invalid; with RabbitMQ's text.
-    pub fn check_arguments(kind: Kind, arguments: Table<'_>) -> Result<(), String> {
+    pub fn check_arguments(kind: ExchangeType, arguments: Table<'_>) -> Result<(), String> {
         match kind {
-            Kind::Headers => headers::check(arguments),
-            Kind::Direct | Kind::Fanout | Kind::Topic => Ok(()),
+            ExchangeType::Headers => headers::check(arguments),
+            ExchangeType::Direct | ExchangeType::Fanout | ExchangeType::Topic => Ok(()),
         }
     }
 
@@ -428,7 +428,7 @@ impl Topology {
 
     /// Routes a message that is published to the exchange `name`; `None`: there is no such
     /// exchange.
-    pub fn route(&self, name: &str, message: &Routed<'_>) -> Option<RoutingResult> {
+    pub fn route(&self, name: &str, message: &RoutedMessage<'_>) -> Option<RoutingResult> {
         let (name, exchange) = self.exchanges.get_key_value(name)?;
         let mut routing = RoutingResult::default();
         let mut seen_queues: HashSet<&Arc<str>> = HashSet::new();
@@ -439,7 +439,7 @@ impl Topology {
         while let Some(exchange) = pending.pop() {
             let mut next_exchanges: Vec<&Arc<str>> = Vec::new();
             let mut found_any = false;
-            routing.by_headers |= exchange.options.kind == Kind::Headers;
+            routing.by_headers |= exchange.options.kind == ExchangeType::Headers;
             exchange.matches(message, &headers, |destination| {
                 found_any = true;
                 match destination {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn options(kind: Kind) -> ExchangeOptions {
+fn options(kind: ExchangeType) -> ExchangeOptions {
     ExchangeOptions {
         kind,
         delays: false,
@@ -30,9 +30,9 @@ fn exchange(name: &str, key: &str) -> Binding {
 }
 
 fn routed(topology: &Topology, name: &str, key: &str) -> Vec<String> {
-    let message = Routed {
+    let message = RoutedMessage {
         key,
-        ..Routed::default()
+        ..RoutedMessage::default()
     };
     let queues = topology.route(name, &message).unwrap().queues;
     let mut names: Vec<String> = queues.iter().map(|name| name.to_string()).collect();
@@ -43,7 +43,11 @@ fn routed(topology: &Topology, name: &str, key: &str) -> Vec<String> {
 #[test]
 fn each_kind_chooses_in_its_way() {
     let mut topology = Topology::default();
-    for kind in [Kind::Direct, Kind::Fanout, Kind::Topic] {
+    for kind in [
+        ExchangeType::Direct,
+        ExchangeType::Fanout,
+        ExchangeType::Topic,
+    ] {
         topology.declare(kind.name(), options(kind));
         for (name, key) in [("one", "a.b"), ("two", "a.*"), ("two", "#"), ("three", "")] {
             assert_eq!(topology.bind(kind.name(), queue(name, key)), Ok(true));
@@ -55,14 +59,14 @@ fn each_kind_chooses_in_its_way() {
     assert_eq!(routed(&topology, "fanout", "x"), ["one", "three", "two"]);
     assert_eq!(routed(&topology, "topic", "a.b"), ["one", "two"]);
     assert_eq!(routed(&topology, "topic", ""), ["three", "two"]);
-    assert!(topology.route("none", &Routed::default()).is_none());
+    assert!(topology.route("none", &RoutedMessage::default()).is_none());
 }
 
 #[test]
 fn exchanges_bound_to_each_other_may_form_a_cycle() {
     let mut topology = Topology::default();
     for name in ["first", "second", "third"] {
-        topology.declare(name, options(Kind::Fanout));
+        topology.declare(name, options(ExchangeType::Fanout));
         topology.bind(name, queue(name, "")).unwrap();
         topology.bind(name, queue("all", "")).unwrap();
     }
@@ -80,7 +84,7 @@ fn messages_without_a_binding_go_to_the_alternate_exchange() {
     let mut topology = Topology::default();
     let with_alternate = |alternate: &str| ExchangeOptions {
         alternate: Some(alternate.into()),
-        ..options(Kind::Direct)
+        ..options(ExchangeType::Direct)
     };
     topology.declare("first", with_alternate("second"));
     topology.declare("second", with_alternate("third"));
@@ -109,11 +113,11 @@ fn copies_go_to_further_keys() {
         out.longstr(b"S\0\0\0\x01c");
     }
     let mut topology = Topology::default();
-    topology.declare("direct", options(Kind::Direct));
+    topology.declare("direct", options(ExchangeType::Direct));
     for name in ["a", "b", "c", "d"] {
         topology.bind("direct", queue(name, name)).unwrap();
     }
-    let message = Routed {
+    let message = RoutedMessage {
         key: "d",
         headers: Table::check(&headers).unwrap(),
     };
@@ -128,9 +132,9 @@ fn removed_definitions_take_their_bindings_along() {
     let mut topology = Topology::default();
     let auto_delete = ExchangeOptions {
         auto_delete: true,
-        ..options(Kind::Topic)
+        ..options(ExchangeType::Topic)
     };
-    topology.declare("keeps", options(Kind::Direct));
+    topology.declare("keeps", options(ExchangeType::Direct));
     topology.declare("goes", auto_delete.clone());
     topology.declare("goes-too", auto_delete);
     topology.bind("keeps", exchange("goes", "k")).unwrap();
@@ -166,7 +170,7 @@ fn removed_definitions_take_their_bindings_along() {
 #[test]
 fn a_key_bound_twice_with_other_arguments_is_one_route_and_two_bindings() {
     let mut topology = Topology::default();
-    for kind in [Kind::Direct, Kind::Topic] {
+    for kind in [ExchangeType::Direct, ExchangeType::Topic] {
         topology.declare(kind.name(), options(kind));
         let other = Binding {
             arguments: b"\x01aV"[..].into(),

@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use cloverleaf_access::{Accepted, Login, Mechanism, Refused, Step, Verification};
+use cloverleaf_access::{Login, LoginError, LoginStep, LoginSuccess, Mechanism, Verification};
 use cloverleaf_log::Durability;
 use cloverleaf_telemetry::Identity;
 
@@ -170,11 +170,11 @@ impl Handshake {
         self.mechanism = mechanism.name();
         lifecycle.enter(Phase::Verifying);
         match Login::new(users, mechanism, connection.peer.ip()).respond(start.response) {
-            Step::Done(verdict) => self.logged_in(connection, lifecycle, verdict),
-            Step::Verify(verification) => self.verification = Some(verification),
+            LoginStep::Done(verdict) => self.logged_in(connection, lifecycle, verdict),
+            LoginStep::Verify(verification) => self.verification = Some(verification),
             // No offered mechanism has a second step.
-            Step::Challenge(_) => {
-                self.logged_in(connection, lifecycle, Err(Refused::Malformed));
+            LoginStep::Challenge(_) => {
+                self.logged_in(connection, lifecycle, Err(LoginError::Malformed));
             }
         }
     }
@@ -184,7 +184,7 @@ impl Handshake {
         &mut self,
         connection: &mut Connection,
         lifecycle: &mut Lifecycle,
-        verdict: Result<Accepted, Refused>,
+        verdict: Result<LoginSuccess, LoginError>,
     ) {
         // The connection may have ended during the verification.
         if lifecycle.phase() != Phase::Verifying {
@@ -196,7 +196,7 @@ impl Handshake {
                 if let Some(grants) = &connection.options.grants {
                     connection
                         .realm
-                        .enter(accepted.principal, Arc::clone(grants));
+                        .set_user(accepted.principal, Arc::clone(grants));
                 }
                 let tune = Method::ConnectionTune(method::ConnectionTune {
                     channel_max: connection.options.channels_max,
@@ -218,7 +218,7 @@ impl Handshake {
         connection: &mut Connection,
         lifecycle: &mut Lifecycle,
         mechanism: &str,
-        refused: &Refused,
+        refused: &LoginError,
     ) {
         let failure = format!("{mechanism} login refused: {refused}");
         self.has_failed_login = true;

@@ -29,7 +29,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Context;
 
-use cloverleaf_access::{Accepted, Refused, Verification};
+use cloverleaf_access::{LoginError, LoginSuccess, Verification};
 use cloverleaf_session::{Input, Meter, Now, Output, Received};
 use cloverleaf_telemetry::Probe;
 
@@ -154,7 +154,7 @@ impl cloverleaf_session::Session for Session {
         self.connection.now = now;
         let start = out.len();
         if !self.wants_input() {
-            self.is_not_read(now);
+            self.reading_paused(now);
         }
         let connection = &mut self.connection;
         self.publisher.poll_room(connection, cx);
@@ -210,7 +210,7 @@ impl cloverleaf_session::Session for Session {
         self.connection.meter.read(bytes, now);
     }
 
-    fn is_not_read(&mut self, now: Now) {
+    fn reading_paused(&mut self, now: Now) {
         self.heartbeats.read(now.us);
     }
 
@@ -281,7 +281,7 @@ impl Session {
     }
 
     /// Handles the verdict on the client's credentials.
-    pub fn logged_in(&mut self, verdict: Result<Accepted, Refused>) {
+    pub fn logged_in(&mut self, verdict: Result<LoginSuccess, LoginError>) {
         let (connection, lifecycle) = (&mut self.connection, &mut self.lifecycle);
         self.handshake.logged_in(connection, lifecycle, verdict);
     }

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use cloverleaf_access::{Kind, Operation};
+use cloverleaf_access::{Operation, ResourceKind};
 use cloverleaf_broker::Realm;
 
 use super::channel::Channels;
@@ -30,7 +30,7 @@ impl User<'_> {
     /// Checks the right to an operation on a queue.
     fn queue(&self, operation: Operation, name: &str) -> Result<(), Exception> {
         let name = strip_newlines(name);
-        if is_reply_queue(&name) || self.realm.may(operation, Kind::Topic, "", &name) {
+        if is_reply_queue(&name) || self.realm.may(operation, ResourceKind::Topic, "", &name) {
             Ok(())
         } else {
             Err(self.refused(&Resource::queue(&name)))
@@ -43,7 +43,7 @@ impl User<'_> {
             "" => Cow::Borrowed(DEFAULT_EXCHANGE),
             name => strip_newlines(name),
         };
-        if self.realm.may(operation, Kind::Exchange, "", &name) {
+        if self.realm.may(operation, ResourceKind::Exchange, "", &name) {
             Ok(())
         } else {
             Err(self.refused(&Resource::exchange(&name)))

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use cloverleaf_amqp::exception::Exception;
 use cloverleaf_amqp::host::{HostOptions, Owner, Queue, VirtualHost, delay_ms};
 use cloverleaf_amqp::message::Message;
-use cloverleaf_amqp::routing::Routed;
+use cloverleaf_amqp::routing::RoutedMessage;
 use cloverleaf_amqp::wire::{Properties, Table, Value, Writer, method, table_bytes};
 use cloverleaf_broker::{
     Broker, BrokerOptions, Clock, Consumer, ConsumerOptions, Delivery, ManualClock, MessageId,
@@ -94,7 +94,7 @@ impl World {
         let disk = SimDisk::new();
         let clock = Arc::new(ManualClock::new(1_700_000_000_000));
         let (faults, log, broker) = open(&disk, &clock);
-        let host = VirtualHost::open_with(Realm::whole(broker.clone()), options).unwrap();
+        let host = VirtualHost::open_with(Realm::unrestricted(broker.clone()), options).unwrap();
         let owner = host.owner();
         Self {
             disk,
@@ -136,7 +136,7 @@ impl World {
 
     fn restart(&mut self) {
         (self.faults, self.log, self.broker) = open(&self.disk, &self.clock);
-        self.host = VirtualHost::open(Realm::whole(self.broker.clone())).unwrap();
+        self.host = VirtualHost::open(Realm::unrestricted(self.broker.clone())).unwrap();
         self.owner = self.host.owner();
     }
 
@@ -240,9 +240,9 @@ impl World {
 
     /// The names of the queues to which a message is routed.
     pub fn routed(&self, exchange: &str, key: &str) -> Vec<String> {
-        let routed = Routed {
+        let routed = RoutedMessage {
             key,
-            ..Routed::default()
+            ..RoutedMessage::default()
         };
         let route = self.host.route(exchange, &routed).unwrap();
         let mut names: Vec<String> = route.queues.iter().map(|q| q.name.to_string()).collect();
@@ -287,7 +287,10 @@ impl World {
             bcc,
             body: body.as_bytes().into(),
         };
-        let route = self.host.route(exchange, &Routed { key, headers }).unwrap();
+        let route = self
+            .host
+            .route(exchange, &RoutedMessage { key, headers })
+            .unwrap();
         let now_ms = self.clock.now_ms();
         let timestamp_ms = i64::try_from(now_ms).unwrap();
         if route.delays

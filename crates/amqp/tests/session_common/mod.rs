@@ -81,7 +81,7 @@ impl World {
         let (log, recovery) = Log::open(faulty.clone(), log_options).unwrap();
         let broker_options = BrokerOptions::default();
         let broker = Broker::open(log.clone(), recovery, broker_options, clock.clone()).unwrap();
-        let host = VirtualHost::open(Realm::whole(broker.clone())).unwrap();
+        let host = VirtualHost::open(Realm::unrestricted(broker.clone())).unwrap();
         World {
             clock,
             disk,

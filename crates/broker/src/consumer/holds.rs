@@ -26,7 +26,7 @@ const HELD_MAX: usize = 512;
 
 /// How a delivery ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HoldEnd {
+pub enum DeliveryEnd {
     /// It has not ended: the messages are in flight.
     Held,
     /// The consumer acknowledged them, or it consumes without acknowledgements.
@@ -44,7 +44,7 @@ pub enum HoldEnd {
 /// Consecutive messages that one consumer had in flight over the same period. Times are
 /// microseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Hold {
+pub struct DeliverySpan {
     /// Their partition.
     pub partition: u32,
     /// The number of messages.
@@ -61,7 +61,7 @@ pub struct Hold {
     /// How often they had been delivered, including this delivery.
     pub attempts: u16,
     /// How it ended.
-    pub end: HoldEnd,
+    pub end: DeliveryEnd,
     /// How many earlier messages were not recorded because of the rate limit, since the last
     /// recorded hold.
     pub left_out: u64,
@@ -71,7 +71,7 @@ pub struct Hold {
 #[derive(Debug)]
 pub(crate) struct HoldHistory {
     pace: Pace,
-    lane: Lane<Hold>,
+    lane: Lane<DeliverySpan>,
 }
 
 impl HoldHistory {
@@ -82,7 +82,7 @@ impl HoldHistory {
         }
     }
 
-    fn push(&mut self, mut hold: Hold) {
+    fn push(&mut self, mut hold: DeliverySpan) {
         if self.pace.has_room(hold.ended_us) {
             hold.left_out = self.pace.pass(hold.ended_us);
             self.lane.push(hold);
@@ -138,7 +138,7 @@ pub(crate) struct HoldRecorder<'a> {
     first: Offset,
     next: Offset,
     settled: SettledDelivery,
-    end: HoldEnd,
+    end: DeliveryEnd,
     now_us: u64,
 }
 
@@ -147,7 +147,7 @@ impl<'a> HoldRecorder<'a> {
     pub(crate) fn new(
         consumers: &'a mut Consumers,
         slot: u32,
-        end: HoldEnd,
+        end: DeliveryEnd,
         now_us: u64,
     ) -> HoldRecorder<'a> {
         let holds = consumers.holds(slot);
@@ -200,7 +200,13 @@ impl<'a> HoldRecorder<'a> {
                 offset: self.first,
             };
             let count = u32::try_from(count).unwrap_or(u32::MAX);
-            holds.push(Hold::new(id, count, self.settled, self.end, self.now_us));
+            holds.push(DeliverySpan::new(
+                id,
+                count,
+                self.settled,
+                self.end,
+                self.now_us,
+            ));
         }
     }
 
@@ -215,8 +221,14 @@ impl<'a> HoldRecorder<'a> {
     }
 }
 
-impl Hold {
-    fn new(id: MessageId, count: u32, settled: SettledDelivery, end: HoldEnd, now_us: u64) -> Self {
+impl DeliverySpan {
+    fn new(
+        id: MessageId,
+        count: u32,
+        settled: SettledDelivery,
+        end: DeliveryEnd,
+        now_us: u64,
+    ) -> Self {
         Self {
             partition: id.partition,
             count,
@@ -247,7 +259,7 @@ impl Consumers {
         slot: u32,
         runs: impl IntoIterator<Item = (MessageId, u32)>,
         settled: SettledDelivery,
-        end: HoldEnd,
+        end: DeliveryEnd,
         now_us: u64,
     ) {
         let mut recorder = HoldRecorder::new(self, slot, end, now_us);
@@ -271,14 +283,20 @@ impl Consumers {
             return;
         };
         for (id, count, settled) in held.take(HELD_MAX) {
-            holds.push(Hold::new(id, count, settled, HoldEnd::Left, now_us));
+            holds.push(DeliverySpan::new(
+                id,
+                count,
+                settled,
+                DeliveryEnd::Left,
+                now_us,
+            ));
         }
     }
 }
 
 /// One consumer's part of the timeline.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConsumerHolds {
+pub struct ConsumerDeliveries {
     /// The number of its connection in telemetry.
     pub connection: u64,
     /// Its label in statistics.
@@ -290,14 +308,14 @@ pub struct ConsumerHolds {
     /// How many messages may be in flight to it.
     pub window: u32,
     /// Its holds in the order in which they ended; messages in flight come last.
-    pub holds: Vec<Hold>,
+    pub holds: Vec<DeliverySpan>,
     /// Whether older holds were dropped for newer ones.
     pub has_forgotten: bool,
     /// Messages since the last recorded hold that were not recorded because of the rate limit.
     pub left_out: u64,
 }
 
-impl ConsumerHolds {
+impl ConsumerDeliveries {
     fn of(connection: u64, label: &str, holds: &HoldHistory, since_us: u64) -> Self {
         let recent = holds.lane.iter().filter(|hold| hold.ended_us >= since_us);
         Self {
@@ -316,7 +334,7 @@ impl ConsumerHolds {
 impl Subscription {
     /// The holds of each consumer since `since_us` (microseconds since the Unix epoch), beginning
     /// with consumers that have left. Attached consumers are listed even without holds.
-    pub fn holds(&self, since_us: u64) -> Vec<ConsumerHolds> {
+    pub fn holds(&self, since_us: u64) -> Vec<ConsumerDeliveries> {
         let mut all = Vec::new();
         self.each_hold(since_us, |consumer| all.push(consumer));
         all
@@ -324,7 +342,7 @@ impl Subscription {
 
     /// As [`Self::holds`], one consumer at a time, so that the subscription's lock is held only
     /// while one consumer's holds are copied. Consumers that attach meanwhile are left out.
-    pub fn each_hold(&self, since_us: u64, mut tell: impl FnMut(ConsumerHolds)) {
+    pub fn each_hold(&self, since_us: u64, mut tell: impl FnMut(ConsumerDeliveries)) {
         for (slot, arrival) in self.consumers_to_report() {
             let seen = self.holds_of(slot, arrival, since_us);
             if let Some(seen) = seen {
@@ -350,7 +368,12 @@ impl Subscription {
         departed.chain(attached).collect()
     }
 
-    fn holds_of(&self, slot: Option<u32>, arrival: u64, since_us: u64) -> Option<ConsumerHolds> {
+    fn holds_of(
+        &self,
+        slot: Option<u32>,
+        arrival: u64,
+        since_us: u64,
+    ) -> Option<ConsumerDeliveries> {
         let state = self.state.lock();
         let attached = slot.and_then(|slot| Some((slot, state.consumers.get(slot)?)));
         let attached = attached.filter(|(_, consumer)| consumer.arrival() == arrival);
@@ -362,20 +385,21 @@ impl Subscription {
                 .0
                 .iter()
                 .find(|it| it.arrival == arrival)?;
-            let seen = ConsumerHolds {
+            let seen = ConsumerDeliveries {
                 window: gone.window,
-                ..ConsumerHolds::of(gone.connection, &gone.label, &gone.holds, since_us)
+                ..ConsumerDeliveries::of(gone.connection, &gone.label, &gone.holds, since_us)
             };
             return Some(seen).filter(|seen| !seen.holds.is_empty());
         };
         let (options, holds) = (&consumer.options, consumer.holds.as_ref()?);
-        let mut seen = ConsumerHolds::of(options.connection, &options.label, holds, since_us);
+        let mut seen = ConsumerDeliveries::of(options.connection, &options.label, holds, since_us);
         (seen.is_attached, seen.pulls) = (true, options.pull);
         seen.window = consumer.window;
         let now_us = self.shared.clock.now_us();
         let held = state.ledger.held_by(slot).take(HELD_MAX);
-        let held =
-            held.map(|(id, count, settled)| Hold::new(id, count, settled, HoldEnd::Held, now_us));
+        let held = held.map(|(id, count, settled)| {
+            DeliverySpan::new(id, count, settled, DeliveryEnd::Held, now_us)
+        });
         seen.holds.extend(held);
         Some(seen)
     }

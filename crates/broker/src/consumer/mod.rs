@@ -35,7 +35,7 @@ pub struct Settlement {
 
 /// How many messages a consumer has in flight, and how many have timed out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Holding {
+pub struct InFlightCounts {
     /// Messages in flight to it.
     pub in_flight: u32,
     /// Messages that it did not settle within its ack wait, since it attached. They were requeued.
@@ -210,10 +210,10 @@ impl Consumer {
     }
 
     /// How many messages it has in flight, and how many have timed out.
-    pub fn holding(&self) -> Holding {
+    pub fn holding(&self) -> InFlightCounts {
         let state = self.subscription.state.lock();
         let consumer = state.consumers.get(self.slot);
-        consumer.map_or_else(Holding::default, ConsumerState::holding)
+        consumer.map_or_else(InFlightCounts::default, ConsumerState::holding)
     }
 }
 

@@ -4,11 +4,11 @@ use std::sync::atomic::Ordering;
 
 use cloverleaf_log::Offset;
 
-use crate::consumer::holds::{HoldEnd, HoldRecorder};
+use crate::consumer::holds::{DeliveryEnd, HoldRecorder};
 use crate::consumer::{Consumer, Settlement};
 use crate::message::{Delivery, MessageId, MessageRange};
 use crate::subscription::SubscriptionState;
-use crate::subscription::died::Died;
+use crate::subscription::died::DeadMessage;
 use crate::subscription::ledger::leases::NEVER_MS;
 use crate::subscription::ledger::{NotInFlight, SettleAction, SettledDelivery};
 
@@ -35,7 +35,7 @@ impl Consumer {
             // Nearly always `None`.
             let mut overdue = state.consumers.take_overdue_deliveries(self.slot);
             let mut recorder =
-                HoldRecorder::new(&mut state.consumers, self.slot, HoldEnd::Acked, now_us);
+                HoldRecorder::new(&mut state.consumers, self.slot, DeliveryEnd::Acked, now_us);
             for id in ids {
                 let result = state.ledger.ack(*id, self.slot);
                 match result {
@@ -75,7 +75,7 @@ impl Consumer {
         });
         self.subscription.change(|state| {
             let settled = state.ledger.nack(id, self.slot, due_ms)?;
-            let end = HoldEnd::Nacked;
+            let end = DeliveryEnd::Nacked;
             let runs = [(id, 1)];
             state
                 .consumers
@@ -93,7 +93,7 @@ impl Consumer {
     pub fn reject(&self, id: MessageId) -> Result<Settlement, NotInFlight> {
         self.subscription.change(|state| {
             let settled = state.ledger.reject(id, self.slot)?;
-            let end = HoldEnd::Rejected;
+            let end = DeliveryEnd::Rejected;
             let runs = [(id, 1)];
             state
                 .consumers
@@ -134,7 +134,7 @@ impl Consumer {
             let now_us = state.now_us;
             let mut count = 0;
             let mut recorder =
-                HoldRecorder::new(&mut state.consumers, self.slot, HoldEnd::Acked, now_us);
+                HoldRecorder::new(&mut state.consumers, self.slot, DeliveryEnd::Acked, now_us);
             for range in ranges {
                 let mut report = RangeReport {
                     range: MessageRange { count: 0, ..*range },
@@ -176,13 +176,13 @@ impl Consumer {
     /// are returned if a router replaces the dead-letter topic ([`crate::Broker::route_dead`]); the
     /// router is not notified of these.
     #[must_use]
-    pub fn nack_ranges_taking(&self, ranges: &[MessageRange]) -> Vec<Died> {
+    pub fn nack_ranges_taking(&self, ranges: &[MessageRange]) -> Vec<DeadMessage> {
         self.settle_ranges_taking(SettleAction::Nack, ranges)
     }
 
     /// As [`Self::reject_ranges`]. Returns dead messages like [`Self::nack_ranges_taking`].
     #[must_use]
-    pub fn reject_ranges_taking(&self, ranges: &[MessageRange]) -> Vec<Died> {
+    pub fn reject_ranges_taking(&self, ranges: &[MessageRange]) -> Vec<DeadMessage> {
         self.settle_ranges_taking(SettleAction::Reject, ranges)
     }
 
@@ -216,7 +216,11 @@ impl Consumer {
 
     /// As [`Self::settle_ranges`]. Returns dead messages if a router replaces the dead-letter
     /// topic; the caller must route them.
-    fn settle_ranges_taking(&self, action: SettleAction, ranges: &[MessageRange]) -> Vec<Died> {
+    fn settle_ranges_taking(
+        &self,
+        action: SettleAction,
+        ranges: &[MessageRange],
+    ) -> Vec<DeadMessage> {
         self.subscription
             .change_returning_dead(|state| self.settle_in(state, action, ranges.iter().copied()))
     }
@@ -229,9 +233,9 @@ impl Consumer {
         ranges: impl Iterator<Item = MessageRange>,
     ) {
         let end = match action {
-            SettleAction::Ack => HoldEnd::Acked,
-            SettleAction::Nack => HoldEnd::Nacked,
-            SettleAction::Reject => HoldEnd::Rejected,
+            SettleAction::Ack => DeliveryEnd::Acked,
+            SettleAction::Nack => DeliveryEnd::Nacked,
+            SettleAction::Reject => DeliveryEnd::Rejected,
         };
         let mut count = 0;
         let mut recorder = HoldRecorder::new(&mut state.consumers, self.slot, end, state.now_us);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::consumer::Holding;
+use crate::consumer::InFlightCounts;
 use crate::consumer::holds::HoldHistory;
 use crate::consumer::outbox::Outbox;
 use crate::consumer::overdue::Overdue;
@@ -111,8 +111,8 @@ impl ConsumerState {
     }
 
     /// How many messages it has in flight, and how many have timed out.
-    pub(crate) fn holding(&self) -> Holding {
-        Holding {
+    pub(crate) fn holding(&self) -> InFlightCounts {
+        InFlightCounts {
             in_flight: self.in_flight,
             timed_out: self.timed_out,
         }

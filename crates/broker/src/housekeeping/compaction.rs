@@ -112,7 +112,7 @@ impl Compactor {
             Ok(done) if done.is_done => {
                 tracing::debug!(topic = topic.name(), ?done, "compacted");
             }
-            Ok(done) if done.holds_pass => self.unfinished = Some(log.downgrade()),
+            Ok(done) if done.has_unfinished_pass => self.unfinished = Some(log.downgrade()),
             Ok(_) => self.is_unfinished = true,
             // The topic was deleted, or the broker is shutting down.
             Err(LogError::Closed) => {}

@@ -99,7 +99,7 @@ impl DeadLetters {
     /// Takes over the messages that died since the last call.
     pub(crate) fn collect_dead(&mut self, shared: &Arc<Shared>) {
         for subscription in shared.work.take_dead() {
-            for died in subscription.take_died() {
+            for died in subscription.take_dead() {
                 self.waiting.push_back(PendingDeadLetter {
                     subscription: subscription.clone(),
                     id: died.id,
@@ -241,7 +241,7 @@ fn drop_letter(dead: &PendingDeadLetter, reason: &str) {
 /// Notifies the subscriptions that these dead letters are written, or not needed.
 fn letters_written(all: &[PendingDeadLetter]) {
     for (subscription, ids) in by_subscription(all) {
-        subscription.letters_written(&ids);
+        subscription.dead_letters_written(&ids);
     }
 }
 

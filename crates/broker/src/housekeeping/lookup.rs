@@ -55,7 +55,7 @@ impl LookupReads {
     pub fn lookup(&self, waker: &Waker) -> Lookup {
         Lookup {
             reads: Some((self.clone(), waker.clone())),
-            ..Lookup::at_hand()
+            ..Lookup::in_memory_only()
         }
     }
 
@@ -98,7 +98,7 @@ pub struct Lookup {
 
 impl Lookup {
     /// A lookup for a connection's thread: it reads only what is in memory.
-    pub fn at_hand() -> Self {
+    pub fn in_memory_only() -> Self {
         Self {
             reads: None,
             place: None,

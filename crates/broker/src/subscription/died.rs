@@ -14,7 +14,7 @@ use crate::subscription::{Subscription, SubscriptionState};
 
 /// A message that will not be delivered again and waits to be dead-lettered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Died {
+pub struct DeadMessage {
     /// Its partition and offset.
     pub id: MessageId,
     /// Why it is dead.
@@ -36,7 +36,7 @@ pub(crate) struct DeadRouter {
 impl Broker {
     /// Registers a router: from now on, dead messages of subscriptions whose dead-letter topic is
     /// `to` are not written to that topic. Instead `on_dead` is called with each subscription that
-    /// has some, and the router fetches them later by [`Subscription::take_died`]; `on_dead` itself
+    /// has some, and the router fetches them later by [`Subscription::take_dead`]; `on_dead` itself
     /// must not call the broker. A namespace keeps its first router; a later registration is logged
     /// and ignored.
     pub fn route_dead<'a>(
@@ -60,9 +60,9 @@ impl Broker {
 
 impl Subscription {
     /// Takes the dead messages that no earlier call has taken. They stay in the ledger until
-    /// [`Self::letters_written`] confirms them.
+    /// [`Self::dead_letters_written`] confirms them.
     #[must_use]
-    pub fn take_died(&self) -> Vec<Died> {
+    pub fn take_dead(&self) -> Vec<DeadMessage> {
         self.state.lock().take_died()
     }
 
@@ -73,7 +73,7 @@ impl Subscription {
     }
 
     /// Settles dead messages: their dead letters are written, or no dead letters are wanted.
-    pub fn letters_written(self: &Arc<Self>, ids: &[MessageId]) {
+    pub fn dead_letters_written(self: &Arc<Self>, ids: &[MessageId]) {
         self.change(|state| {
             for id in ids {
                 state.ledger.ack_dead(*id);
@@ -88,8 +88,8 @@ impl Subscription {
     /// Records in the journal that copies of these messages are written to their destination but
     /// not synced yet: after `kill -9` the originals count as acknowledged, after a power loss they
     /// do not. Once the copies are synced, the caller acknowledges the originals, or calls
-    /// [`Self::letters_written`] for dead ones. `has_moved` false revokes the record, because the
-    /// copies failed.
+    /// [`Self::dead_letters_written`] for dead ones. `has_moved` false revokes the record,
+    /// because the copies failed.
     pub fn note_moved(self: &Arc<Self>, ids: &[MessageId], has_moved: bool) {
         let mut state = self.state.lock();
         state.ledger.note_moved(ids, has_moved);
@@ -116,9 +116,9 @@ impl Subscription {
 }
 
 impl SubscriptionState {
-    pub(crate) fn take_died(&mut self) -> Vec<Died> {
-        let died = self.ledger.take_died().into_iter();
-        died.map(|(id, reason)| Died {
+    pub(crate) fn take_died(&mut self) -> Vec<DeadMessage> {
+        let died = self.ledger.take_dead().into_iter();
+        died.map(|(id, reason)| DeadMessage {
             id,
             reason,
             attempts: self.ledger.attempts_of(id).unwrap_or(0),

@@ -35,7 +35,7 @@ use crate::consumer::slots::Consumers;
 use crate::journal::entries::{Entry, SubscriptionDefinition};
 use crate::namespace::Namespace;
 use crate::options::{Dispatch, SubscriptionOptions};
-use crate::subscription::died::Died;
+use crate::subscription::died::DeadMessage;
 use crate::subscription::expiry::HeadExpiries;
 use crate::subscription::filter::Filter;
 use crate::subscription::ledger::{Ledger, LedgerDelta};
@@ -202,7 +202,7 @@ impl Subscription {
     pub(crate) fn change_returning_dead(
         self: &Arc<Self>,
         change: impl FnOnce(&mut SubscriptionState),
-    ) -> Vec<Died> {
+    ) -> Vec<DeadMessage> {
         let ((), mut state) = self.changed(change);
         let died = match self.dead_router() {
             Some(_) => state.take_died(),

@@ -68,7 +68,7 @@ pub struct SubscriptionCounts {
 
 /// One consumer as the doctor sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ConsumerLook {
+pub struct ConsumerLoad {
     /// The number of its connection in telemetry; 0 without a connection.
     pub connection: u64,
     /// How many messages it may have in flight now; `u32::MAX` without a limit. Equals `in_flight`
@@ -84,18 +84,18 @@ pub struct ConsumerLook {
 
 /// A subscription as the doctor sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct SubscriptionLook {
+pub struct SubscriptionLoad {
     /// Messages that wait for a consumer, including requeued ones, without those in flight or
     /// delayed.
     pub depth: u64,
     /// The consumers, without those that only pull or have retired.
-    pub consumers: Vec<ConsumerLook>,
+    pub consumers: Vec<ConsumerLoad>,
 }
 
 impl Subscription {
     /// The consumers and the number of waiting messages. The doctor asks all subscriptions once a
     /// second, so this makes one list under the lock and does nothing else.
-    pub fn look(&self) -> SubscriptionLook {
+    pub fn load(&self) -> SubscriptionLoad {
         let state = self.state.lock();
         let mut consumers = Vec::with_capacity(state.consumers.counted());
         for (consumer, is_served) in state.consumers.iter_served() {
@@ -104,7 +104,7 @@ impl Subscription {
             } else {
                 0
             };
-            consumers.push(ConsumerLook {
+            consumers.push(ConsumerLoad {
                 connection: consumer.options.connection,
                 credit: consumer.in_flight.saturating_add(free_slots),
                 in_flight: consumer.in_flight,
@@ -112,7 +112,7 @@ impl Subscription {
                 ack_wait_max_ms: consumer.options.ack_wait_max_ms,
             });
         }
-        SubscriptionLook {
+        SubscriptionLoad {
             depth: state.log.depth(&state.ledger),
             consumers,
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::consumer::holds::HoldEnd;
+use crate::consumer::holds::DeliveryEnd;
 use crate::subscription::Subscription;
 use crate::subscription::ledger::Expired;
 
@@ -21,7 +21,7 @@ impl Subscription {
                 } = expired
                 {
                     let count = messages.count();
-                    let end = HoldEnd::TimedOut;
+                    let end = DeliveryEnd::TimedOut;
                     let (runs, now_us) = (messages.runs(), state.now_us);
                     state
                         .consumers

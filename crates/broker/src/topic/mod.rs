@@ -180,7 +180,7 @@ impl Topic {
         let held = partitions
             .iter()
             .zip(from)
-            .map(|(log, from)| log.held_from(from));
+            .map(|(log, from)| log.lag_from(from));
         held.sum()
     }
 

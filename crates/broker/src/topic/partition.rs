@@ -90,13 +90,13 @@ impl Partition {
 
     /// Moves a reader's offset out of a hole, so that its lag does not count the hole: to the first
     /// record after the hole, or to the end if there is none. Other offsets are unchanged.
-    pub fn same_place(&self, offset: Offset) -> Offset {
-        self.log.same_place(offset)
+    pub fn skip_hole(&self, offset: Offset) -> Offset {
+        self.log.skip_hole(offset)
     }
 
     /// A reader's lag at `from`: how many offsets follow, without holes.
-    pub fn held_from(&self, from: Offset) -> u64 {
-        self.log.held_from(from)
+    pub fn lag_from(&self, from: Offset) -> u64 {
+        self.log.lag_from(from)
     }
 
     /// Bytes of its batches on disk.

@@ -72,7 +72,7 @@ impl Topic {
 }
 
 /// Topics with their new options.
-pub type NewOptions = Vec<(Arc<Topic>, TopicOptions)>;
+pub type TopicOptionChanges = Vec<(Arc<Topic>, TopicOptions)>;
 
 impl Broker {
     /// As [`Broker::keep`], and changes topics' options as [`Topic::set_options`] does. A crash
@@ -85,7 +85,7 @@ impl Broker {
         &self,
         key: impl Into<Name<'a>>,
         value: Option<Vec<u8>>,
-        options: impl FnOnce() -> NewOptions,
+        options: impl FnOnce() -> TopicOptionChanges,
     ) -> Result<(), CatalogError> {
         let shared = &self.shared;
         let definitions = shared.definitions.lock();
@@ -101,7 +101,11 @@ impl Shared {
     /// Gives topics new options and writes the entry `extra_entry` with them. After an error or a
     /// crash all of it has changed or nothing. Returns `false` if nothing changed. The caller holds
     /// the lock `definitions`.
-    fn redefine(&self, extra_entry: Option<Entry>, all: NewOptions) -> Result<bool, CatalogError> {
+    fn redefine(
+        &self,
+        extra_entry: Option<Entry>,
+        all: TopicOptionChanges,
+    ) -> Result<bool, CatalogError> {
         let mut entries: Vec<Entry> = extra_entry.into_iter().collect();
         let mut changed = Vec::new();
         for (topic, mut options) in all {

@@ -213,7 +213,12 @@ impl SimulatedMachine {
                 found.push(message_in(offset, &record));
             }
         }
-        let segments = self.world.log.opened(id, partition).unwrap().segments();
+        let segments = self
+            .world
+            .log
+            .opened_partition(id, partition)
+            .unwrap()
+            .segments();
         let last = segments.into_iter().rfind(|it| it.end > it.base);
         let last = last.map_or(log.start_offset(), |segment| segment.end);
         assert_eq!(log.written_end(), last, "no reader reaches this end");

@@ -128,7 +128,7 @@ impl SimulationRun {
         let may_die = self.random.one_in(2);
         if may_die {
             let changes = self.random.below(CHANGES_MAX);
-            self.machine.world.disk.die_after(changes);
+            self.machine.world.disk.crash_after(changes);
         }
         for _ in 0..self.random.below(STEPS_MAX) {
             self.step();
@@ -193,7 +193,7 @@ impl SimulationRun {
             // A crash in the first start after damage may destroy what that start has recorded.
             if wreck.is_none() && self.random.one_in(3) {
                 let changes = self.random.below(OPENING_MAX);
-                self.machine.world.disk.die_after(changes);
+                self.machine.world.disk.crash_after(changes);
             }
             if self.machine.open(wreck) {
                 break;
@@ -203,7 +203,7 @@ impl SimulationRun {
                 end = again;
             }
         }
-        self.machine.world.disk.die_after(u64::MAX);
+        self.machine.world.disk.crash_after(u64::MAX);
         if !self.machine.is_alive() {
             assert!(self.machine.open(wreck));
         }
@@ -331,7 +331,7 @@ impl SimulationRun {
 
     /// Lets every owed message arrive, and checks it.
     fn finish(&mut self) {
-        self.machine.world.disk.die_after(u64::MAX);
+        self.machine.world.disk.crash_after(u64::MAX);
         self.consumers.clear();
         self.held.clear();
         let names: Vec<SubscriptionKey> = self.ledger.owed.keys().copied().collect();

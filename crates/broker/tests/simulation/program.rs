@@ -488,7 +488,11 @@ impl SimulationRun {
     fn seal(&mut self) {
         if let Some(topic) = self.some_topic(|_| true) {
             let partition = self.random.below(u64::from(topic.partition_count())) as u32;
-            let log = self.machine.world.log.opened(topic.id(), partition);
+            let log = self
+                .machine
+                .world
+                .log
+                .opened_partition(topic.id(), partition);
             log.unwrap().seal_active();
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::context::KafkaContext;
 
-use super::Peer;
+use super::ConnectionPeer;
 
 /// Host and port of the only broker, as one client should see them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub(crate) struct Advertised {
 impl Advertised {
     /// The configured address. If there is none, the address that this client has connected to,
     /// which it can evidently reach.
-    pub(crate) fn to(context: &KafkaContext, peer: &Peer) -> Self {
+    pub(crate) fn to(context: &KafkaContext, peer: &ConnectionPeer) -> Self {
         let configured = if peer.tls {
             &context.options.advertised_tls
         } else {

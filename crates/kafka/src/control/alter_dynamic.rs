@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use cloverleaf_access::Operation;
-use cloverleaf_broker::{NewOptions, Topic, TopicOptions};
+use cloverleaf_broker::{Topic, TopicOptionChanges, TopicOptions};
 
 use crate::context::KafkaContext;
 use crate::error_code::{ErrorCode, of_catalog};
@@ -104,7 +104,7 @@ fn store<T>(
     owner: SettingOwner,
     values: SettingValues,
     before: impl FnOnce() -> T,
-    after: impl FnOnce(T) -> NewOptions,
+    after: impl FnOnce(T) -> TopicOptionChanges,
 ) -> Result<(), ErrorWithReason> {
     let broker = &context.realm;
     let kept = context

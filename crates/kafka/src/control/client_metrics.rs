@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-pub use super::otlp::Figure;
+pub use super::otlp::MetricValue;
 
 /// Maximum number of clients that are remembered. The client with the oldest push is evicted first.
 const CLIENTS_MAX: usize = 1_000;
@@ -17,7 +17,7 @@ const CLIENT_ID_BYTES_MAX: usize = 256;
 
 /// The metrics that one client has pushed.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ClientFigures {
+pub struct PushedMetrics {
     /// The client instance id, the same on all connections of a client.
     pub instance: Uuid,
     /// The client's `client.id`.
@@ -31,18 +31,18 @@ pub struct ClientFigures {
     /// Whether this was the client's terminating push, its last one.
     pub is_last: bool,
     /// The values.
-    pub figures: Vec<Figure>,
+    pub figures: Vec<MetricValue>,
 }
 
 /// The latest metrics of each client, for a bounded number of clients.
 #[derive(Debug, Default)]
 pub struct ClientMetrics {
-    clients: Mutex<HashMap<Uuid, Arc<ClientFigures>>>,
+    clients: Mutex<HashMap<Uuid, Arc<PushedMetrics>>>,
 }
 
 impl ClientMetrics {
     /// The metrics of all clients, the most recent push first.
-    pub fn list(&self) -> Vec<Arc<ClientFigures>> {
+    pub fn list(&self) -> Vec<Arc<PushedMetrics>> {
         let mut list: Vec<_> = self.clients.lock().values().cloned().collect();
         list.sort_by_key(|client| std::cmp::Reverse(client.received_us));
         list
@@ -57,7 +57,7 @@ impl ClientMetrics {
 
     /// Stores a push of a client. An empty push, which clients send when they close, keeps the
     /// values of the push before.
-    pub(super) fn put(&self, mut client: ClientFigures) {
+    pub(super) fn put(&self, mut client: PushedMetrics) {
         client.client_id = client
             .client_id
             .filter(|id| id.len() <= CLIENT_ID_BYTES_MAX);
@@ -83,15 +83,15 @@ impl ClientMetrics {
 mod tests {
     use super::*;
 
-    fn client(number: u128, received_us: u64) -> ClientFigures {
-        ClientFigures {
+    fn client(number: u128, received_us: u64) -> PushedMetrics {
+        PushedMetrics {
             instance: Uuid::from_u128(number),
             client_id: None,
             software: None,
             remote: SocketAddr::from(([127, 0, 0, 1], 9)),
             received_us,
             is_last: false,
-            figures: vec![Figure {
+            figures: vec![MetricValue {
                 name: "producer.request.latency.avg".to_owned(),
                 node: None,
                 value: 1.0,
@@ -114,7 +114,7 @@ mod tests {
     fn a_last_push_without_figures_leaves_those_that_are_known() {
         let metrics = ClientMetrics::default();
         metrics.put(client(1, 1));
-        metrics.put(ClientFigures {
+        metrics.put(PushedMetrics {
             figures: Vec::new(),
             is_last: true,
             ..client(1, 2)

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use cloverleaf_access::Operation;
-use cloverleaf_broker::{CatalogError, NoTopic, Topic, TopicOptions};
+use cloverleaf_broker::{CatalogError, Topic, TopicOptions, TopicUnavailable};
 use kafka_protocol::messages::CreateTopicsResponse;
 use kafka_protocol::messages::create_topics_response::{
     CreatableTopicConfigs, CreatableTopicResult,
@@ -115,8 +115,8 @@ fn create(
         (ErrorCode::TopicAlreadyExists, reason)
     };
     match context.realm.topic(Operation::Declare, name) {
-        Err(NoTopic::Unknown) => {}
-        Err(NoTopic::Denied) => {
+        Err(TopicUnavailable::Unknown) => {}
+        Err(TopicUnavailable::Denied) => {
             let reason = format!("topic '{name}': not allowed");
             return Err((ErrorCode::TopicAuthorizationFailed, reason));
         }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use cloverleaf_broker::{CatalogError, NewOptions, Realm};
+use cloverleaf_broker::{CatalogError, Realm, TopicOptionChanges};
 use parking_lot::RwLock;
 
 /// Prefix of the keys in the state journal. Stable: the keys are stored.
@@ -115,7 +115,7 @@ impl DynamicSettings {
         owner: SettingOwner,
         values: SettingValues,
         before: impl FnOnce() -> T,
-        after: impl FnOnce(T) -> NewOptions,
+        after: impl FnOnce(T) -> TopicOptionChanges,
     ) -> Result<(), CatalogError> {
         let kept = (!values.is_empty()).then(|| encode(&values));
         let mut replaced = None;

@@ -48,7 +48,7 @@ use crate::context::KafkaContext;
 use crate::error_code::ErrorCode;
 use crate::wire::{Malformed, Reader};
 
-pub use client_metrics::{ClientFigures, ClientMetrics, Figure};
+pub use client_metrics::{ClientMetrics, MetricValue, PushedMetrics};
 pub(crate) use dynamic_settings::DynamicSettings;
 pub use producer_ids::ProducerIds;
 pub use settings::SettingRefused;
@@ -60,7 +60,7 @@ pub(crate) const LEADER_EPOCH: i32 = 0;
 
 /// The connection that a request came on.
 #[derive(Debug, Clone)]
-pub struct Peer {
+pub struct ConnectionPeer {
     /// The client's address.
     pub remote: SocketAddr,
     /// The address that the client has connected to.
@@ -74,7 +74,7 @@ pub struct Peer {
 /// A request of the control plane.
 pub(crate) struct ControlCall<'a> {
     pub(crate) context: &'a Arc<KafkaContext>,
-    pub(crate) peer: &'a Peer,
+    pub(crate) peer: &'a ConnectionPeer,
     /// The connection's telemetry, whose id is unique in the process.
     pub(crate) probe: &'a Probe,
     pub(crate) version: i16,

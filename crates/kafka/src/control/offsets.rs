@@ -387,7 +387,7 @@ fn fetch_all(context: &KafkaContext, group: &str) -> FetchedOffsets {
 /// lost, and the next message has a far higher offset.
 fn out_of_gap(topic: Option<&Topic>, mut committed: Committed) -> Committed {
     if let Some(log) = topic.and_then(|topic| topic.partition(committed.partition)) {
-        committed.offset = log.same_place(committed.offset);
+        committed.offset = log.skip_hole(committed.offset);
     }
     committed
 }

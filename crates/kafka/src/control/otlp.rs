@@ -18,7 +18,7 @@
 
 /// A value of a client's metrics.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Figure {
+pub struct MetricValue {
     /// Its name in KIP-714 without `org.apache.kafka.`, for example `producer.request.latency.avg`.
     /// Times are in milliseconds.
     pub name: String,
@@ -123,7 +123,7 @@ fn each<'a>(
 pub(super) fn figures(
     message: &[u8],
     wants: impl Fn(&str) -> bool,
-) -> Result<Vec<Figure>, NotOtlp> {
+) -> Result<Vec<MetricValue>, NotOtlp> {
     let mut figures = Vec::new();
     each(message, |number, resource| match (number, resource) {
         (1, FieldValue::Bytes(resource)) => each(resource, |number, scope| match (number, scope) {
@@ -141,7 +141,7 @@ pub(super) fn figures(
 fn read_metric(
     metric: &[u8],
     wants: &impl Fn(&str) -> bool,
-    figures: &mut Vec<Figure>,
+    figures: &mut Vec<MetricValue>,
 ) -> Result<(), NotOtlp> {
     // The fields may be in any order, so the name is read first.
     let mut name = None;
@@ -164,7 +164,7 @@ fn read_metric(
     })
 }
 
-fn read_point(point: &[u8], name: &str, figures: &mut Vec<Figure>) -> Result<(), NotOtlp> {
+fn read_point(point: &[u8], name: &str, figures: &mut Vec<MetricValue>) -> Result<(), NotOtlp> {
     let (mut value, mut node) = (None, None);
     each(point, |number, field| {
         match (number, field) {
@@ -179,7 +179,7 @@ fn read_point(point: &[u8], name: &str, figures: &mut Vec<Figure>) -> Result<(),
     if let Some(value) = value
         && figures.len() < FIGURES_MAX
     {
-        figures.push(Figure {
+        figures.push(MetricValue {
             name: name.to_owned(),
             node,
             value,

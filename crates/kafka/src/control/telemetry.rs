@@ -11,10 +11,10 @@ use crate::answer::{Answer, body, later};
 use crate::error_code::ErrorCode;
 use crate::wire::Malformed;
 
-use super::client_metrics::ClientFigures;
+use super::client_metrics::PushedMetrics;
 use super::names::text;
-use super::otlp::{self, Figure, PREFIX};
-use super::{ControlCall, Peer};
+use super::otlp::{self, MetricValue, PREFIX};
+use super::{ConnectionPeer, ControlCall};
 
 /// Prefixes of the names of the requested metrics, without [`PREFIX`]: the standard metrics of
 /// KIP-714, and others that librdkafka and the Java client send.
@@ -83,7 +83,7 @@ pub(super) fn get_subscriptions(mut call: ControlCall<'_>) -> Result<Answer, Mal
 /// line that it does not print with a Kafka without telemetry. librdkafka works with the nil id,
 /// and the broker uses the connection's id in its place. Other clients, such as the Java client,
 /// fail without an id.
-fn is_librdkafka(peer: &Peer) -> bool {
+fn is_librdkafka(peer: &ConnectionPeer) -> bool {
     let software = peer.software.as_ref();
     software.is_some_and(|(name, version)| {
         // Bindings of librdkafka report their own name; most add librdkafka's version to theirs.
@@ -130,7 +130,7 @@ pub(super) fn push(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     if let Err(code) = check(&call, &push) {
         return Ok(Answer::Ready(answer(code)));
     }
-    let client = ClientFigures {
+    let client = PushedMetrics {
         instance: push.instance,
         client_id: call.client_id.map(str::to_owned),
         software: call.peer.software.clone(),
@@ -144,7 +144,7 @@ pub(super) fn push(mut call: ControlCall<'_>) -> Result<Answer, Malformed> {
     Ok(later(call.context, move || {
         match read(push.codec, &metrics) {
             Ok(figures) => {
-                let client = ClientFigures { figures, ..client };
+                let client = PushedMetrics { figures, ..client };
                 context.client_metrics.put(client);
                 answer(ErrorCode::None)
             }
@@ -179,7 +179,7 @@ fn check(call: &ControlCall<'_>, push: &MetricsPush<'_>) -> Result<(), ErrorCode
     Ok(())
 }
 
-fn read(codec: i8, metrics: &[u8]) -> Result<Vec<Figure>, ErrorCode> {
+fn read(codec: i8, metrics: &[u8]) -> Result<Vec<MetricValue>, ErrorCode> {
     let wants = |name: &str| {
         REQUESTED_METRICS
             .iter()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cloverleaf_access::Operation;
-use cloverleaf_broker::{NoTopic, Partition, Topic, TopicOptions};
+use cloverleaf_broker::{Partition, Topic, TopicOptions, TopicUnavailable};
 use uuid::Uuid;
 
 use crate::context::KafkaContext;
@@ -27,11 +27,11 @@ pub(crate) fn all(context: &KafkaContext) -> Vec<Arc<Topic>> {
 }
 
 /// A topic that was found, if Kafka clients see it.
-pub(crate) fn visible(topic: Arc<Topic>) -> Result<Arc<Topic>, NoTopic> {
+pub(crate) fn visible(topic: Arc<Topic>) -> Result<Arc<Topic>, TopicUnavailable> {
     if is_visible(&topic) {
         Ok(topic)
     } else {
-        Err(NoTopic::Unknown)
+        Err(TopicUnavailable::Unknown)
     }
 }
 
@@ -46,9 +46,11 @@ pub(crate) fn find(
 ) -> Result<Arc<Topic>, ErrorCode> {
     let topic = context.realm.topic(operation, name).and_then(visible);
     topic.map_err(|why| match why {
-        NoTopic::Denied => ErrorCode::TopicAuthorizationFailed,
-        NoTopic::Unknown if topic_name_fault(name).is_some() => ErrorCode::InvalidTopicException,
-        NoTopic::Unknown => ErrorCode::UnknownTopicOrPartition,
+        TopicUnavailable::Denied => ErrorCode::TopicAuthorizationFailed,
+        TopicUnavailable::Unknown if topic_name_fault(name).is_some() => {
+            ErrorCode::InvalidTopicException
+        }
+        TopicUnavailable::Unknown => ErrorCode::UnknownTopicOrPartition,
     })
 }
 
@@ -82,8 +84,8 @@ pub(crate) fn find_by_id(
 ) -> Result<Arc<Topic>, ErrorCode> {
     let topic = context.realm.topic_by_id(operation, id).and_then(visible);
     topic.map_err(|why| match why {
-        NoTopic::Denied => ErrorCode::TopicAuthorizationFailed,
-        NoTopic::Unknown => ErrorCode::UnknownTopicId,
+        TopicUnavailable::Denied => ErrorCode::TopicAuthorizationFailed,
+        TopicUnavailable::Unknown => ErrorCode::UnknownTopicId,
     })
 }
 

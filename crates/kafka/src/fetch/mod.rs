@@ -33,7 +33,7 @@ use cloverleaf_broker::Watcher;
 use cloverleaf_session::Now;
 use cloverleaf_telemetry::Probe;
 
-pub use readers::{Readers, Reading};
+pub use readers::{FetchPositions, FetchedPartition};
 pub(crate) use request::FetchRequest;
 pub(crate) use sessions::FetchSessions;
 
@@ -86,7 +86,7 @@ pub(crate) struct FetchState {
     cold: ColdReads,
     /// Indexes of the partitions that the answer includes.
     included: Vec<u32>,
-    /// This connection's entry in [`crate::Readers`].
+    /// This connection's entry in [`crate::FetchPositions`].
     reader_entry: Option<ReaderEntry>,
 }
 

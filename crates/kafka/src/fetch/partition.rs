@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use cloverleaf_access::{Kind, Operation};
+use cloverleaf_access::{Operation, ResourceKind};
 use cloverleaf_broker::{Partition, Realm, Watch, Watcher};
 
 use super::ZSTD_FROM;
@@ -96,7 +96,8 @@ impl FetchPartition {
     /// missing, was deleted or is no longer permitted.
     pub(crate) fn refresh(&mut self, realm: &Realm, by_id: bool) {
         let is_current = self.topic.topic().is_some_and(|topic| {
-            !topic.is_deleted() && realm.may(Operation::Consume, Kind::Topic, "", topic.name())
+            !topic.is_deleted()
+                && realm.may(Operation::Consume, ResourceKind::Topic, "", topic.name())
         });
         if !is_current {
             let found = self.topic.key(by_id).find(Operation::Consume, realm);
@@ -138,7 +139,7 @@ impl FetchPartition {
             std::cmp::Ordering::Equal => false,
             std::cmp::Ordering::Less => {
                 let start = log.start_offset();
-                offset < start && log.same_place(offset) < start
+                offset < start && log.skip_hole(offset) < start
             }
             std::cmp::Ordering::Greater => offset > log.next_offset(),
         };

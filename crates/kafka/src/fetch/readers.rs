@@ -21,7 +21,7 @@ const PARTITIONS_MAX: usize = 1024;
 
 /// A partition that a connection reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reading {
+pub struct FetchedPartition {
     /// The topic's id.
     pub topic: Uuid,
     /// The partition's number.
@@ -32,13 +32,13 @@ pub struct Reading {
 
 /// The partitions that each connection currently fetches.
 #[derive(Debug, Default)]
-pub struct Readers {
-    table: Mutex<HashMap<u64, Arc<[Reading]>>>,
+pub struct FetchPositions {
+    table: Mutex<HashMap<u64, Arc<[FetchedPartition]>>>,
 }
 
-impl Readers {
+impl FetchPositions {
     /// The telemetry ids of the connections, with the partitions that each fetches.
-    pub fn list(&self) -> Vec<(u64, Arc<[Reading]>)> {
+    pub fn list(&self) -> Vec<(u64, Arc<[FetchedPartition]>)> {
         let table = self.table.lock();
         table.iter().map(|(id, all)| (*id, all.clone())).collect()
     }
@@ -47,14 +47,14 @@ impl Readers {
 /// One connection's entry in the table. Removed when this is dropped.
 #[derive(Debug)]
 pub(super) struct ReaderEntry {
-    readers: Arc<Readers>,
+    readers: Arc<FetchPositions>,
     connection: u64,
     due_us: u64,
 }
 
 impl ReaderEntry {
     /// A connection without an entry yet.
-    pub(super) fn new(readers: &Arc<Readers>, connection: u64) -> ReaderEntry {
+    pub(super) fn new(readers: &Arc<FetchPositions>, connection: u64) -> ReaderEntry {
         ReaderEntry {
             readers: readers.clone(),
             connection,
@@ -72,13 +72,13 @@ impl ReaderEntry {
     pub(super) fn update(&mut self, partitions: &[FetchPartition], now_us: u64) {
         self.due_us = now_us.saturating_add(INTERVAL_US);
         let reading = |partition: &FetchPartition| {
-            Some(Reading {
+            Some(FetchedPartition {
                 topic: partition.topic.topic()?.id(),
                 partition: u32::try_from(partition.index).ok()?,
                 offset: u64::try_from(partition.requested.offset).ok()?,
             })
         };
-        let all: Arc<[Reading]> = partitions
+        let all: Arc<[FetchedPartition]> = partitions
             .iter()
             .filter_map(reading)
             .take(PARTITIONS_MAX)

@@ -44,7 +44,7 @@ pub(crate) use group::ClockReading;
 use group::{Group, GroupLimits};
 pub(crate) use member::GroupProtocol;
 use reply::{JoinAnswer, JoinRequest, MemberIdentity, SyncAnswer, SyncRequest};
-pub use snapshots::{GroupLook, MemberLook};
+pub use snapshots::{GroupSnapshot, MemberSnapshot};
 use store::AfterWrite;
 #[doc(hidden)]
 pub use store::is_stored_group;

@@ -8,16 +8,16 @@ use super::{Groups, subscription};
 
 /// A stable consumer group.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GroupLook {
+pub struct GroupSnapshot {
     /// Its name.
     pub name: Arc<str>,
     /// Its members.
-    pub members: Vec<MemberLook>,
+    pub members: Vec<MemberSnapshot>,
 }
 
 /// A member of a stable consumer group.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MemberLook {
+pub struct MemberSnapshot {
     /// The client's `client.id`.
     pub client_id: String,
     /// The client's address, after a slash.
@@ -31,7 +31,7 @@ pub struct MemberLook {
 impl Groups {
     /// All stable consumer groups, sorted by name. Each group is locked only while its members are
     /// listed.
-    pub fn looks(&self) -> Vec<GroupLook> {
+    pub fn snapshots(&self) -> Vec<GroupSnapshot> {
         let mut looks = Vec::new();
         for (name, slot) in self.all() {
             let described = {
@@ -47,14 +47,14 @@ impl Groups {
     }
 }
 
-fn look(name: Arc<str>, group: GroupDescription) -> GroupLook {
-    let members = group.members.into_iter().map(|member| MemberLook {
+fn look(name: Arc<str>, group: GroupDescription) -> GroupSnapshot {
+    let members = group.members.into_iter().map(|member| MemberSnapshot {
         topics: subscription::topics(&member.metadata).unwrap_or_default(),
         partitions: subscription::assigned(&member.assignment).unwrap_or_default(),
         client_id: member.client_id,
         host: member.client_host,
     });
-    GroupLook {
+    GroupSnapshot {
         name,
         members: members.collect(),
     }

@@ -22,7 +22,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use cloverleaf_access::Operation;
-use cloverleaf_broker::{NoTopic, PublishError, Topic};
+use cloverleaf_broker::{PublishError, Topic, TopicUnavailable};
 use cloverleaf_log::Durability;
 use cloverleaf_session::{Cached, Meter, Now};
 use cloverleaf_telemetry::Probe;
@@ -164,7 +164,7 @@ impl ProduceState {
         }
         let mut answer = std::mem::take(&mut self.spare);
         answer.begin(version);
-        let mut topic = TopicRef::Id(uuid::Uuid::nil(), NoTopic::Unknown);
+        let mut topic = TopicRef::Id(uuid::Uuid::nil(), TopicUnavailable::Unknown);
         let head = walk(body, version, |head, element| match element {
             ProduceElement::Topic(key, partitions) => {
                 topic = self.find(context, meter, key);

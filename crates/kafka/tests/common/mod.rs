@@ -13,7 +13,7 @@ use std::task::{Context, Wake, Waker};
 
 use bytes::{Bytes, BytesMut};
 use cloverleaf_broker::{Broker, BrokerOptions, Clock, ManualClock, Realm, Topic, TopicOptions};
-use cloverleaf_kafka::control::Peer as KafkaPeer;
+use cloverleaf_kafka::control::ConnectionPeer as KafkaPeer;
 use cloverleaf_kafka::{KafkaContext, KafkaOptions, Session, SessionParts, Worker};
 use cloverleaf_log::{Batch, BatchBuilder, FaultyDisk, Log, LogOptions, SimDisk};
 use cloverleaf_session::{Input, Now, Output, Session as _};
@@ -116,7 +116,7 @@ impl World {
         let jobs = Arc::new(Jobs::default());
         let lookups = Arc::new(Jobs::default());
         let context = KafkaContext::new(
-            Realm::whole(broker.clone()),
+            Realm::unrestricted(broker.clone()),
             options,
             jobs.clone(),
             lookups.clone(),

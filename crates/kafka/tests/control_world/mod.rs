@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::{Buf, Bytes};
 use cloverleaf_broker::{Broker, BrokerOptions, ManualClock, Realm, Topic};
-use cloverleaf_kafka::control::Peer;
+use cloverleaf_kafka::control::ConnectionPeer;
 use cloverleaf_kafka::session::{Session, SessionParts};
 use cloverleaf_kafka::{KafkaContext, KafkaOptions, Worker, apis};
 use cloverleaf_log::{BatchBuilder, Durability, Log, LogOptions, SimDisk};
@@ -38,7 +38,7 @@ pub struct World {
     pub log: Log,
     pub broker: Broker,
     pub context: Arc<KafkaContext>,
-    pub peer: Peer,
+    pub peer: ConnectionPeer,
     registry: Registry,
 }
 
@@ -63,7 +63,7 @@ impl World {
             log,
             broker,
             context,
-            peer: Peer {
+            peer: ConnectionPeer {
                 remote: SocketAddr::from(([127, 0, 0, 1], 50_000)),
                 local: SocketAddr::from(([127, 0, 0, 2], 9_092)),
                 tls: false,
@@ -181,7 +181,7 @@ fn open(
     let (log, recovery) = Log::open(disk.mount(), log_options).unwrap();
     let broker_options = broker_options.clone();
     let broker = Broker::open(log.clone(), recovery, broker_options, clock.clone()).unwrap();
-    let realm = Realm::whole(broker.clone());
+    let realm = Realm::unrestricted(broker.clone());
     let context = KafkaContext::new(realm, options.clone(), Arc::new(Inline), Arc::new(Inline));
     (log, broker, context)
 }

@@ -247,7 +247,7 @@ impl PartitionLog {
             return Err(failure);
         }
         // The lock keeps retention from dropping segments meanwhile.
-        let mut files = self.files_lock.lock();
+        let mut files = self.unfinished_replacement.lock();
         if !self.still_has_run(old) {
             let _ = shared
                 .disk

@@ -87,7 +87,7 @@ pub struct Compacted {
     pub is_done: bool,
     /// Whether a pass is unfinished: the next call continues it, and its keys stay in memory until
     /// then.
-    pub holds_pass: bool,
+    pub has_unfinished_pass: bool,
 }
 
 /// The clean and the dirty part of a partition.
@@ -164,7 +164,7 @@ impl PartitionLog {
         if !self.is_closed() {
             // An unfinished replacement still has `.clean` files, and this call creates files with
             // the same names.
-            self.finish_replacement(&mut self.files_lock.lock())?;
+            self.finish_replacement(&mut self.unfinished_replacement.lock())?;
         }
         let mut done = Compacted::default();
         match self.run_compaction(&mut compaction, options, &mut done) {
@@ -261,7 +261,7 @@ impl PartitionLog {
                 break;
             };
             if work >= options.work_bytes_max {
-                done.holds_pass = true;
+                done.has_unfinished_pass = true;
                 return Ok(());
             }
             work += run.iter().map(|segment| segment.len()).sum::<u64>();

@@ -21,7 +21,7 @@ pub struct Faults {
     /// This many syncs (of a file, a folder or the file system) succeed; the next one fails.
     pub sync_after: Option<u64>,
     /// Free bytes of the disk, which allocations use up. With 0, no file can be created.
-    pub room_bytes: Option<u64>,
+    pub free_bytes: Option<u64>,
     /// Refuse all changes, as a read-only file system does.
     pub read_only: bool,
     /// Non-blocking reads fail as if no byte were in the page cache.
@@ -85,7 +85,7 @@ impl Faults {
 
     /// Uses up `bytes` of the free space, or fails because the disk is full.
     fn take_space(&mut self, bytes: u64) -> io::Result<()> {
-        if let Some(free) = &mut self.room_bytes {
+        if let Some(free) = &mut self.free_bytes {
             if *free < bytes {
                 return Err(ErrorKind::StorageFull.into());
             }
@@ -132,7 +132,7 @@ impl Disk for FaultyDisk {
             while path_contains(&faults.hanging_creates, path) {
                 self.shared.changed.wait(&mut faults);
             }
-            if faults.room_bytes == Some(0) {
+            if faults.free_bytes == Some(0) {
                 return Err(ErrorKind::StorageFull.into());
             }
         }
@@ -187,7 +187,7 @@ impl Disk for FaultyDisk {
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
-        match self.shared.faults.lock().room_bytes {
+        match self.shared.faults.lock().free_bytes {
             Some(free) => Ok(free),
             None => self.inner.free_bytes(),
         }
@@ -280,7 +280,7 @@ impl DiskFile for FaultyFile {
             return Err(ErrorKind::ReadOnlyFilesystem.into());
         }
         let freed = self.inner.len()?.saturating_sub(len);
-        if let Some(free) = &mut faults.room_bytes {
+        if let Some(free) = &mut faults.free_bytes {
             *free += freed;
         }
         drop(faults);

@@ -128,7 +128,7 @@ impl SimDisk {
     /// Lets the machine crash after this many more changes (of bytes, sizes and names, and syncs),
     /// during the next one. From then on all operations fail. Call [`SimDisk::power_loss`] or
     /// [`SimDisk::kill`] afterwards to decide which changes are left.
-    pub fn die_after(&self, changes: u64) {
+    pub fn crash_after(&self, changes: u64) {
         self.state.lock().changes_left = Some(changes);
     }
 

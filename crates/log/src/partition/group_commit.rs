@@ -19,7 +19,7 @@ use crate::shared::Shared;
 
 /// A group with more dirty files than this is synced with one `syncfs`, if the file system has few
 /// other dirty bytes. Measured in `docs/decisions/002-inline-writes-and-group-commit.md`.
-const SYNCFS_MIN: usize = 2;
+const FDATASYNC_FILES_MAX: usize = 2;
 /// A `syncfs` also writes dirty bytes of files outside the group. This many bytes cost as much as
 /// one more `fdatasync` (100 µs at 500 MB/s).
 const SYNCFS_BYTES_PER_FILE: u64 = 50 << 10;
@@ -129,7 +129,7 @@ fn sync_plans(shared: &Shared, plans: &[SyncPlan]) -> Result<(), IoFailure> {
 
 /// Whether one sync of everything is cheaper than one per file.
 fn prefers_syncfs(shared: &Shared, plans: &[SyncPlan], files: usize) -> bool {
-    if files <= SYNCFS_MIN || !shared.disk.sync_fs_reports_errors() {
+    if files <= FDATASYNC_FILES_MAX || !shared.disk.sync_fs_reports_errors() {
         return false;
     }
     let segments = plans.iter().flat_map(|plan| &plan.segments);
@@ -138,7 +138,7 @@ fn prefers_syncfs(shared: &Shared, plans: &[SyncPlan], files: usize) -> bool {
         .sum();
     let all = shared.counters.unsynced_bytes.load(Relaxed);
     let dearer = all.saturating_sub(ours) / SYNCFS_BYTES_PER_FILE;
-    files as u64 > SYNCFS_MIN as u64 + dearer
+    files as u64 > FDATASYNC_FILES_MAX as u64 + dearer
 }
 
 /// Syncs one file, at least its first `len` bytes.

@@ -71,7 +71,7 @@ pub struct PartitionLog {
     /// Locked while the snapshot of the producers is written. Lock it before all others.
     pub(crate) snapshot_lock: Mutex<()>,
     /// Locked while segments are removed or replaced. Lock it before the state.
-    pub(crate) files_lock: Mutex<Option<SegmentReplacement>>,
+    pub(crate) unfinished_replacement: Mutex<Option<SegmentReplacement>>,
     /// Locked while `next.prepared` is created or removed. Lock it before the state.
     pub(crate) prepared_lock: Mutex<()>,
     /// Locked during a call of [`PartitionLog::compact`]. Lock it before all others.
@@ -134,7 +134,7 @@ impl PartitionLog {
             state: Mutex::new(state),
             writer: Mutex::new(writer),
             snapshot_lock: Mutex::new(()),
-            files_lock: Mutex::new(None),
+            unfinished_replacement: Mutex::new(None),
             prepared_lock: Mutex::new(()),
             compaction: Mutex::default(),
             listener: OnceLock::new(),
@@ -251,7 +251,7 @@ impl PartitionLog {
     /// Moves a reader's offset out of a hole, so that the reader's lag does not count the hole: to
     /// the first record after the hole, or to the written end if there is none. Returns all other
     /// offsets unchanged, and every offset if the partition has no segments.
-    pub fn same_place(&self, offset: Offset) -> Offset {
+    pub fn skip_hole(&self, offset: Offset) -> Offset {
         if self.state.lock().segments.is_empty() {
             return offset;
         }
@@ -270,7 +270,7 @@ impl PartitionLog {
 
     /// A reader's lag at offset `from`: the number of offsets from there on that segments span.
     /// Holes between segments are not counted.
-    pub fn held_from(&self, from: Offset) -> u64 {
+    pub fn lag_from(&self, from: Offset) -> u64 {
         let end = self.written_end();
         let state = self.state.lock();
         let from = from.max(state.offsets.logical_start());

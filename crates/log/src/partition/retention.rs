@@ -57,7 +57,7 @@ impl PartitionLog {
         let segments = self.segments();
         let mut total: u64 = segments.iter().map(|segment| segment.bytes).sum();
         let mut dropped = Vec::new();
-        for segment in segments.iter().take_while(|segment| segment.sealed) {
+        for segment in segments.iter().take_while(|segment| segment.is_droppable) {
             let too_old = older_than_ms.is_some_and(|limit| segment.max_timestamp_ms < limit);
             let too_much = bytes_max.is_some_and(|limit| total > limit);
             if !too_old && !too_much {
@@ -67,7 +67,7 @@ impl PartitionLog {
             dropped.push(segment.base);
         }
         if let (Some(limit), Some(active)) = (older_than_ms, segments.last())
-            && active.active
+            && active.is_active
             && active.max_timestamp_ms < limit
         {
             self.seal_active();
@@ -91,13 +91,14 @@ impl PartitionLog {
     ) -> Result<u64, LogError> {
         let mut dropped = Vec::new();
         for segment in self.segments() {
-            let may_drop = segment.sealed || (segment.active && segment.bytes >= SEAL_BYTES_MIN);
+            let may_drop =
+                segment.is_droppable || (segment.is_active && segment.bytes >= SEAL_BYTES_MIN);
             let is_kept =
                 kept_since_ms.is_some_and(|since_ms| segment.max_timestamp_ms >= since_ms);
             if !may_drop || is_kept || !covers(segment.base..segment.end) {
                 continue;
             }
-            if segment.sealed {
+            if segment.is_droppable {
                 dropped.push(segment.base)
             } else {
                 self.seal_active()
@@ -135,7 +136,7 @@ impl PartitionLog {
         let successor = self.begin_successor(bases);
         self.sync_names()?;
         // Keeps compaction from replacing files meanwhile.
-        let mut files = self.files_lock.lock();
+        let mut files = self.unfinished_replacement.lock();
         // Files that compaction has not removed yet contain records of these segments, and the next
         // start would find them.
         self.finish_replacement(&mut files)?;

@@ -191,7 +191,7 @@ impl SegmentWriter {
     /// Ends the active segment; the housekeeper seals it.
     pub(crate) fn roll(&mut self, partition: &Arc<PartitionLog>) {
         if let Some(segment) = self.active.take() {
-            segment.set_stage(SegmentStage::Full);
+            segment.set_stage(SegmentStage::Rolled);
             // Fails once the log is stopped; the next start seals the segment.
             let _ = partition
                 .shared

@@ -31,7 +31,7 @@ pub(crate) enum SegmentStage {
     /// Takes appends.
     Active,
     /// Takes no more appends; its index has no footer yet.
-    Full,
+    Rolled,
     /// Synced, with a footer.
     Sealed,
 }
@@ -48,10 +48,10 @@ pub struct SegmentInfo {
     /// Highest timestamp of the records, in milliseconds since 1970; `i64::MIN` if there are none.
     pub max_timestamp_ms: i64,
     /// Whether it takes appends.
-    pub active: bool,
+    pub is_active: bool,
     /// Whether it may be dropped. A segment that is neither active nor sealed is about to be
     /// sealed.
-    pub sealed: bool,
+    pub is_droppable: bool,
 }
 
 /// A segment of a partition.
@@ -214,7 +214,7 @@ impl Segment {
     pub(crate) fn stage(&self) -> SegmentStage {
         match self.stage.load(Ordering::Acquire) {
             0 => SegmentStage::Active,
-            1 => SegmentStage::Full,
+            1 => SegmentStage::Rolled,
             _ => SegmentStage::Sealed,
         }
     }
@@ -262,8 +262,8 @@ impl Segment {
             end: self.end(),
             bytes: self.len(),
             max_timestamp_ms: self.max_timestamp_ms(),
-            active: self.stage() == SegmentStage::Active,
-            sealed: self.is_droppable(),
+            is_active: self.stage() == SegmentStage::Active,
+            is_droppable: self.is_droppable(),
         }
     }
 
@@ -271,7 +271,7 @@ impl Segment {
     pub(crate) fn is_droppable(&self) -> bool {
         match self.stage() {
             SegmentStage::Active => false,
-            SegmentStage::Full => self.is_poisoned(),
+            SegmentStage::Rolled => self.is_poisoned(),
             SegmentStage::Sealed => true,
         }
     }

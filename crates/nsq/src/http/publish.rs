@@ -93,7 +93,7 @@ impl NsqdHttp {
     /// Backpressure: waits until the broker's budget of unwritten bytes has space. Fails when the
     /// broker is shutting down.
     async fn may_publish(&self) -> Result<(), HttpError> {
-        poll_fn(|context| self.realm.room().poll_free(context)).await;
+        poll_fn(|context| self.realm.write_budget().poll_free(context)).await;
         if self.surroundings.is_exiting() {
             Err(HttpError::Exiting)
         } else {

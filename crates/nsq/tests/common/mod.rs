@@ -104,7 +104,7 @@ impl World {
         let now = self.now();
         let address = std::net::SocketAddr::from(([127, 0, 0, 1], 4150));
         let parts = SessionParts {
-            realm: Realm::whole(self.broker.clone()),
+            realm: Realm::unrestricted(self.broker.clone()),
             options: self.options.clone(),
             channel_policy: Arc::new(|_, channel| channel_options(channel)),
             client: self.clients.connect(address.to_string(), 0),

@@ -94,7 +94,7 @@ pub fn start() -> Nsqd {
     };
     let policy = Arc::new(|_: &str, channel: &str| channel_options(channel));
     let nsqd = NsqdHttp {
-        realm: Realm::whole(broker.clone()),
+        realm: Realm::unrestricted(broker.clone()),
         clients: Arc::clone(&clients),
         options: Arc::new(limits),
         channel_policy: policy.clone(),
@@ -104,7 +104,7 @@ pub fn start() -> Nsqd {
         surroundings: world.clone(),
     };
     let lookupd = LookupHttp::new(
-        Realm::whole(broker.clone()),
+        Realm::unrestricted(broker.clone()),
         policy,
         node(),
         "127.0.0.1:4150".into(),

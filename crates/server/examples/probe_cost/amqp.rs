@@ -20,7 +20,7 @@ const HEADER: u8 = 2;
 const CONTENT: u8 = 3;
 
 pub(crate) fn play(simulated: &SimulatedBroker, rounds: u32, per_round: u32) -> Outcome<u64> {
-    let host = VirtualHost::open(Realm::whole(simulated.broker.clone()))?;
+    let host = VirtualHost::open(Realm::unrestricted(simulated.broker.clone()))?;
     let connect = || -> Outcome<Peer<'_, Session>> {
         let parts = SessionParts {
             host: host.clone(),

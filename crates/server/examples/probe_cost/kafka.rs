@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cloverleaf_broker::{Realm, TopicOptions};
-use cloverleaf_kafka::control::Peer as KafkaPeer;
+use cloverleaf_kafka::control::ConnectionPeer as KafkaPeer;
 use cloverleaf_kafka::{KafkaContext, KafkaOptions, Session, SessionParts, Worker};
 use cloverleaf_log::BatchBuilder;
 use cloverleaf_telemetry::Protocol;
@@ -28,7 +28,7 @@ pub(crate) fn play(simulated: &SimulatedBroker, rounds: u32, per_round: u32) -> 
         .topic_or_create("t", TopicOptions::default)?;
     let worker = || Arc::new(AtOnce);
     let (realm, options) = (
-        Realm::whole(simulated.broker.clone()),
+        Realm::unrestricted(simulated.broker.clone()),
         KafkaOptions::default(),
     );
     let context = KafkaContext::new(realm, options, worker(), worker());

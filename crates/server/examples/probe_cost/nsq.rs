@@ -18,7 +18,7 @@ pub(crate) fn play(simulated: &SimulatedBroker, rounds: u32, per_round: u32) -> 
     let clients = Clients::new();
     let connect = || {
         let parts = SessionParts {
-            realm: Realm::whole(simulated.broker.clone()),
+            realm: Realm::unrestricted(simulated.broker.clone()),
             options: Arc::new(SessionOptions::default()),
             channel_policy: Arc::new(|_, channel| channel_options(channel)),
             client: clients.connect(CLIENT.to_string(), 0),

@@ -11,7 +11,7 @@ use crate::config::{Config, DeadLetterRule};
 
 /// The values given for options, by source.
 #[derive(Debug, Clone, Default)]
-pub struct Sources {
+pub struct ConfigSources {
     /// The configuration file.
     pub file: Option<PathBuf>,
     /// The environment. Variables without the prefix are ignored, and so are unknown ones with it:
@@ -67,7 +67,7 @@ impl Config {
     ///
     /// # Errors
     /// The first mistake, with its place, as a text for people.
-    pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
+    pub fn load(sources: &ConfigSources) -> Result<Config, ConfigError> {
         let mut config = Config::default();
         if let Some(path) = &sources.file {
             let text = std::fs::read_to_string(path).map_err(|error| ConfigError::Unreadable {
@@ -257,9 +257,9 @@ mod tests {
 
     fn load(text: &str) -> Result<Config, ConfigError> {
         let file = file(text);
-        Config::load(&Sources {
+        Config::load(&ConfigSources {
             file: Some(file.0.path().to_owned()),
-            ..Sources::default()
+            ..ConfigSources::default()
         })
     }
 
@@ -270,8 +270,8 @@ mod tests {
     #[test]
     fn flags_take_precedence_over_environment_file_and_default() {
         let file = file("[nsq]\nmax_rdy_count = 10\nmsg_timeout = \"10s\"\nmax_msg_size = 10\n");
-        let mut sources = Sources::default();
-        let rdy = |sources: &Sources| Config::load(sources).unwrap().nsq.max_rdy_count;
+        let mut sources = ConfigSources::default();
+        let rdy = |sources: &ConfigSources| Config::load(sources).unwrap().nsq.max_rdy_count;
         assert_eq!(rdy(&sources), 2500);
         sources.file = Some(file.0.path().to_owned());
         assert_eq!(rdy(&sources), 10);
@@ -330,7 +330,7 @@ mod tests {
             "nsq.dead_letter.\"t\".attempts",
             "attempts_max",
         );
-        let mut sources = Sources::default();
+        let mut sources = ConfigSources::default();
         sources
             .flags
             .insert("nsq-tcp-adress".into(), vec![String::new()]);
@@ -351,16 +351,16 @@ mod tests {
         assert!(error("cores = ").contains("is not valid TOML"));
         assert!(error("[nsq]\ntcp_address = \"here\"").contains("is not an address"));
         assert!(error("[nsq.dead_letter]\nt = 1").contains("a table is expected"));
-        let missing = Sources {
+        let missing = ConfigSources {
             file: Some("/nonexistent".into()),
-            ..Sources::default()
+            ..ConfigSources::default()
         };
         let error = Config::load(&missing).unwrap_err().to_string();
         assert!(
             error.starts_with("cannot read the configuration file /nonexistent"),
             "{error}"
         );
-        let mut sources = Sources::default();
+        let mut sources = ConfigSources::default();
         sources
             .variables
             .insert("CLOVERLEAF_DURABILITY".into(), "yes".into());

@@ -172,7 +172,7 @@ impl ConnectionIo {
         }
         let Poll::Ready(bytes_max) = self.admit(carried, scratch, cx, now) else {
             if self.hold.is_waiting() {
-                session.is_not_read(now);
+                session.reading_paused(now);
             }
             return Ok(Progress::None);
         };

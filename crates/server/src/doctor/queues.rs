@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use cloverleaf_broker::{ConsumerLook, Subscription, SubscriptionLook};
+use cloverleaf_broker::{ConsumerLoad, Subscription, SubscriptionLoad};
 use cloverleaf_doctor::{Consumer, Queue};
 use cloverleaf_telemetry::{ConnectionSnapshot, Protocol};
 
@@ -46,7 +46,7 @@ fn queue(
     subscription: &Subscription,
     protocols: &HashMap<u64, Protocol>,
 ) -> Option<Queue> {
-    let SubscriptionLook { depth, consumers } = subscription.look();
+    let SubscriptionLoad { depth, consumers } = subscription.load();
     let mut protocol = None;
     let mut ack_wait_max_ms = None;
     let mut seen = Vec::with_capacity(consumers.len());
@@ -75,7 +75,7 @@ fn least(one_ms: Option<u64>, other_ms: Option<u64>) -> Option<u64> {
     one_ms.into_iter().chain(other_ms).min()
 }
 
-fn consumer(look: ConsumerLook) -> Consumer {
+fn consumer(look: ConsumerLoad) -> Consumer {
     Consumer {
         connection: look.connection,
         credit: match look.credit {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::extract::{Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
-use cloverleaf_broker::{ConsumerHolds, Hold, HoldEnd, Subscription, Topic};
+use cloverleaf_broker::{ConsumerDeliveries, DeliveryEnd, DeliverySpan, Subscription, Topic};
 use cloverleaf_telemetry::{
     Exchange, ExchangeKind, ExchangesSnapshot, KnownConnection, pieces_per_second_max,
 };
@@ -293,7 +293,7 @@ impl TimelineGatherer<'_> {
             .iter()
             .map(|connection| (connection.id, connection))
             .collect();
-        let lane = |consumer: ConsumerHolds| {
+        let lane = |consumer: ConsumerDeliveries| {
             let connection = known.get(&consumer.connection);
             let mut owner =
                 connection.map_or_else(|| unknown_owner(consumer.connection), |it| owner(it));
@@ -334,9 +334,13 @@ impl TimelineGatherer<'_> {
 /// By partition and offset: when earlier deliveries ended after which the message waits again.
 type EarlierEnds = HashMap<(u32, u64), Vec<u64>>;
 
-fn earlier_ends(all: &[ConsumerHolds]) -> EarlierEnds {
+fn earlier_ends(all: &[ConsumerDeliveries]) -> EarlierEnds {
     let mut ends = EarlierEnds::new();
-    let again = [HoldEnd::Nacked, HoldEnd::TimedOut, HoldEnd::Left];
+    let again = [
+        DeliveryEnd::Nacked,
+        DeliveryEnd::TimedOut,
+        DeliveryEnd::Left,
+    ];
     let holds = all.iter().flat_map(|consumer| &consumer.holds);
     let holds = holds.filter(|hold| again.contains(&hold.end));
     let offsets = holds.flat_map(|hold| {
@@ -349,7 +353,7 @@ fn earlier_ends(all: &[ConsumerHolds]) -> EarlierEnds {
     ends
 }
 
-fn hold_piece(hold: &Hold, earlier: &EarlierEnds) -> HoldPiece {
+fn hold_piece(hold: &DeliverySpan, earlier: &EarlierEnds) -> HoldPiece {
     let waiting_since_us = match hold.attempts {
         0 | 1 => {
             let waited_us = u64::from(hold.waited_ms) * 1000;
@@ -370,12 +374,12 @@ fn hold_piece(hold: &Hold, earlier: &EarlierEnds) -> HoldPiece {
         ended_us: hold.ended_us,
         attempts: hold.attempts,
         outcome: match hold.end {
-            HoldEnd::Held => HoldOutcome::Held,
-            HoldEnd::Acked => HoldOutcome::Acked,
-            HoldEnd::Nacked => HoldOutcome::Nacked,
-            HoldEnd::Rejected => HoldOutcome::Rejected,
-            HoldEnd::TimedOut => HoldOutcome::TimedOut,
-            HoldEnd::Left => HoldOutcome::Left,
+            DeliveryEnd::Held => HoldOutcome::Held,
+            DeliveryEnd::Acked => HoldOutcome::Acked,
+            DeliveryEnd::Nacked => HoldOutcome::Nacked,
+            DeliveryEnd::Rejected => HoldOutcome::Rejected,
+            DeliveryEnd::TimedOut => HoldOutcome::TimedOut,
+            DeliveryEnd::Left => HoldOutcome::Left,
         },
     }
 }

@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use cloverleaf_server::{Config, Server, Sources};
+use cloverleaf_server::{Config, ConfigSources, Server};
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_cloverleaf-workbench");
 
@@ -34,9 +34,9 @@ pub(crate) fn embedded(folder: &Path, options: &[(&str, &str)]) -> Server {
     for (name, value) in more.iter().chain(options) {
         flags.insert((*name).to_owned(), vec![(*value).to_owned()]);
     }
-    let sources = Sources {
+    let sources = ConfigSources {
         flags,
-        ..Sources::default()
+        ..ConfigSources::default()
     };
     Server::start(Config::load(&sources).unwrap()).unwrap()
 }

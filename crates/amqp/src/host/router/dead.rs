@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use cloverleaf_broker::{Died, Fetched, Lookup, LookupError, MessageId, Subscription};
+use cloverleaf_broker::{DeadMessage, Fetched, Lookup, LookupError, MessageId, Subscription};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
@@ -27,9 +27,9 @@ const STEPS_MAX: usize = 256;
 const ROUND_MAX: usize = 1024;
 
 /// A dead message that the router has to route.
-pub(in super::super) struct DeadMessage {
+pub(in super::super) struct RoutableDeadMessage {
     subscription: Arc<Subscription>,
-    died: Died,
+    died: DeadMessage,
     /// The topics of the queues that have a copy already.
     reached: Vec<Uuid>,
     /// The router does not try before this time, in milliseconds since 1970.
@@ -44,7 +44,7 @@ pub(in super::super) struct DeadMessage {
 pub(in super::super) struct RouterInbox {
     /// Subscriptions that reported dead messages, by id.
     died: BTreeMap<u64, Arc<Subscription>>,
-    dead: Vec<DeadMessage>,
+    dead: Vec<RoutableDeadMessage>,
     /// Subscriptions for whose dead messages a connection waits.
     awaited: Vec<(Arc<Subscription>, Arc<DeadLetterWaitGuard>)>,
     /// Messages that connections' threads have published, but whose publishes are pending.
@@ -107,23 +107,23 @@ impl VirtualHost {
     pub fn route_died(
         &self,
         subscription: &Arc<Subscription>,
-        died: Vec<Died>,
+        died: Vec<DeadMessage>,
     ) -> (usize, Option<DeadLetterWait>) {
         let now_ms = self.realm.now_ms();
         let mut outgoing = OutgoingBatches::new(now_ms, STEPS_MAX);
-        let (mut pending, mut lookup) = (PendingMessages::default(), Lookup::at_hand());
+        let (mut pending, mut lookup) = (PendingMessages::default(), Lookup::in_memory_only());
         let mut rest = died.into_iter();
         let mut left = Vec::new();
-        while outgoing.steps() < STEPS_MAX && self.realm.room().is_free() {
+        while outgoing.steps() < STEPS_MAX && self.realm.write_budget().is_free() {
             let Some(died) = rest.next() else { break };
-            let mut dead = DeadMessage::new(subscription, died);
+            let mut dead = RoutableDeadMessage::new(subscription, died);
             let routed = pending.route_died(self, &mut dead, &mut lookup, &mut outgoing);
             if routed.is_err() {
                 left.push(dead);
                 break;
             }
         }
-        left.extend(rest.map(|died| DeadMessage::new(subscription, died)));
+        left.extend(rest.map(|died| RoutableDeadMessage::new(subscription, died)));
         outgoing.flush(&mut pending);
         pending.end_round();
         let mut wait_for_router = None;
@@ -158,8 +158,8 @@ impl VirtualHost {
     }
 }
 
-impl DeadMessage {
-    fn new(subscription: &Arc<Subscription>, died: Died) -> Self {
+impl RoutableDeadMessage {
+    fn new(subscription: &Arc<Subscription>, died: DeadMessage) -> Self {
         Self {
             subscription: subscription.clone(),
             died,
@@ -176,11 +176,11 @@ impl PendingMessages {
     fn route_died(
         &mut self,
         host: &VirtualHost,
-        dead: &mut DeadMessage,
+        dead: &mut RoutableDeadMessage,
         lookup: &mut Lookup,
         outgoing: &mut OutgoingBatches,
     ) -> Result<(), LookupError> {
-        let DeadMessage {
+        let RoutableDeadMessage {
             subscription,
             died,
             reached,
@@ -191,7 +191,7 @@ impl PendingMessages {
         // Without its topic the message is gone; without a dead-letter exchange it is dropped.
         let rule = topic.and_then(|topic| Some((host.dead_letter_rule(topic.name())?, topic)));
         let Some((rule, topic)) = rule else {
-            subscription.letters_written(&[died.id]);
+            subscription.dead_letters_written(&[died.id]);
             return Ok(());
         };
         let death = DeathFacts::of(&rule, died.reason.as_str().as_bytes(), outgoing.now_ms());
@@ -224,14 +224,14 @@ impl Router {
     pub(super) fn take_work(&mut self, host: &VirtualHost) {
         let inbox = host.signal.take_inbox();
         for subscription in inbox.died.into_values() {
-            let died = subscription.take_died().into_iter();
+            let died = subscription.take_dead().into_iter();
             self.dead
-                .extend(died.map(|died| DeadMessage::new(&subscription, died)));
+                .extend(died.map(|died| RoutableDeadMessage::new(&subscription, died)));
         }
         self.dead.extend(inbox.dead);
         for (subscription, guard) in inbox.awaited {
             // A message that failed and is to be retried keeps no connection waiting.
-            let is_awaited = |dead: &&mut DeadMessage| {
+            let is_awaited = |dead: &&mut RoutableDeadMessage| {
                 dead.due_ms == 0 && Arc::ptr_eq(&dead.subscription, &subscription)
             };
             let all = self.dead.iter_mut().chain(&mut self.awaiting_disk);
@@ -306,7 +306,7 @@ impl Router {
 
 /// Settles the dead messages that are routed in their subscriptions. Returns those that failed and
 /// have to be routed again.
-pub(super) fn settle_dead(done: Vec<PendingMessage>, now_ms: u64) -> VecDeque<DeadMessage> {
+pub(super) fn settle_dead(done: Vec<PendingMessage>, now_ms: u64) -> VecDeque<RoutableDeadMessage> {
     let mut again = VecDeque::new();
     let mut routed_ids: Vec<(Arc<Subscription>, MessageId)> = Vec::new();
     for message in done {
@@ -318,14 +318,14 @@ pub(super) fn settle_dead(done: Vec<PendingMessage>, now_ms: u64) -> VecDeque<De
             continue;
         }
         message.subscription.note_moved(&[died.id], false);
-        again.push_back(DeadMessage {
+        again.push_back(RoutableDeadMessage {
             reached: message.reached,
             due_ms: now_ms + RETRY_MS,
-            ..DeadMessage::new(&message.subscription, died)
+            ..RoutableDeadMessage::new(&message.subscription, died)
         });
     }
     for_each_subscription(&routed_ids, |subscription, ids| {
-        subscription.letters_written(ids)
+        subscription.dead_letters_written(ids)
     });
     again
 }

@@ -21,7 +21,7 @@ use cloverleaf_broker::{
 use cloverleaf_log::{AppendError, RecordCursor};
 use uuid::Uuid;
 
-use self::dead::{DeadMessage, settle_dead};
+use self::dead::{RoutableDeadMessage, settle_dead};
 use self::outgoing::OutgoingBatches;
 use self::pending::{MessageOrigin, PendingMessage, PendingMessages};
 use super::VirtualHost;
@@ -69,10 +69,10 @@ pub(super) struct Router {
     /// they are durable.
     handed_over: Vec<PendingMessages>,
     /// Messages that died in their queues, to be routed.
-    dead: VecDeque<DeadMessage>,
+    dead: VecDeque<RoutableDeadMessage>,
     /// Dead messages that are being read from the disk, and later ones of the same queues: the end
     /// of a read wakes them, not a timer.
-    awaiting_disk: VecDeque<DeadMessage>,
+    awaiting_disk: VecDeque<RoutableDeadMessage>,
     /// The ids of the subscriptions with messages in `awaiting_disk`. Later messages of these join
     /// them unread, which keeps the order.
     subscriptions_awaiting_disk: HashSet<u64>,
@@ -154,7 +154,12 @@ impl Router {
         loop {
             self.finish(&mut context, now_ms);
             // Like every producer, the router waits while the disk is behind.
-            if host.realm.room().poll_free(&mut context).is_pending() {
+            if host
+                .realm
+                .write_budget()
+                .poll_free(&mut context)
+                .is_pending()
+            {
                 return;
             }
             self.take_work(host);

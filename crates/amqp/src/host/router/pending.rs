@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use cloverleaf_broker::{Died, MessageId, PublishError, Published, Subscription};
+use cloverleaf_broker::{DeadMessage, MessageId, PublishError, Published, Subscription};
 use uuid::Uuid;
 
 use super::{HiddenTopic, is_worth_retry, log_retry};
@@ -17,7 +17,7 @@ pub(super) enum MessageOrigin {
     /// A hidden topic.
     HiddenTopic(HiddenTopic),
     /// The queue in which it died.
-    Queue(Died),
+    Queue(DeadMessage),
 }
 
 /// A message of which not all publishes are durable yet.

@@ -15,7 +15,7 @@ use super::HiddenTopic;
 use super::outgoing::{MessageToStore, OutgoingBatches};
 use super::pending::PendingMessages;
 use crate::message::{self, Message};
-use crate::routing::Routed;
+use crate::routing::RoutedMessage;
 use crate::wire::{Array, Properties, Table, Value, Writer, table_bytes};
 
 /// Maximum number of queues whose cycles are logged.
@@ -237,7 +237,7 @@ fn route(
     mark: DeathMark,
 ) -> Option<Route> {
     let headers = properties.headers.unwrap_or_default();
-    let mut routed = Routed {
+    let mut routed = RoutedMessage {
         key: message.routing_key,
         headers,
     };

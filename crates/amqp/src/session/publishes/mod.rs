@@ -37,7 +37,7 @@ use crate::exception::{Exception, ReplyCode};
 use crate::host::{Queue, Route};
 use crate::message::Message;
 use crate::queue_arguments::Overflow;
-use crate::routing::Routed;
+use crate::routing::RoutedMessage;
 use crate::wire::{ContentHeader, Method, Value, method};
 
 /// The pseudo-queue of direct reply-to.
@@ -105,7 +105,7 @@ impl Publisher {
     /// Whether a publish has to wait because the disk is behind (backpressure).
     #[inline]
     pub(super) fn must_wait(&mut self, connection: &Connection) -> bool {
-        self.waits_for_room = !connection.realm.room().is_free();
+        self.waits_for_room = !connection.realm.write_budget().is_free();
         self.waits_for_room
     }
 
@@ -136,7 +136,7 @@ impl Publisher {
     /// Ends the wait for the disk once it has caught up.
     #[inline]
     pub(super) fn poll_room(&mut self, connection: &Connection, cx: &mut Context<'_>) {
-        if self.waits_for_room && connection.realm.room().poll_free(cx).is_ready() {
+        if self.waits_for_room && connection.realm.write_budget().poll_free(cx).is_ready() {
             self.waits_for_room = false;
         }
     }
@@ -185,7 +185,7 @@ impl Publisher {
         let read = ContentHeader::read(header);
         let (header, mut properties) = read.map_err(|_| cannot_decode(header))?;
         properties::check_cc(properties.headers.unwrap_or_default())?;
-        let routed = Routed {
+        let routed = RoutedMessage {
             key: target.routing_key,
             headers: properties.headers.unwrap_or_default(),
         };

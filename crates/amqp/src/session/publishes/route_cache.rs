@@ -8,7 +8,7 @@ use cloverleaf_session::Cached;
 use crate::exception::Exception;
 use crate::host::{Queue, Route, VirtualHost};
 use crate::queue_arguments::Overflow;
-use crate::routing::Routed;
+use crate::routing::RoutedMessage;
 use crate::session::rights::User;
 
 /// Maximum number of cached routes of a connection.
@@ -48,7 +48,7 @@ impl RouteCache {
         host: &VirtualHost,
         user: &User<'_>,
         exchange: &str,
-        message: &Routed<'_>,
+        message: &RoutedMessage<'_>,
     ) -> Result<FoundRoute, Exception> {
         let routes = self.routes.at(host.generation());
         if has_cc(message) {
@@ -110,7 +110,7 @@ impl RoutesByKey {
 }
 
 /// Whether the message has further routing keys, in `CC` or `BCC`.
-fn has_cc(message: &Routed<'_>) -> bool {
+fn has_cc(message: &RoutedMessage<'_>) -> bool {
     let is_copy = |name: &str| name == "CC" || name == "BCC";
     message.headers.fields().any(|(name, _)| is_copy(name))
 }
@@ -118,7 +118,7 @@ fn has_cc(message: &Routed<'_>) -> bool {
 fn look_up(
     host: &VirtualHost,
     exchange: &str,
-    message: &Routed<'_>,
+    message: &RoutedMessage<'_>,
 ) -> Result<FoundRoute, Exception> {
     let route = host.route(exchange, message)?;
     let may_refuse = route.queues.iter().any(|queue| may_refuse(queue));

@@ -124,7 +124,7 @@ pub(crate) struct Ledger {
     marks: Vec<DeliveryMark>,
     /// Deliveries after which a message is dead; 0: never.
     attempts_max: u16,
-    /// Messages that died and that [`Ledger::take_died`] has not returned yet.
+    /// Messages that died and that [`Ledger::take_dead`] has not returned yet.
     died: Vec<(MessageId, DeadReason)>,
     retries_dirty: Vec<(u32, Retry)>,
     /// Messages whose copies are written to their destination but that are not acknowledged here

@@ -236,11 +236,11 @@ impl Ledger {
     }
 
     /// Takes the messages that died since the last call; their dead letters are not written yet.
-    pub(crate) fn take_died(&mut self) -> Vec<(MessageId, DeadReason)> {
+    pub(crate) fn take_dead(&mut self) -> Vec<(MessageId, DeadReason)> {
         std::mem::take(&mut self.died)
     }
 
-    /// Whether [`Self::take_died`] would return any.
+    /// Whether [`Self::take_dead`] would return any.
     pub(crate) fn has_new_dead(&self) -> bool {
         !self.died.is_empty()
     }

@@ -319,7 +319,7 @@ impl LedgerAndModel {
                 }
             }
             LedgerStep::AckDead => {
-                for (id, reason) in self.ledger.take_died() {
+                for (id, reason) in self.ledger.take_dead() {
                     assert!(matches!(
                         reason,
                         DeadReason::Attempts | DeadReason::Rejected

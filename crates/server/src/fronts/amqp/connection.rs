@@ -4,7 +4,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::task::Context;
 
-use cloverleaf_access::{Accepted, Refused};
+use cloverleaf_access::{LoginError, LoginSuccess};
 use cloverleaf_amqp::{Session, SessionParts};
 use cloverleaf_session::Now;
 use cloverleaf_telemetry::Protocol;
@@ -57,7 +57,7 @@ struct AmqpLink {
     front: Arc<AmqpFront>,
     is_tls: bool,
     context: Arc<ServerContext>,
-    verdict: Awaited<Result<Accepted, Refused>>,
+    verdict: Awaited<Result<LoginSuccess, LoginError>>,
 }
 
 impl Link for AmqpLink {
@@ -101,7 +101,7 @@ impl Link for AmqpLink {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use cloverleaf_access::{Argon2id, Cost, User, Users};
+    use cloverleaf_access::{Argon2Cost, Argon2id, User, Users};
     use cloverleaf_amqp::SessionOptions;
     use cloverleaf_amqp::host::VirtualHost;
     use cloverleaf_amqp::wire::{FRAME_END, Method, PROTOCOL_HEADER, Table, Writer, method};
@@ -119,7 +119,7 @@ mod tests {
     fn front(context: &ServerContext, options: SessionOptions) -> Arc<AmqpFront> {
         Arc::new(AmqpFront {
             options: Arc::new(options),
-            host: VirtualHost::open(Realm::whole(context.broker.clone())).unwrap(),
+            host: VirtualHost::open(Realm::unrestricted(context.broker.clone())).unwrap(),
             tls: None,
             router: Mutex::default(),
             closed_throttle: Mutex::default(),
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_slow_login_delays_no_other_client() {
-        let cost = Cost {
+        let cost = Argon2Cost {
             memory_kib: 8,
             passes: 1,
         };

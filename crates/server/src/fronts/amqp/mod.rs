@@ -62,7 +62,7 @@ impl AmqpFront {
         let options = config::host_options(opening.config);
         Ok(Arc::new(AmqpFront {
             options: Arc::new(config::session_options(opening.config)),
-            host: VirtualHost::open_with(Realm::whole(opening.broker.clone()), options)?,
+            host: VirtualHost::open_with(Realm::unrestricted(opening.broker.clone()), options)?,
             tls: opening.tls,
             router: Mutex::default(),
             closed_throttle: Mutex::default(),

@@ -165,7 +165,7 @@ fn the_doctor_checks_echo_connections_and_has_no_findings() {
                 goes_round(client, 1000).await;
             }
             broker.clock.advance(1000);
-            broker.server.look();
+            broker.server.check();
         }
         let report = broker.server.doctor(&Query::default());
         assert_eq!((report.connections, report.connections_opened), (2, 2));

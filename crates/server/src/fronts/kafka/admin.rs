@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::extract::{Path, State};
 use axum::routing::get;
 use axum::{Json, Router};
-use cloverleaf_kafka::control::ClientFigures;
+use cloverleaf_kafka::control::PushedMetrics;
 use cloverleaf_kafka::groups::GroupView;
 
 use super::KafkaFront;
@@ -85,7 +85,7 @@ pub(crate) fn details(context: &ServerContext, group: GroupView) -> GroupDetails
                 partition: committed.partition,
                 committed_offset: committed.offset,
                 end_offset: log.written_end(),
-                lag: log.held_from(committed.offset),
+                lag: log.lag_from(committed.offset),
             })
         })
         .collect();
@@ -117,7 +117,7 @@ pub(crate) fn details(context: &ServerContext, group: GroupView) -> GroupDetails
     }
 }
 
-fn client_details(client: &ClientFigures, now_us: u64) -> ClientDetails {
+fn client_details(client: &PushedMetrics, now_us: u64) -> ClientDetails {
     let (library, version) = client.software.clone().unzip();
     ClientDetails {
         instance: client.instance.to_string(),

@@ -3,7 +3,7 @@
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use cloverleaf_kafka::control::Peer;
+use cloverleaf_kafka::control::ConnectionPeer;
 use cloverleaf_kafka::{Session, SessionParts};
 use cloverleaf_telemetry::Protocol;
 use parking_lot::Mutex;
@@ -31,7 +31,7 @@ pub(super) async fn serve(front: Arc<KafkaFront>, accepted: AcceptedConnection) 
     let tls = front.tls.clone().filter(|_| accepted.is_tls);
     let parts = SessionParts {
         context: Arc::clone(&front.kafka),
-        peer: Peer {
+        peer: ConnectionPeer {
             remote: peer,
             local,
             tls: tls.is_some(),

@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use cloverleaf_broker::Topic;
 use cloverleaf_doctor::{ALL_PARTITIONS_MAX, Consumer, PARTITIONS_MAX, Partition, Queue};
-use cloverleaf_kafka::groups::{GroupLook, MemberLook};
-use cloverleaf_kafka::{KafkaContext, Reading};
+use cloverleaf_kafka::groups::{GroupSnapshot, MemberSnapshot};
+use cloverleaf_kafka::{FetchedPartition, KafkaContext};
 use cloverleaf_telemetry::{ConnectionSnapshot, Identity, Protocol};
 use uuid::Uuid;
 
@@ -82,7 +82,7 @@ pub(super) fn queues(
     ends: &mut PartitionEnds,
 ) -> Vec<Queue> {
     ends.begin();
-    let groups = kafka.groups.looks();
+    let groups = kafka.groups.snapshots();
     if groups.is_empty() {
         return Vec::new();
     }
@@ -106,10 +106,10 @@ type CheckedTopics<'a, T> = BTreeMap<&'a str, T>;
 /// The groups and topics whose partitions fit into the bound; groups with most members first.
 /// `find` looks up a topic and its number of partitions.
 fn choose<T>(
-    groups: &[GroupLook],
+    groups: &[GroupSnapshot],
     find: impl Fn(&str) -> Option<(T, usize)>,
-) -> Vec<(&GroupLook, CheckedTopics<'_, T>)> {
-    let mut sorted: Vec<&GroupLook> = groups.iter().collect();
+) -> Vec<(&GroupSnapshot, CheckedTopics<'_, T>)> {
+    let mut sorted: Vec<&GroupSnapshot> = groups.iter().collect();
     sorted.sort_by_key(|group| Reverse(group.members.len()));
     let mut left = ALL_PARTITIONS_MAX;
     let mut chosen = Vec::new();
@@ -158,7 +158,7 @@ impl ClientConnections {
     /// Counts only partitions of these topics.
     fn new(
         connections: &[ConnectionSnapshot],
-        mut readers: Vec<(u64, Arc<[Reading]>)>,
+        mut readers: Vec<(u64, Arc<[FetchedPartition]>)>,
         topics: &HashSet<Uuid>,
     ) -> ClientConnections {
         let mut all: HashMap<ClientKey, Vec<u64>> = HashMap::new();
@@ -239,7 +239,7 @@ type TopicReaders<'a> = BTreeMap<&'a str, Vec<(u64, &'a [u32])>>;
 
 fn group_queues(
     context: &ServerContext,
-    group: &GroupLook,
+    group: &GroupSnapshot,
     topics: &CheckedTopics<'_, Arc<Topic>>,
     clients: &mut ClientConnections,
     ends: &mut PartitionEnds,
@@ -287,7 +287,7 @@ fn group_queues(
 }
 
 /// Address and client ID of a member, shortened as in telemetry.
-fn client_key(member: &MemberLook) -> Option<ClientKey> {
+fn client_key(member: &MemberSnapshot) -> Option<ClientKey> {
     let address: IpAddr = member.host.strip_prefix('/')?.parse().ok()?;
     let name = Identity {
         client_id: member.client_id.clone(),
@@ -321,7 +321,7 @@ fn queue(
         // Messages that a client has fetched do not wait here, even if they are not committed yet.
         if let Some(from) = committed.max(read) {
             let before = ends.before((id, partition), end);
-            let waits = before.saturating_sub(from).min(log.held_from(from));
+            let waits = before.saturating_sub(from).min(log.lag_from(from));
             backlog = backlog.saturating_add(waits);
         }
         partitions.push(Partition {
@@ -330,7 +330,7 @@ fn queue(
             // A group that has committed nothing may want all messages or only new ones. All are
             // assumed: then the first commit can only lower the lag, and a falling lag is no
             // finding.
-            lag: log.held_from(committed.unwrap_or(0)),
+            lag: log.lag_from(committed.unwrap_or(0)),
             connection,
         });
     }
@@ -370,8 +370,8 @@ mod tests {
         probe
     }
 
-    fn reads(probe: &Probe, partitions: &[u32]) -> (u64, Arc<[Reading]>) {
-        let reading = |partition: &u32| Reading {
+    fn reads(probe: &Probe, partitions: &[u32]) -> (u64, Arc<[FetchedPartition]>) {
+        let reading = |partition: &u32| FetchedPartition {
             topic: TOPIC,
             partition: *partition,
             offset: 3,
@@ -451,14 +451,14 @@ mod tests {
             .collect();
         assert_eq!(found.len(), 10_000);
     }
-    fn group(name: &str, members: usize, topics: &[&str]) -> GroupLook {
-        let member = MemberLook {
+    fn group(name: &str, members: usize, topics: &[&str]) -> GroupSnapshot {
+        let member = MemberSnapshot {
             client_id: name.to_owned(),
             host: "/10.0.0.1".to_owned(),
             topics: topics.iter().map(|it| (*it).to_owned()).collect(),
             partitions: Vec::new(),
         };
-        GroupLook {
+        GroupSnapshot {
             name: name.into(),
             members: vec![member; members],
         }
@@ -473,7 +473,7 @@ mod tests {
             _ => None,
         };
         let names: Vec<String> = (0..10_000).map(|it| format!("{it:05}")).collect();
-        let mut groups: Vec<GroupLook> = names
+        let mut groups: Vec<GroupSnapshot> = names
             .iter()
             .map(|name| group(name, 1, &["wide", "gone"]))
             .collect();

@@ -75,7 +75,7 @@ impl KafkaFront {
         let control = KafkaWorker::start("kafka-control")?;
         let lookups = KafkaWorker::start("kafka-lookups")?;
         let options = config::kafka_options(opening.config);
-        let realm = Realm::whole(opening.broker.clone());
+        let realm = Realm::unrestricted(opening.broker.clone());
         Ok(Arc::new(KafkaFront {
             kafka: KafkaContext::new(realm, options, control.worker(), lookups.worker()),
             tls: opening.tls,

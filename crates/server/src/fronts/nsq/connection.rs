@@ -35,7 +35,7 @@ pub(super) async fn serve(front: Arc<NsqFront>, accepted: AcceptedConnection) {
     let probe = context.registry.open(Protocol::Nsq, peer, now.us);
     probe.attach_socket(stream.as_raw_fd());
     let parts = SessionParts {
-        realm: Realm::whole(context.broker.clone()),
+        realm: Realm::unrestricted(context.broker.clone()),
         options: Arc::clone(&front.options),
         channel_policy: Arc::clone(&front.channel_policy),
         client,

@@ -65,7 +65,7 @@ fn a_waiting_publisher_is_woken_by_the_write() {
         for round in 0..3 {
             let publish = sized("PUB t\n", "x");
             first.write_all(&publish).await.unwrap();
-            until(|| context.broker.room().unwritten_bytes() > 0).await;
+            until(|| context.broker.write_budget().unwritten_bytes() > 0).await;
             second.write_all(&publish).await.unwrap();
             received += 2 * publish.len() as u64;
             until(|| bytes_in(&context) == received).await;

@@ -98,7 +98,7 @@ fn refuse_web_pages(router: Router, address: Option<SocketAddr>) -> Router {
 /// NSQ's HTTP interface, for plain and TLS listeners alike.
 fn router(front: &NsqFront, context: Arc<ServerContext>) -> Router {
     let api = Arc::new(NsqdHttp {
-        realm: Realm::whole(context.broker.clone()),
+        realm: Realm::unrestricted(context.broker.clone()),
         clients: Arc::clone(&front.clients),
         options: Arc::clone(&front.options),
         channel_policy: Arc::clone(&front.channel_policy),

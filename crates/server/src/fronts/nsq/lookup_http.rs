@@ -15,7 +15,7 @@ use crate::context::ServerContext;
 /// The lookup interface, with which no nsqlookupd is necessary.
 pub(super) fn router(front: &NsqFront, context: Arc<ServerContext>) -> Router {
     let api = Arc::new(LookupHttp::new(
-        Realm::whole(context.broker.clone()),
+        Realm::unrestricted(context.broker.clone()),
         Arc::clone(&front.channel_policy),
         node::node(&context),
         node::remote_address(&context),

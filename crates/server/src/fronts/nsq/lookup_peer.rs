@@ -151,7 +151,7 @@ impl LookupdPeers {
             }
             if self.running.is_empty() {
                 self.wanted
-                    .send_replace(Arc::new(registrations(&Realm::whole(
+                    .send_replace(Arc::new(registrations(&Realm::unrestricted(
                         self.context.broker.clone(),
                     ))));
                 self.new_topics.skip();
@@ -171,7 +171,7 @@ impl LookupdPeers {
             return;
         }
         self.wanted
-            .send_replace(Arc::new(registrations(&Realm::whole(
+            .send_replace(Arc::new(registrations(&Realm::unrestricted(
                 self.context.broker.clone(),
             ))));
         self.new_topics.ask();
