@@ -1,24 +1,24 @@
-//! Cases: a sign that holds for a while becomes one, and one whose sign has not been seen for a
-//! while ends.
+//! Cases: a sign that is seen for some steps opens a case, and a case whose sign has not been seen
+//! for some steps ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::rules::Sign;
 use crate::{Client, Rule, causes};
 
-/// Steps for which a sign has to hold: one may be chance.
+/// Steps in which a sign has to be seen before its case opens: a single one may be chance.
 const HELD_MIN: u32 = 3;
 
-/// Steps without a sign after which a case has ended: what comes and goes is one case.
+/// Steps without the sign after which a case ends: a sign that comes and goes remains one case.
 const MISSED_MAX: u32 = 5;
 
-/// Cases that are kept, of those that cost most.
+/// Maximum open cases; those with the highest cost are kept.
 const CASES_MAX: usize = 1024;
 
-/// How long a case that has ended is remembered.
+/// How long an ended case is remembered, in microseconds.
 const REMEMBERED_US: u64 = 3_600_000_000;
 
-/// Ended cases that are kept.
+/// Maximum ended cases.
 const ENDED_MAX: usize = 256;
 
 /// A rule about a client, at a place.
@@ -30,7 +30,8 @@ pub(crate) struct CaseKey {
 }
 
 impl CaseKey {
-    /// The same whenever the same is found, in this run of the broker or another.
+    /// The finding's id: stable over restarts of the broker, because it depends on rule, client and
+    /// place only.
     pub(crate) fn id(&self) -> String {
         let Client {
             address,
@@ -51,9 +52,10 @@ impl CaseKey {
             &topic,
             &name,
         ];
-        // Few clients tell theirs, and without it the rest is all there is.
+        // Few clients declare a platform. It is hashed only if declared, so that the ids of the
+        // others do not depend on it.
         let platform = Some(platform.as_str()).filter(|it| !it.is_empty());
-        // FNV-1a, which never changes as a library's hash may.
+        // FNV-1a, written here because the hash of a library may change.
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
         for part in parts.into_iter().chain(platform) {
             for byte in part.bytes().chain([0xff]) {
@@ -64,24 +66,24 @@ impl CaseKey {
     }
 }
 
-/// Whether a place has its name for longer than a connection: a queue's that the broker has named
-/// (AMQP's `amq.gen-…`) is another one whenever its client connects.
+/// Whether a place keeps its name for longer than a connection. A queue named by the broker (AMQP's
+/// `amq.gen-…`) gets another name whenever its client connects.
 fn is_lasting((topic, _): &(String, String)) -> bool {
     !topic.starts_with("amq.gen-")
 }
 
-/// A sign that was seen, and for how long.
+/// A sign, and since when it has been seen.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
     pub(crate) sign: Sign,
     pub(crate) connections: u64,
-    /// Which, as far as they are open.
+    /// The open connections at which the sign was seen last.
     at: BTreeSet<u64>,
     held: u32,
     missed: u32,
-    /// It was told, and is one.
+    /// The case was reported and is active.
     is_open: bool,
-    /// It was one, and has ended.
+    /// The case was reported and has ended.
     is_ended: bool,
     pub(crate) first_unix_us: u64,
     pub(crate) last_unix_us: u64,
@@ -98,7 +100,7 @@ impl Case {
     }
 }
 
-/// Signs of one step, the strongest of each.
+/// The signs of one step; of equal ones the strongest.
 #[derive(Debug, Default)]
 pub(crate) struct Signs {
     seen: BTreeMap<CaseKey, Seen>,
@@ -113,7 +115,7 @@ struct Seen {
 }
 
 impl Signs {
-    /// Adds what was seen of a client, at these connections.
+    /// Adds a sign of a client, seen at these connections.
     pub(crate) fn add(&mut self, client: &Client, at: &[u64], sign: Sign) {
         let key = CaseKey {
             client: client.clone(),
@@ -141,8 +143,8 @@ impl Signs {
         }
     }
 
-    /// Leaves out signs that are only symptoms, of something seen now or of an open case. A case
-    /// stays until its cause is one.
+    /// Leaves out signs that are only symptoms of another sign or of an open case. An open case
+    /// stays until its cause has become a case too.
     fn without_symptoms(mut self, open: &Cases) -> Signs {
         let mut causes = Causes::default();
         causes.add(open.active());
@@ -184,9 +186,10 @@ impl<'a> Causes<'a> {
         }
     }
 
-    /// Which of these are symptoms of them. Programs of one name on one machine look like one
-    /// client: a cause explains what happens on its own connections only. Where all of them are
-    /// closed, nobody knows which they were.
+    /// Which of these places are symptoms of the causes. Several programs of one name on one
+    /// machine look like one client, so a cause explains only signs on its own connections. If all
+    /// connections of the cause or of the sign are closed, they cannot be compared, and the cause
+    /// explains the sign.
     fn symptoms(&self, places: &[(&CaseKey, &BTreeSet<u64>)]) -> BTreeSet<CaseKey> {
         let is_symptom = |key: &CaseKey, at: &BTreeSet<u64>| {
             let causes = self.of_clients.get(&key.client);
@@ -204,7 +207,7 @@ impl<'a> Causes<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Cases {
     known: BTreeMap<CaseKey, Case>,
-    /// How many of each rule there ever were.
+    /// How many cases of each rule have ever opened.
     totals: BTreeMap<Rule, u64>,
 }
 
@@ -251,7 +254,7 @@ impl Cases {
                 new.push(key.clone());
                 *self.totals.entry(key.rule).or_default() += 1;
             } else if is_certain && case.is_ended {
-                // The same as before: nobody needs to be told again.
+                // It was reported before, so it is not reported again.
                 case.is_ended = false;
             }
         }
@@ -261,8 +264,8 @@ impl Cases {
         new
     }
 
-    /// Ends cases whose cause has become one. They are remembered: when the cause goes, and they
-    /// do not, nobody needs to be told again.
+    /// Ends cases whose cause has become a case. They are remembered: if the cause disappears and
+    /// they do not, they are not reported again.
     fn end_symptoms(&mut self) {
         let mut causes = Causes::default();
         causes.add(self.active());
@@ -311,7 +314,7 @@ impl Cases {
         self.known.values().filter(move |case| is(case))
     }
 
-    /// All that are kept.
+    /// All cases, ended ones included.
     pub(crate) fn all(&self) -> impl Iterator<Item = (&CaseKey, &Case)> {
         self.known.iter()
     }
@@ -321,7 +324,7 @@ impl Cases {
         self.known.get(key)
     }
 
-    /// How many of a rule there ever were.
+    /// How many cases of a rule have ever opened.
     pub(crate) fn total(&self, rule: Rule) -> u64 {
         self.totals.get(&rule).copied().unwrap_or_default()
     }
@@ -405,7 +408,7 @@ mod tests {
     fn a_case_needs_time_to_begin_and_to_end() {
         use Rule::SyncProduce as Sync;
         let mut cases = Cases::default();
-        // Now and then is no case.
+        // A sign that is missing in every third step opens no case.
         for at in 0..10 {
             let rules: &[Rule] = if at % 3 < 2 { &[Sync] } else { &[] };
             assert!(step(&mut cases, at, rules).is_empty());
@@ -419,7 +422,7 @@ mod tests {
         }
         step(&mut cases, 19, &[]);
         assert!(active(&cases).is_empty());
-        // It comes back: it is the same, and nobody is told twice.
+        // It comes back: it is the same case and is not reported twice.
         for at in 20..25 {
             assert!(step(&mut cases, at, &[Sync]).is_empty());
         }

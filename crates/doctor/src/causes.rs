@@ -14,7 +14,7 @@ const HIDES: &[(Rule, &[Rule])] = &[
             Rule::TinyBatches,
         ],
     ),
-    // Bytes that are held back make each round longer.
+    // Bytes delayed by Nagle's algorithm make each round longer.
     (
         Rule::Nagle,
         &[
@@ -25,9 +25,9 @@ const HIDES: &[(Rule, &[Rule])] = &[
             Rule::NoCompression,
         ],
     ),
-    // Requests that a full link does not take in time are given up.
+    // On a full link, requests are given up because they are not sent in time.
     (Rule::NoCompression, &[Rule::TooManyInFlight]),
-    // A message that waits in the library for company is alone in its request.
+    // A message that the library delays for batching is alone in its request.
     (
         Rule::Linger,
         &[Rule::SyncProduce, Rule::OneConnection, Rule::TinyBatches],
@@ -37,13 +37,13 @@ const HIDES: &[(Rule, &[Rule])] = &[
         Rule::TooManyInFlight,
         &[Rule::OneConnection, Rule::TinyBatches],
     ),
-    // Messages that one consumer hoards time out there; the others' credit is not the point.
+    // Messages that one consumer hoards time out there. The credit of the others is not the cause.
     (Rule::Hoarding, &[Rule::WindowTooSmall, Rule::AckDeadline]),
     (Rule::Partitions, &[Rule::FetchRhythm]),
     (Rule::OneConnection, &[Rule::TinyBatches]),
 ];
 
-/// Whether what the one rule sees is a symptom of what the other one does.
+/// Whether the sign of `symptom` is only a consequence of the sign of `cause`.
 pub(crate) fn hides(cause: Rule, symptom: Rule) -> bool {
     let of_cause = HIDES.iter().filter(|(rule, _)| *rule == cause);
     of_cause

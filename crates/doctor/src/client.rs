@@ -6,31 +6,31 @@ use std::net::{IpAddr, SocketAddr};
 use cloverleaf_telemetry::{Identity, Protocol};
 use serde::{Deserialize, Serialize};
 
-/// Connections with the same address (without the port), protocol, library and name: mostly one
-/// process, or several alike on one machine. A client's words of itself prove nothing, but one that
-/// lies about it is told about a client of that name.
+/// Connections with the same address (without the port), protocol, library and name: usually one
+/// process, or several instances of it on one machine. The identity is what the client declares; it
+/// is not verified.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Client {
     /// Its address.
     pub address: IpAddr,
     /// Its protocol.
     pub protocol: Protocol,
-    /// Its library; empty when it did not say.
+    /// Its library; empty if not declared.
     pub library: String,
-    /// The library's version; empty when it did not say.
+    /// The library's version; empty if not declared.
     pub version: String,
-    /// The name that it gave itself; empty when none. An AMQP client names its connections, and
-    /// many number them: `*` stands for what differs from one to the next.
+    /// The name that it declared; empty if none. AMQP clients name their connections, and many
+    /// number them: `*` replaces the part that differs between connections.
     pub client_id: String,
-    /// The platform that it says it runs on; empty when it says none.
+    /// The platform that it declared; empty if none.
     pub platform: String,
 }
 
 impl Client {
-    /// Of a connection.
+    /// The client of a connection.
     pub fn of(protocol: Protocol, peer: SocketAddr, identity: &Identity) -> Client {
         Client {
-            // The same address, however the socket writes it.
+            // An IPv4 address that the socket reports as mapped to IPv6 is the same address.
             address: peer.ip().to_canonical(),
             protocol,
             library: identity.library.clone(),
@@ -44,7 +44,7 @@ impl Client {
         }
     }
 
-    /// Its name and address, with another text for library and version.
+    /// Its name and address, with this text for library and version.
     pub(crate) fn shown_as(&self, library: &str) -> String {
         let name = match self.client_id.as_str() {
             "" => String::new(),
@@ -129,11 +129,11 @@ impl fmt::Display for Client {
     }
 }
 
-/// Most characters of each of a client's texts in a line that is printed.
+/// Maximum characters of each of a client's texts in a printed line.
 const SHOWN_CHARS_MAX: usize = 40;
 
-/// A letter for a terminal: control characters, and those that turn the direction of a text, are
-/// question marks.
+/// A character for a terminal: control characters, and those that change the direction of a text,
+/// become question marks.
 pub(crate) fn harmless(letter: char) -> char {
     let turns = matches!(
         letter,
@@ -146,7 +146,7 @@ pub(crate) fn harmless(letter: char) -> char {
     }
 }
 
-/// A text of a stranger's for a terminal: shortened, and without control characters.
+/// A text chosen by a client, for a terminal: shortened, and without control characters.
 pub(crate) fn printable(text: &str, chars_max: usize) -> String {
     let mut shown: String = text.chars().take(chars_max).map(harmless).collect();
     if text.chars().nth(chars_max).is_some() {

@@ -1,4 +1,4 @@
-//! The doctor: looks once a second, and tells what it found.
+//! The doctor: evaluates an observation once a second and reports findings.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
@@ -15,44 +15,44 @@ use crate::rules::{self, ClientConsumers, ClosedConnections, ConnectionView, Rul
 use crate::window::{History, STEP_US};
 use crate::{Client, Observation};
 
-/// All histories together: beyond it each is shortened to its share. Ten thousand busy connections
-/// have 6 KB each, which is the last minute.
+/// Maximum bytes of all histories together: beyond it each is shortened to its share. Ten thousand
+/// busy connections have 6 KB each, which is the last minute.
 const HISTORY_BYTES_MAX: usize = 64 << 20;
 
-/// Findings in an answer; how many more there are is said.
+/// Maximum findings in a report, which has the number of the others.
 const FINDINGS_MAX: usize = 200;
 
-/// Connections of one client at one queue that are looked at together.
+/// Maximum connections of one client at one queue that are examined together.
 const CLIENT_CONSUMERS_MAX: usize = 64;
 
-/// Times beyond this are no times.
+/// Times beyond this, in microseconds, are invalid.
 const TIME_US_MAX: u64 = u64::MAX / 4;
 
 /// Which findings are wanted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Query {
-    /// Also those that have ended, if they were seen within this time before the last look, in
-    /// microseconds.
+    /// Includes findings that have ended, if they were seen within this many microseconds before
+    /// the last observation.
     pub since_us: Option<u64>,
-    /// Only those about clients whose address, library or name has this in it.
+    /// Only findings about clients whose address, library or name contains this text.
     pub client: Option<String>,
 }
 
-/// The doctor's answer: its findings, and what it has seen.
+/// The doctor's report: its findings, and how much it has observed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// When it looked last, in microseconds since 1970; 0 before its first look.
+    /// When the last observation was made, in microseconds since 1970; 0 before the first.
     pub unix_us: u64,
-    /// For how long it has been looking, in microseconds.
+    /// For how long it has been observing, in microseconds.
     pub watched_us: u64,
-    /// Connections that it sees.
+    /// Open connections.
     pub connections: u64,
-    /// Connections that there were since the broker was started, these included.
+    /// Connections opened since the broker was started.
     #[serde(default)]
     pub connections_opened: u64,
-    /// The findings: active ones first, of these the ones that cost most.
+    /// The findings: active ones first, by descending cost.
     pub findings: Vec<Finding>,
-    /// How many more there are.
+    /// How many findings were left out.
     pub more: u64,
 }
 
@@ -63,16 +63,16 @@ pub struct RuleCount {
     pub rule: Rule,
     /// Findings that are active.
     pub active: u64,
-    /// Findings that ever appeared. Only grows.
+    /// Findings that have ever appeared. Never falls.
     pub appeared: u64,
 }
 
-/// All that a doctor knew at one time: it answers as the doctor did then.
+/// The state of a doctor at one time. It gives the reports that the doctor would have given then.
 #[derive(Debug, Clone)]
 pub struct DoctorSnapshot {
-    /// In the order of an answer.
+    /// In the order of a report.
     entries: Vec<(CaseStatus, Finding)>,
-    /// An answer without findings.
+    /// A report without findings.
     blank: Report,
     counts: Vec<RuleCount>,
 }
@@ -97,12 +97,12 @@ impl DoctorSnapshot {
     }
 }
 
-/// How a case stands, as far as questions ask for it.
+/// The state of a case, as far as queries select by it.
 #[derive(Debug, Clone, Copy)]
 struct CaseStatus {
     is_active: bool,
     was_open: bool,
-    /// Since it was seen last.
+    /// Microseconds since it was seen last.
     age_us: u64,
 }
 
@@ -114,7 +114,7 @@ impl CaseStatus {
     }
 }
 
-/// Active ones first, of these the ones that cost most.
+/// Active cases first, by descending cost.
 fn order((a_key, a): (&CaseKey, &Case), (b_key, b): (&CaseKey, &Case)) -> Ordering {
     let (a_is, b_is) = (&a.sign.prediction, &b.sign.prediction);
     b.is_active()
@@ -124,10 +124,10 @@ fn order((a_key, a): (&CaseKey, &Case), (b_key, b): (&CaseKey, &Case)) -> Orderi
         .then(a_key.cmp(b_key))
 }
 
-/// Keeps what it has seen of all connections, and what it makes of it.
+/// Keeps the history of all connections, and the cases found in it.
 ///
-/// It is shown an [`Observation`] once a second ([`Doctor::observe`]); asking it
-/// ([`Doctor::report`]) costs next to nothing and changes nothing.
+/// It gets an [`Observation`] once a second ([`Doctor::observe`]). A report ([`Doctor::report`]) is
+/// cheap and changes nothing.
 #[derive(Debug)]
 pub struct Doctor {
     advice: Advice,
@@ -165,8 +165,8 @@ impl Doctor {
         }
     }
 
-    /// The same with so many bytes for the histories of all connections together, where 64 MiB are
-    /// too many. With fewer the windows are shorter, and rules about what is slow see less.
+    /// Limits the histories of all connections together to this many bytes, if the default of 64
+    /// MiB is too much. With fewer bytes windows are shorter, and rules about slow events see less.
     pub fn with_history_bytes_max(self, bytes: usize) -> Doctor {
         Doctor {
             history_bytes_max: bytes,
@@ -174,10 +174,10 @@ impl Doctor {
         }
     }
 
-    /// Looks. Returns the findings that appear with this look, for a line in the log each: one
-    /// that ends and comes back is not told again for an hour.
+    /// Evaluates an observation. Returns the findings that appear with it, for a line in the log
+    /// each. A finding that ends and comes back within an hour is not returned again.
     ///
-    /// Observations may come at any rate; one that is older than the last is left out.
+    /// Observations may come at any rate; one that is older than the last is ignored.
     pub fn observe(&mut self, observation: &Observation) -> Vec<Finding> {
         let now_us = observation.taken_us;
         let is_late = self.since_us.is_some() && now_us <= self.seen_us;
@@ -201,7 +201,7 @@ impl Doctor {
                 history.look(connection, now_us);
             }
         }
-        // A look that comes a little early is as good.
+        // An observation that comes a little early still ends the step.
         if !is_first && now_us < self.step_us + STEP_US - STEP_US / 10 {
             return Vec::new();
         }
@@ -224,7 +224,8 @@ impl Doctor {
                 Some(history) => history,
                 None => History::new(connection, client.clone(), since_us),
             };
-            // The client's library may be forgotten meanwhile, but not by this connection.
+            // The remembered name of the client's library may have expired meanwhile; this
+            // connection keeps it.
             let is_known =
                 client.library.is_empty() && history.client.client_id == client.client_id;
             if history.client != client && !is_known {
@@ -296,7 +297,7 @@ impl Doctor {
         signs
     }
 
-    /// The present findings.
+    /// The current findings.
     pub fn report(&self, query: &Query) -> Report {
         let mut cases: Vec<(&CaseKey, &Case)> = self
             .cases
@@ -310,7 +311,7 @@ impl Doctor {
         self.answer(findings.collect(), more)
     }
 
-    /// All that is known now, to answer from while the doctor thinks.
+    /// A copy of the current state, from which queries are answered while the doctor is busy.
     pub fn snapshot(&self) -> DoctorSnapshot {
         let cases = self.cases.all();
         let mut cases: Vec<(&CaseKey, &Case)> = cases
@@ -346,7 +347,7 @@ impl Doctor {
         }
     }
 
-    /// How many findings each rule has, for metrics. All rules are in it.
+    /// How many findings each rule has, for metrics. All rules are included.
     pub fn counts(&self) -> Vec<RuleCount> {
         let active = |rule| {
             let of_rule = |(key, case): &(&CaseKey, &Case)| key.rule == rule && case.is_active();
@@ -360,7 +361,7 @@ impl Doctor {
         Rule::ALL.into_iter().map(count).collect()
     }
 
-    /// How much memory the histories take, in bytes.
+    /// Memory of the histories, in bytes.
     pub fn history_bytes(&self) -> usize {
         self.histories.values().map(History::len_bytes).sum()
     }
@@ -453,7 +454,8 @@ fn consumers_by_client<'a, 'p>(
     }
     let mut by_client: BTreeMap<&Client, Vec<(&ConnectionView<'p>, u64)>> = BTreeMap::new();
     for (connection, count) in consumers {
-        // One that consumes from several queues tells nothing about this one.
+        // The telemetry of a connection that consumes from several queues cannot be attributed to
+        // this one.
         if let Some(view) = views.get(&connection)
             && view.queue.is_some()
         {

@@ -1,7 +1,7 @@
-//! Texts with blanks: `{…}`, for which something is filled in.
+//! Texts with placeholders: `{…}`, which are replaced by values.
 
-/// A text in which each blank is replaced by what `value_of` says of it; braces of which it says
-/// nothing are code, and stay.
+/// Replaces each placeholder by the result of `value_of`. Braces for which it returns `None` are
+/// code, and stay as they are.
 pub(crate) fn fill(text: &str, mut value_of: impl FnMut(&str) -> Option<String>) -> String {
     let mut filled = String::with_capacity(text.len());
     let mut rest = text;

@@ -6,20 +6,20 @@ use crate::advice::Change;
 use crate::client::printable;
 use crate::{Client, Rule};
 
-/// How much it costs: the gain to expect of the change.
+/// How much the fault costs, by the gain to expect from the change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Less than twice as much.
+    /// A gain of less than 2.
     Low,
-    /// At least twice as much.
+    /// A gain of at least 2.
     Medium,
-    /// At least five times as much.
+    /// A gain of at least 5.
     High,
 }
 
 impl Severity {
-    /// Of a gain to expect.
+    /// The severity for a gain.
     fn of_gain(gain: f64) -> Severity {
         match gain {
             gain if gain >= 5.0 => Severity::High,
@@ -38,13 +38,13 @@ impl Severity {
     }
 }
 
-/// How sure it is.
+/// How certain a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Confidence {
-    /// Another cause looks the same from here; the finding says which.
+    /// Another cause looks the same to the broker; the finding says which.
     Medium,
-    /// Nothing else known looks like this.
+    /// No other known cause looks like this.
     High,
 }
 
@@ -63,7 +63,7 @@ impl Confidence {
 pub struct Fact {
     /// The measured quantity: `gap`, `rtt`, … Stable within a rule.
     pub name: String,
-    /// The value, in the unit of the name's ending, or a plain number.
+    /// The value, in the unit of the name's suffix, or a plain number.
     pub value: f64,
     /// The sentence to print.
     pub text: String,
@@ -79,25 +79,26 @@ pub enum Measure {
     SubscriptionMessagesPerSecond,
     /// Microseconds that a request or message takes.
     LatencyUs,
-    /// The broker's cost of a message; one of many in a request costs 1.
+    /// The broker's cost of a message; a message in a large batch costs 1.
     Cost,
 }
 
-/// How exact a prediction is, where something that the gain depends on is known from one side only.
+/// How exact a prediction is, if for a quantity that the gain depends on only an upper or lower
+/// bound is known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
-    /// So much, as far as the numbers are right.
+    /// The gain is this, if the numbers are right.
     #[default]
     Exact,
-    /// So much or more.
+    /// The gain is this or more.
     AtLeast,
-    /// So much or less.
+    /// The gain is this or less.
     AtMost,
 }
 
 impl Bound {
-    /// The words before the number, with a space behind them.
+    /// The words before the number, with a space after them.
     pub(crate) fn words(self) -> &'static str {
         match self {
             Bound::Exact => "",
@@ -107,7 +108,7 @@ impl Bound {
     }
 }
 
-/// The effect of the change, by the numbers that were measured.
+/// The effect of the change, computed from the measured numbers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Prediction {
     /// The quantity.
@@ -118,19 +119,19 @@ pub struct Prediction {
     pub after: f64,
     /// How many times better.
     pub gain: f64,
-    /// Whether the gain is that, or that at least, or at most.
+    /// Whether the gain is exact, a minimum or a maximum.
     #[serde(default)]
     pub bound: Bound,
-    /// Whether it may be meant as it is, because nobody is seen to suffer.
+    /// Whether the client may behave like this on purpose, because no harm is visible.
     #[serde(default)]
     pub may_be_meant: bool,
-    /// How that was reckoned.
+    /// How the prediction was computed, in words.
     pub arithmetic: String,
 }
 
 impl Prediction {
-    /// How much it matters. A cost of the broker for which nobody waits matters little, and so does
-    /// what may be meant; what may be less than is said is not put before what is sure.
+    /// The severity. It is low for a cost of the broker that delays no client, and for behaviour
+    /// that may be on purpose. A gain that is only a maximum counts less than an exact one.
     pub(crate) fn severity(&self) -> Severity {
         match (self.measure, self.bound) {
             _ if self.may_be_meant => Severity::Low,
@@ -140,8 +141,8 @@ impl Prediction {
         }
     }
 
-    /// Of a rate, which should rise, or of a time or a cost, which should fall. The sentence that
-    /// says how it was reckoned comes with the others of a finding.
+    /// For a rate, which should rise, or for a time or a cost, which should fall. The template of
+    /// the finding adds the sentence about the arithmetic.
     pub(crate) fn new(measure: Measure, now: f64, after: f64) -> Prediction {
         let gain = match measure {
             Measure::LatencyUs | Measure::Cost => now / after,
@@ -151,7 +152,7 @@ impl Prediction {
             measure,
             now,
             after,
-            // Nothing where that cannot be reckoned.
+            // 0 if it cannot be computed.
             gain: if gain.is_finite() { gain } else { 0.0 },
             bound: Bound::Exact,
             may_be_meant: false,
@@ -159,7 +160,7 @@ impl Prediction {
         }
     }
 
-    /// The same, as what it is.
+    /// The same prediction with this bound.
     pub(crate) fn bounded(self, bound: Bound) -> Prediction {
         Prediction { bound, ..self }
     }
@@ -168,18 +169,18 @@ impl Prediction {
 /// One cause of slowness, of one client.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
-    /// The same for the same rule, client and subscription, whenever it is found.
+    /// Stable: the same for the same rule, client and subscription, whenever it is found.
     pub id: String,
     /// Which rule found it.
     pub rule: Rule,
-    /// How much it costs.
+    /// How much the fault costs.
     pub severity: Severity,
-    /// How sure it is.
+    /// How certain the finding is.
     pub confidence: Confidence,
     /// The client that it is about.
     pub client: Client,
-    /// Library and version as the advice writes them, where what the client says of itself does
-    /// not tell its library from others.
+    /// Library and version as the advice writes them, if the library that the client declares is
+    /// ambiguous.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub library_shown: Option<String>,
     /// How many of its connections show it.
@@ -192,19 +193,19 @@ pub struct Finding {
     pub cause: String,
     /// The measured numbers, on the connection that shows it most.
     pub evidence: Vec<Fact>,
-    /// How long the window was that it was measured in, in microseconds.
+    /// Length of the window in which it was measured, in microseconds.
     pub window_us: u64,
     /// The effect of the change.
     pub prediction: Prediction,
     /// The changes to make, best first.
     pub changes: Vec<Change>,
-    /// Reasons against it, and facts that cannot be seen from here.
+    /// Reasons against it, and facts that the broker cannot see.
     pub unseen: Vec<String>,
     /// When it was seen first, in microseconds since 1970.
     pub first_seen_unix_us: u64,
-    /// When it was seen last.
+    /// When it was seen last, in microseconds since 1970.
     pub last_seen_unix_us: u64,
-    /// Whether it still is.
+    /// Whether the case is still open.
     pub is_active: bool,
 }
 

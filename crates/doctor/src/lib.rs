@@ -1,8 +1,8 @@
 //! Why is this client slow?
 //!
-//! The broker sees each client's bytes arrive, so it can tell what the client cannot see of
-//! itself. Once a second the [`Doctor`] is shown an [`Observation`]; it keeps how each connection's
-//! telemetry changed, lets the rules look at that, and tells what they found as [`Finding`]s, with
+//! The broker sees each client's bytes arrive, so it can explain what the client cannot see of
+//! itself. Once a second the [`Doctor`] gets an [`Observation`]. It keeps how each connection's
+//! telemetry changed, applies the rules to that, and reports the results as [`Finding`]s, with
 //! numbers, a prediction and the setting to change ([`Advice`]).
 //!
 //! ```text
@@ -13,14 +13,14 @@
 //! ```
 //!
 //! The caller calls [`Doctor::observe`] about once a second and writes [`one_line`] of each finding
-//! that it returns into the log; [`Doctor::report`] answers whoever asks, as JSON or as
+//! that it returns into the log; [`Doctor::report`] returns all findings, for JSON or
 //! [`findings_text`]; [`Doctor::counts`] is for metrics. `observe` takes time: it belongs on a
 //! thread that serves no connection.
 //!
 //! The doctor knows nothing of protocols beyond the tag, opens no socket, has no clock (times are
 //! part of the observation) and changes nothing. It is pure and deterministic: the same
-//! observations give the same findings, so what was recorded of real clients ([`Recorder`]) is a
-//! test for ever. Its memory is bounded, whatever clients do.
+//! observations give the same findings, so recordings of real clients ([`Recorder`]) serve as
+//! tests. Its memory is bounded, whatever clients do.
 
 mod ack_log;
 mod advice;

@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 /// The broker at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observation {
-    /// When it was made, on the broker's monotonic clock, in microseconds.
+    /// When the observation was made, on the broker's monotonic clock, in microseconds.
     pub taken_us: u64,
-    /// The same by the calendar, in microseconds since 1970. It may jump.
+    /// The same time on the wall clock, in microseconds since 1970. It may jump.
     pub unix_us: u64,
     /// All connections.
     pub snapshot: Snapshot,
-    /// The queues that consumers take messages from, as far as the broker has consumers.
+    /// The queues that have consumers.
     pub queues: Vec<Queue>,
 }
 
@@ -25,10 +25,10 @@ pub struct Queue {
     pub name: String,
     /// Its consumers' protocol.
     pub protocol: Protocol,
-    /// Messages that wait and are with no consumer; for a group its lag.
+    /// Messages that wait and are not in flight; for a group its lag.
     pub backlog: u64,
-    /// How long a consumer may take for a message at most, whatever it asks for, in microseconds;
-    /// `None` when there is no limit.
+    /// The longest acknowledgement deadline that a consumer can ask for, in microseconds; `None` if
+    /// there is no limit.
     #[serde(default)]
     pub deadline_us_max: Option<u64>,
     /// The consumers that take messages from it.
@@ -42,12 +42,12 @@ pub struct Queue {
 pub struct Consumer {
     /// Its connection's number. Several consumers of a connection have one entry each.
     pub connection: u64,
-    /// Messages that it is willing to have in flight; `u64::MAX` without a limit.
+    /// Messages that it may have in flight (RDY, prefetch); `u64::MAX` without a limit.
     pub credit: u64,
-    /// Messages that it has.
+    /// Messages that it has in flight.
     pub in_flight: u64,
-    /// How long it may take for a message before that goes to another, in microseconds; `None`
-    /// when there is no limit.
+    /// Its acknowledgement deadline, after which a message is delivered again, in microseconds;
+    /// `None` if there is none.
     #[serde(default)]
     pub deadline_us: Option<u64>,
 }
@@ -61,6 +61,6 @@ pub struct Partition {
     pub published: u64,
     /// Messages that the group has not committed.
     pub lag: u64,
-    /// The connection of the member that has it.
+    /// The connection of the member to which the partition is assigned.
     pub connection: Option<u64>,
 }

@@ -6,9 +6,9 @@
 //!    8 to 15 fine spans  4 to 7 middle ones          at most 9 coarse ones
 //! ```
 //!
-//! A span holds what came within it, packed; times in which nothing came have none. Spans are
-//! put together as they grow old, so that a minute of a busy connection takes about 5 KB, and
-//! beyond its share of the memory a connection's history is shorter.
+//! A span has the traffic of its time, packed; times without traffic have no span. Spans are merged
+//! as they grow old, so that a minute of a busy connection takes about 5 KB. A history that exceeds
+//! its share of the memory is shortened.
 
 use std::collections::VecDeque;
 
@@ -19,10 +19,11 @@ use crate::ack_log::AckLog;
 use crate::pack::{Flow, Pack};
 use crate::rules::RoundTrips;
 
-/// Length of a fine span: short enough that a finding needs no more than seconds.
+/// Length of a step and of its fine span, in microseconds: short enough for findings within
+/// seconds.
 pub(crate) const STEP_US: u64 = 2_000_000;
 
-/// First acknowledgements that are kept.
+/// Maximum number of first acknowledgements that are kept.
 const FIRST_ACKS_MAX: usize = 16;
 
 const MERGED: usize = 8;
@@ -31,10 +32,10 @@ const MIDDLE_MERGED: usize = 4;
 const MIDDLE_MAX: usize = 2 * MIDDLE_MERGED;
 const COARSE_MAX: usize = 9;
 
-/// Older spans are not kept, even if nothing came after them.
+/// Older spans are dropped, even if no newer ones came.
 const KEPT_US: u64 = 660_000_000;
 
-/// Steps of which the round trip is kept: a minute.
+/// Steps whose round trip is kept: a minute.
 const RTTS_MAX: usize = 30;
 
 #[derive(Debug)]
@@ -70,20 +71,20 @@ impl Span {
 /// A connection's traffic within a time.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Window {
-    /// How long the time is.
+    /// Length of the time, in microseconds.
     pub(crate) span_us: u64,
     /// The traffic, as counters and histograms.
     pub(crate) flow: Flow,
 }
 
 impl Window {
-    /// So many events as a rate per second.
+    /// This many events of the window, as a rate per second.
     pub(crate) fn per_second(&self, count: u64) -> f64 {
         count as f64 * 1e6 / self.span_us.max(1) as f64
     }
 }
 
-/// Times that are counted when they end, and what of them has passed.
+/// Intervals that counters include only when they end: the part that has passed so far.
 #[derive(Debug, Default)]
 struct OpenIntervals {
     holding_us: u64,
@@ -95,30 +96,30 @@ struct OpenIntervals {
 pub(crate) struct History {
     /// The client that it belongs to.
     pub(crate) client: Client,
-    /// Since when it is known.
+    /// Since when it is observed.
     since_us: u64,
     totals: Pack,
     totals_us: u64,
     fine: VecDeque<Span>,
     middle: VecDeque<Span>,
     coarse: VecDeque<Span>,
-    /// How long slow messages were worked on.
+    /// Latencies of slow acknowledgements.
     pub(crate) ack_log: AckLog,
-    /// How long first acknowledgements took (`Gauges::first_ack_us`), and when that was seen.
+    /// When a first acknowledgement was observed, and how long it took (`Gauges::first_ack_us`).
     first_acks: VecDeque<(u64, u64)>,
-    /// Times that go on, as they were at the last step.
+    /// Unfinished intervals, as of the last step.
     open_intervals: OpenIntervals,
-    /// The least round trip that the kernel told, 0 while it told none.
+    /// The minimum round trip that the kernel reported, in microseconds; 0 before the first report.
     pub(crate) rtt_us: u32,
-    /// The smoothed round trip at the end of each of the last steps, oldest first; 0 where nothing
-    /// was sent in the step, so that it is an old one.
+    /// The smoothed round trip at the end of each of the last steps, oldest first; 0 for a step in
+    /// which nothing was sent, because the kernel's figure is outdated then.
     rtts_us: VecDeque<u32>,
     bytes_out: u64,
 }
 
 impl History {
-    /// A connection that is seen for the first time. If it was opened after `known_since_us`, all
-    /// that it ever did is known.
+    /// A connection that is observed for the first time. If it was opened after `known_since_us`,
+    /// its totals count as traffic since then.
     pub(crate) fn new(seen: &ConnectionSnapshot, client: Client, known_since_us: u64) -> History {
         let is_new = seen.opened_us >= known_since_us;
         let mut history = History {
@@ -150,7 +151,7 @@ impl History {
         history
     }
 
-    /// Takes note of what is worth to be known more exactly than a step is long.
+    /// Records figures that need a finer resolution than a step.
     pub(crate) fn look(&mut self, seen: &ConnectionSnapshot, now_us: u64) {
         self.ack_log.look(&seen.histograms.ack_latency_us, now_us);
         let first_us = seen.gauges.first_ack_us;
@@ -163,9 +164,8 @@ impl History {
         }
     }
 
-    /// How long it usually takes until the first acknowledgement comes after a time in which
-    /// nothing was in flight: the median of those that were seen since then, or else the one with
-    /// which the present began.
+    /// The usual time until the first acknowledgement, after a time with nothing in flight: the
+    /// median of those observed since `since_us`, or else the latest one before.
     pub(crate) fn first_ack_us(&self, since_us: u64) -> Option<u64> {
         let recent = self.first_acks.iter().filter(|it| it.0 >= since_us);
         let mut recent: Vec<u64> = recent.map(|it| it.1).collect();
@@ -174,7 +174,7 @@ impl History {
         middle.or_else(|| Some(self.first_acks.back()?.1))
     }
 
-    /// Takes what came since the last step, which ends now.
+    /// Adds the traffic since the last step, as a step that ends now.
     pub(crate) fn step(&mut self, seen: &ConnectionSnapshot, now_us: u64) {
         self.note_rtt(seen);
         let totals = self.totals_of(seen, now_us);
@@ -185,7 +185,7 @@ impl History {
                 to_us: now_us,
                 pack,
             }),
-            // Numbers that fall are not this connection's: it begins anew.
+            // Totals never fall, so these belong to another connection: the history starts again.
             None => {
                 self.open_intervals = OpenIntervals::default();
                 self.fine.clear();
@@ -225,14 +225,13 @@ impl History {
             .push_back(if has_sent { tcp.rtt_us } else { 0 });
     }
 
-    /// The shortest of the round trips that were told over the last minute; `None` if there is not
-    /// one of each step.
+    /// The minimum of the round trips reported over the last minute; `None` if a step has none.
     pub(crate) fn rtt_of_a_minute_us(&self) -> Option<u32> {
         let shortest = self.rtts_us.iter().copied().min();
         shortest.filter(|rtt_us| self.rtts_us.len() == RTTS_MAX && *rtt_us > 0)
     }
 
-    /// How long its round trip was within that minute.
+    /// Minimum and maximum of its round trip within that minute.
     pub(crate) fn round_trips(&self) -> RoundTrips {
         RoundTrips {
             least_us: self.rtt_us,
@@ -240,7 +239,7 @@ impl History {
         }
     }
 
-    /// Everything until now, what has not ended yet included.
+    /// The totals until now, including unfinished intervals.
     fn totals_of(&mut self, seen: &ConnectionSnapshot, now_us: u64) -> Pack {
         let mut counters = seen.counters;
         let until_now = |ended_us: u64, since_us: u64| match since_us {
@@ -248,7 +247,8 @@ impl History {
             since_us => ended_us.saturating_add(now_us.saturating_sub(since_us)),
         };
         let gauges = &seen.gauges;
-        // The two numbers of each are not read in one instant, so that it may seem to fall.
+        // Counter and gauge of an interval are not read at the same instant, so their sum may seem
+        // to fall.
         let OpenIntervals {
             holding_us,
             no_credit_us,
@@ -276,7 +276,7 @@ impl History {
         }
     }
 
-    /// Forgets the oldest until it takes at most so many bytes.
+    /// Drops the oldest spans until the history takes at most this many bytes.
     pub(crate) fn shrink(&mut self, bytes_max: usize) {
         let mut bytes = self.len_bytes();
         while bytes > bytes_max {
@@ -294,7 +294,7 @@ impl History {
         }
     }
 
-    /// How much memory it takes.
+    /// Its memory in bytes.
     pub(crate) fn len_bytes(&self) -> usize {
         let spans = self.spans().map(Span::len_bytes).sum::<usize>();
         let looks = 16 * self.first_acks.capacity();
@@ -302,19 +302,19 @@ impl History {
         size_of::<History>() + looks + self.totals.len_bytes() + spans
     }
 
-    /// Whether anything came in the last step.
+    /// Whether the last step had traffic.
     pub(crate) fn is_active(&self, now_us: u64) -> bool {
         self.fine.back().is_some_and(|span| span.to_us == now_us)
     }
 
-    /// Whether anything came at all.
+    /// Whether there is no traffic in it.
     pub(crate) fn is_blank(&self) -> bool {
         self.fine.is_empty() && self.middle.is_empty() && self.coarse.is_empty()
     }
 
-    /// The traffic of the last `length_us`, or since it is known if that is less.
+    /// The traffic of the last `length_us`, or since the connection is observed if that is shorter.
     pub(crate) fn window(&self, now_us: u64, length_us: u64) -> Window {
-        // Steps are not exact.
+        // Steps do not begin exactly on time.
         let reach_us = now_us.saturating_sub(length_us + STEP_US / 2);
         let mut start_us = self.since_us.max(now_us.saturating_sub(length_us));
         let mut oldest_us = now_us;
@@ -333,7 +333,7 @@ impl History {
         }
     }
 
-    /// The traffic of each of the last fine spans, oldest first, with its length.
+    /// The traffic of each of the last `count` fine spans, oldest first.
     pub(crate) fn steps(&self, count: usize) -> Vec<Window> {
         let skip = self.fine.len().saturating_sub(count);
         self.fine.iter().skip(skip).map(Span::window).collect()

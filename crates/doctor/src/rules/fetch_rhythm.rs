@@ -1,26 +1,26 @@
-//! fetch-rhythm: messages are fetched by the clock, while more of them wait.
+//! fetch-rhythm: messages are fetched by a timer, while more of them wait.
 //!
-//! A consumer that works on what it fetched before it fetches again has a rhythm, too. The size of
-//! a fetch tells the two apart: work on more messages takes longer, a timer does not.
+//! A consumer that processes each fetch before the next one is regular too. The size of a fetch
+//! distinguishes the two: work on more messages takes longer, a timer does not.
 
 use crate::finding::{Bound, Measure};
 use crate::rules::{ConnectionView, Sign, extremes, worthwhile};
 use crate::templates::TEMPLATES;
 
-/// Share of the looks at which messages waited.
+/// Minimum share of the observations in which messages waited.
 const WAITING_MIN: f64 = 0.9;
 
-/// Shorter pauses are no timer's.
+/// Minimum pause of a timer, in microseconds.
 const PAUSE_US_MIN: f64 = 50_000.0;
 
-/// A pause is this many times longer than a fetch takes.
+/// A pause is at least this many times as long as a fetch.
 const PAUSE_FACTOR_MIN: f64 = 10.0;
 
 /// Steps that are compared.
 const STEPS: usize = 7;
 const STEPS_MIN: usize = 4;
 
-/// How much the pauses of different steps differ at most, and what the fetches bring at least.
+/// Maximum ratio of the pauses of different steps, and minimum ratio of the sizes of their fetches.
 const PAUSE_SPREAD_MAX: f64 = 1.02;
 const MESSAGES_SPREAD_MIN: f64 = 1.15;
 
@@ -63,7 +63,7 @@ pub(crate) fn see(view: &ConnectionView<'_>) -> Option<Sign> {
     let rate = view.short.per_second(counters.messages_out);
     let after = per_fetch * 1e6 / fetch_us.max(1_000.0);
     let measure = Measure::ConnectionMessagesPerSecond;
-    // The client's own work is within the pause, and cannot be told from it.
+    // The pause includes the client's own work, which cannot be separated from it.
     let prediction = worthwhile(measure, rate, after)?.bounded(Bound::AtMost);
     let numbers = [
         ("gap_us", pause_us),

@@ -1,5 +1,5 @@
-//! hoarding: messages lie in a consumer's hands while others, in it or beside it, could work on
-//! them.
+//! hoarding: a consumer has messages in flight that it does not work on yet, while other workers of
+//! its client, or other consumers, could process them.
 //!
 //! ```text
 //! two connections of one client, a message each, delivered at the same time:
@@ -24,24 +24,26 @@ use crate::rules::{ConnectionView, LONG_US, SHORT_US, Sign, WAIT_US_MIN, worthwh
 use crate::templates::TEMPLATES;
 use crate::window::Window;
 
-/// Jobs that must have been done: some take a minute each.
+/// Minimum jobs in the window: few, because some jobs take a minute each.
 const JOBS_MIN: u64 = 5;
 
-/// Least number of short jobs, which are judged by their distribution; longer jobs are judged in
-/// the groups in which they came (`job_groups`).
+/// Minimum number of short jobs, which are judged by the distribution of their latencies. Longer
+/// jobs are judged in the groups in which they came (`job_groups`).
 const SHORT_JOBS_MIN: u64 = 20;
 const SHORT_JOB_US: f64 = 900_000.0;
 
 /// From this many waves on, jobs of two different lengths cannot be the cause.
 const PROVEN_WAVES_MIN: f64 = 4.0;
 
-/// Windows that are tried, until one has enough jobs.
+/// Windows in microseconds; the first one with enough jobs is used.
 const WINDOWS_US: [u64; 4] = [SHORT_US, LONG_US, 300_000_000, 600_000_000];
 
-/// Share of the looks at which somebody idles beside somebody who has several.
+/// Minimum share of the observations in which one consumer is idle while another one has several
+/// messages.
 const IDLING_MIN: f64 = 0.8;
 
-/// Share of the acknowledgements in the order of delivery: one by one, that is.
+/// Minimum share of acknowledgements in the order of delivery, which shows that jobs are done one
+/// by one.
 const IN_ORDER_MIN: f64 = 0.95;
 
 /// Share of the latencies up to 3 J that are close to J, 2 J or 3 J.
@@ -55,30 +57,32 @@ const SELDOM_WAVE_WIDTH: f64 = 0.1;
 /// Share of the latencies beyond the first wave.
 const LATER_MIN: f64 = 0.25;
 
-/// How much that may be more than the share of the later waves.
+/// How much that share may exceed the one expected for equal waves.
 const LATER_SLACK: f64 = 0.04;
 
-/// Jobs at a time for each consumer that has any: one worker has 1.
+/// Concurrent jobs per consumer while it has messages: at most this many show a worker shared by
+/// several consumers, at least [`PARALLEL_MIN`] show parallel workers. A worker per consumer gives
+/// 1.
 const SERIAL_MAX: f64 = 0.8;
 const PARALLEL_MIN: f64 = 1.5;
 
-/// Jobs at a time of all consumers that have one worker together, at most; and messages that they
-/// have at a time, at least.
+/// Consumers that share one worker have at most this many concurrent jobs together, and at least
+/// [`HELD_MIN`] messages in flight.
 const AT_A_TIME_MAX: f64 = 1.1;
 const HELD_MIN: f64 = 1.3;
 
-/// Of the window, the client has messages for at most this share.
+/// Maximum share of the window in which the client has messages.
 const BUSY_SHARE_MAX: f64 = 0.995;
 
 /// The consumers of one client on one queue.
 pub(crate) struct ClientConsumers<'a, 'p> {
     pub(crate) queue: &'a QueueHistory,
-    /// Its connections, each with how many consumers it has there.
+    /// The client's connections, each with the number of its consumers on the queue.
     pub(crate) members: Vec<(&'a ConnectionView<'p>, u64)>,
 }
 
 impl ClientConsumers<'_, '_> {
-    /// The sign that this rule sees of them.
+    /// The sign that this rule sees at these consumers.
     pub(crate) fn see(&self) -> Option<Sign> {
         let sign = self.see_idle_others().or_else(|| self.see_waves())?;
         Some(sign.at(Some(self.queue.place())))
@@ -98,11 +102,12 @@ impl ClientConsumers<'_, '_> {
         let work = Work::of(&[(worst, 1)], JOBS_MIN)?;
         let counters = &work.window.flow.counters;
         let in_order = counters.acks_in_order as f64 / counters.acks.max(1) as f64;
-        // Those that are done with waited less than those that it still has.
+        // The observed number may be larger than the mean of the window, because finished messages
+        // waited less than those still in flight.
         let held = self.queue.held_by(worst.connection).unwrap_or_default();
         let (latencies, held) = (&work.latencies, held.max(work.held()));
-        // One by one: of what came together the last had to wait for all the others. So each
-        // waits longer than the one before, in the end as much longer as time passes.
+        // If jobs are done one by one, the last message of a delivery waits for all the others. So
+        // latencies differ widely, or rise over the window as fast as time passes.
         let low_us = latencies.quantile(0.1) as f64;
         let high_us = latencies.quantile(0.9) as f64;
         let is_serial = low_us < 0.6 * high_us || high_us - low_us > 0.6 * work.busy_us;
@@ -136,7 +141,8 @@ impl ClientConsumers<'_, '_> {
     fn see_waves(&self) -> Option<Sign> {
         let consumers: u64 = self.members.iter().map(|(_, consumers)| consumers).sum();
         if consumers < 2 || self.queue.waiting_share() > 0.2 {
-            // With a backlog the prefetch is always full, and a pool of workers always busy.
+            // With a backlog, the prefetch is always used up and a pool of workers always busy, so
+            // waves show nothing.
             return None;
         }
         match job_groups::look(&self.members) {
@@ -146,7 +152,7 @@ impl ClientConsumers<'_, '_> {
         }
     }
 
-    /// Waves of jobs that come again and again, all together.
+    /// Waves of short jobs, judged by the distribution of all latencies in the window.
     fn short_waves(&self) -> Option<Waiting> {
         let work = Work::of(&self.members, SHORT_JOBS_MIN)?;
         let job_us = work.job_us();
@@ -157,7 +163,7 @@ impl ClientConsumers<'_, '_> {
         // have two lengths.
         let hidden =
             per_consumer <= SERIAL_MAX && at_a_time <= AT_A_TIME_MAX && work.held() >= HELD_MIN;
-        // More than half of the acknowledgements come together with others.
+        // A pool of workers: more than half of the acknowledgements come together with others.
         let pooled = per_consumer >= PARALLEL_MIN && work.ack_gap_us < 0.2 * job_us;
         let is_seldom = work.window.span_us > 2 * SHORT_US;
         let width = if is_seldom {
@@ -178,11 +184,13 @@ impl ClientConsumers<'_, '_> {
         let last = (work.latencies.quantile(0.9) as f64 / job_us)
             .round()
             .max(1.0);
-        // Before each second job there is a first one: more of the later ones are longer ones.
+        // Each job in a later wave has one in the first wave before it. If later jobs are more
+        // frequent than that, they are longer jobs and did not wait.
         if later > (last - 1.0) / last + LATER_SLACK {
             return None;
         }
-        // Jobs of two lengths, and a pool of a program's own, look the same.
+        // Jobs of two lengths, or a program with a pool of its own, look the same. So waves count
+        // only if they are many, or if the library is known to share workers.
         let (view, _) = self.members.first()?;
         let is_proven = hidden && last >= PROVEN_WAVES_MIN && work.in_order >= IN_ORDER_MIN;
         if !is_proven && !job_groups::shares_workers(view.client()) {
@@ -223,8 +231,9 @@ impl ClientConsumers<'_, '_> {
         } else {
             waiting.held_max.max(credits.iter().sum::<u64>() as f64)
         };
-        // Of workers with a line each, one has as many messages as there are consumers; more are
-        // all that came at once.
+        // Consumers that share workers with a queue each: such a queue gets about one message from
+        // each consumer. More waves than consumers mean that a single worker processes everything
+        // that came at once.
         let (client, _) = self.members.first()?;
         let is_one = at_a_time <= AT_A_TIME_MAX
             && waves > consumers as f64
@@ -256,7 +265,7 @@ impl ClientConsumers<'_, '_> {
         Some(sign)
     }
 
-    /// How many messages each consumer of a member may have.
+    /// The credit of each consumer of a member, in messages.
     fn credits_of(&self, member: &ConnectionView<'_>) -> Vec<u64> {
         let consumers = self.queue.queue.consumers.iter();
         let of_member = consumers.filter(|it| it.connection == member.connection);
@@ -264,37 +273,38 @@ impl ClientConsumers<'_, '_> {
     }
 }
 
-/// The most that one of these consumers may have; 0: any number.
+/// The maximum credit of one of these consumers; 0 stands for no limit.
 fn prefetch(credits: impl IntoIterator<Item = u64>) -> f64 {
     let most = credits.into_iter().max().unwrap_or_default();
     if most == u64::MAX { 0.0 } else { most as f64 }
 }
 
-/// The work of consumers in the shortest window that has enough jobs.
+/// The work of some consumers in one window.
 struct Work {
-    /// Of the first of them.
+    /// The window of the first member.
     window: Window,
     latencies: HistogramSnapshot,
     acks: f64,
     /// Sum of the latencies.
     held_us: f64,
-    /// How long one of them had messages.
+    /// How long the busiest member had messages in flight.
     busy_us: f64,
-    /// The same, for all consumers together.
+    /// Sum over all consumers of the time in which they had messages in flight.
     consumer_busy_us: f64,
     rtt_us: f64,
-    /// Share of the acknowledgements in the order of delivery, where it is least.
+    /// Share of acknowledgements in the order of delivery, of the member with the lowest share.
     in_order: f64,
-    /// The usual time between two acknowledgements of a connection.
+    /// The median time between two acknowledgements of a connection, of the member with the
+    /// longest.
     ack_gap_us: f64,
 }
 
 impl Work {
-    /// With so many acknowledgements at least.
+    /// The work in the shortest window that has at least this many acknowledgements.
     fn of(members: &[(&ConnectionView<'_>, u64)], acks_min: u64) -> Option<Work> {
         WINDOWS_US.iter().find_map(|length_us| {
             let work = Work::within(members, *length_us)?;
-            // A shorter window has seen too little of the longest jobs.
+            // A window that is shorter than the longest jobs has seen too few of them.
             let longest_us = work.latencies.quantile(0.9) as f64;
             let is_long = work.window.span_us as f64 >= longest_us;
             (work.acks as u64 >= acks_min && work.busy_us > 0.0 && is_long).then_some(work)
@@ -337,18 +347,18 @@ impl Work {
         all
     }
 
-    /// Messages with the client at a time, on the mean while it has any.
+    /// Messages in flight, on average while there are any.
     fn held(&self) -> f64 {
         self.held_us / self.busy_us.max(1.0)
     }
 
-    /// How long a job takes that does not have to wait.
+    /// The duration of a job that does not have to wait, in microseconds.
     fn job_us(&self) -> f64 {
         (self.latencies.quantile(0.1) as f64 - self.rtt_us).max(0.0)
     }
 
-    /// The share of the latencies up to three jobs that are close to one, two or three; and the
-    /// share of all that are beyond the first.
+    /// Of the latencies of up to three jobs, the share that is close to one, two or three; and of
+    /// all latencies, the share beyond the first wave.
     fn waves(&self, job_us: f64, width: f64) -> (f64, f64) {
         let near = |times: f64| {
             let (low, high) = (times - width, times + width);

@@ -1,8 +1,9 @@
-//! The rules: each looks at a connection or a queue and says what it sees, with numbers.
+//! The rules: each examines a connection or a queue and returns a sign, with numbers.
 //!
-//! A rule is silent unless the cost is real: a wait of [`WAIT_US_MIN`] per request, and a gain of
-//! [`GAIN_MIN`] to expect. It says nothing of a client that is idle, steady, bursty, or bound by
-//! its own work. Rules know nothing of each other; which of them hides which stands in `causes`.
+//! A rule returns a sign only if the cost is real: a wait of [`WAIT_US_MIN`] per request, and an
+//! expected gain of [`GAIN_MIN`]. It returns none for a client that is idle, steady, bursty, or
+//! limited by its own work. Rules know nothing of each other; `causes` lists which rule hides
+//! which.
 
 mod ack_deadline;
 mod churn;
@@ -41,48 +42,48 @@ pub(crate) use churn::{ClosedConnections, channels, connections};
 pub(crate) use given_up::RoundTrips;
 pub(crate) use hoarding::ClientConsumers;
 
-/// Below this wait per request nothing is said, in microseconds.
+/// Minimum wait per request for a sign, in microseconds.
 pub(crate) const WAIT_US_MIN: f64 = 1_000.0;
 
-/// Below this gain nothing is said.
+/// Minimum gain for a sign.
 pub(crate) const GAIN_MIN: f64 = 1.3;
 
-/// The window of rules about what clients do many times a second.
+/// Window in microseconds of rules about events that happen many times a second.
 pub(crate) const SHORT_US: u64 = 6_000_000;
 
-/// The window of rules about what happens now and then.
+/// Window in microseconds of rules about rare events.
 pub(crate) const LONG_US: u64 = 60_000_000;
 
-/// Events in a window that make a rule believe what it sees.
+/// Minimum events in a window, fewer of which may be chance.
 pub(crate) const EVENTS_MIN: u64 = 10;
 
-/// A pathology. The names are stable: they stand in scripts, pages and advice.
+/// A kind of fault. The names are stable: scripts, documents and advice use them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rule {
     /// A producer that waits for each answer before it sends the next request.
     SyncProduce,
-    /// Messages lie in one consumer's hands while others could work on them.
+    /// One consumer has messages that others could process.
     Hoarding,
-    /// Consumers may have so few messages that they wait for the network.
+    /// Consumers have so small a window that they wait for the network.
     WindowTooSmall,
-    /// A producer that waits for company that never comes.
+    /// A producer that holds messages back to batch them, although no others come.
     Linger,
-    /// Nagle's algorithm holds the end of each request back.
+    /// Nagle's algorithm delays the end of each request.
     Nagle,
-    /// Work takes longer than a message may be held.
+    /// Work takes longer than the acknowledgement deadline.
     AckDeadline,
     /// Fewer partitions than consumers, or one that has most of the messages.
     Partitions,
-    /// One connection's requests in flight are at their limit.
+    /// One connection is limited by its requests in flight.
     OneConnection,
     /// So many requests in flight that they time out in the queue.
     TooManyInFlight,
-    /// Many requests with next to nothing in them.
+    /// Many requests with very few bytes each.
     TinyBatches,
     /// A connection or a channel for every message.
     Churn,
-    /// Messages are fetched by the clock, not when they come.
+    /// Messages are fetched by a timer, not when they come.
     FetchRhythm,
     /// A full link carries bytes that compress well.
     NoCompression,
@@ -125,7 +126,7 @@ impl Rule {
         }
     }
 
-    /// The rule of that name.
+    /// The rule with this name.
     pub fn named(name: &str) -> Option<Rule> {
         Rule::ALL.into_iter().find(|rule| rule.name() == name)
     }
@@ -137,11 +138,11 @@ impl fmt::Display for Rule {
     }
 }
 
-/// Numbers that advice may name, by the names in `advice/README.md`.
+/// Values of variables in advice, by the names in `advice/README.md`.
 pub(crate) type Variables = BTreeMap<&'static str, f64>;
 
-/// The sign of a fault that a rule sees in one place, at one step: numbers, for which `template`
-/// has the sentences.
+/// A fault that a rule sees at one place in one step: numbers, and the template with the sentences
+/// for them.
 #[derive(Debug, Clone)]
 pub(crate) struct Sign {
     pub(crate) template: &'static Template,
@@ -152,12 +153,13 @@ pub(crate) struct Sign {
     pub(crate) window_us: u64,
     pub(crate) prediction: Prediction,
     pub(crate) variables: Variables,
-    /// Topic and subscription, where it is about one.
+    /// Topic and subscription, if it concerns one.
     pub(crate) place: Option<(String, String)>,
 }
 
 impl Sign {
-    /// Measured within `window_us`. The prediction's numbers are `now` and `after`.
+    /// A sign with numbers measured within `window_us`. The prediction adds the numbers `now` and
+    /// `after`.
     pub(crate) fn new(
         template: &'static Template,
         prediction: Prediction,
@@ -179,52 +181,52 @@ impl Sign {
         }
     }
 
-    /// The same with a number that not every such sign has.
+    /// Adds a number that not every sign of this template has.
     pub(crate) fn with(mut self, name: &'static str, value: impl Into<Option<f64>>) -> Sign {
         self.numbers.extend(value.into().map(|value| (name, value)));
         self
     }
 
-    /// The same with a fact: a number that is 1, or is not there.
+    /// Adds a condition: the number 1 if it holds, otherwise none.
     pub(crate) fn when(self, name: &'static str, is_so: bool) -> Sign {
         self.with(name, is_so.then_some(1.0))
     }
 
-    /// The same with numbers for the advice.
+    /// Adds values for the advice.
     pub(crate) fn advise(mut self, variables: impl Into<Variables>) -> Sign {
         self.variables.append(&mut variables.into());
         self
     }
 
-    /// The same about a topic and a subscription.
+    /// Sets topic and subscription.
     pub(crate) fn at(self, place: Option<(String, String)>) -> Sign {
         Sign { place, ..self }
     }
 }
 
-/// The prediction of a change, if it is worth anybody's while.
+/// The prediction of a change, if its gain is at least [`GAIN_MIN`].
 pub(crate) fn worthwhile(measure: Measure, now: f64, after: f64) -> Option<Prediction> {
     let prediction = Prediction::new(measure, now, after);
     (prediction.gain >= GAIN_MIN).then_some(prediction)
 }
 
-/// A connection that rules look at.
+/// A connection as the rules see it.
 pub(crate) struct ConnectionView<'a> {
-    /// Its number.
+    /// Number of the connection.
     pub(crate) connection: u64,
     pub(crate) protocol: Protocol,
     pub(crate) history: &'a History,
     pub(crate) gauges: &'a Gauges,
-    /// Since it was opened.
+    /// Counters since the connection was opened.
     pub(crate) totals: &'a Counters,
     pub(crate) now_us: u64,
-    /// The last seconds.
+    /// The window of the last [`SHORT_US`].
     pub(crate) short: Window,
-    /// Its consumers, of all queues together.
+    /// Number of its consumers, of all queues.
     pub(crate) consumers: u64,
-    /// Connections of its client that publish, where this one does.
+    /// Number of its client's connections that publish, if this one does.
     pub(crate) publishers: u64,
-    /// The queue that it consumes from, if that is one only.
+    /// The queue that it consumes from, if it consumes from exactly one.
     pub(crate) queue: Option<&'a QueueHistory>,
 }
 
@@ -238,7 +240,7 @@ impl ConnectionView<'_> {
         self.short.flow.counters.publishes > 0
     }
 
-    /// The round trip to the client, in microseconds, if the kernel told one.
+    /// The minimum round trip to the client, in microseconds, if the kernel reported one.
     pub(crate) fn rtt_us(&self) -> Option<f64> {
         (self.history.rtt_us > 0).then_some(f64::from(self.history.rtt_us))
     }
@@ -248,7 +250,7 @@ impl ConnectionView<'_> {
         self.queue.map(QueueHistory::place)
     }
 
-    /// The signs that the rules about single connections see.
+    /// The signs of all rules about single connections.
     pub(crate) fn signs(&self) -> Vec<Sign> {
         let mut signs = Vec::new();
         let counters = &self.short.flow.counters;
@@ -281,7 +283,7 @@ impl ConnectionView<'_> {
     }
 }
 
-/// The least and the most of some numbers; `None` if there are none.
+/// Minimum and maximum of some numbers; `None` if there are none.
 pub(crate) fn extremes(values: impl IntoIterator<Item = f64>) -> Option<(f64, f64)> {
     values.into_iter().fold(None, |known, value| {
         let (least, most) = known.unwrap_or((value, value));

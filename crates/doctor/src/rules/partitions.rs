@@ -9,16 +9,16 @@ use crate::queues::QueueHistory;
 use crate::rules::{Sign, worthwhile};
 use crate::templates::{TEMPLATES, Template};
 
-/// One partition that takes this share of the messages is the limit of all.
+/// A partition with at least this share of the messages limits the group.
 const SKEW_MIN: f64 = 0.8;
 
-/// A lag that grew by less than this share of what was published stands still.
+/// A lag that grew by less than this share of the published messages counts as constant.
 const GROWTH_SHARE_MIN: f64 = 0.05;
 
-/// Messages that were consumed between two looks, so that there is a rate.
+/// Minimum messages consumed between two observations for a rate.
 const CONSUMED_MIN: f64 = 10.0;
 
-/// Messages that came and went in one partition.
+/// Messages published to and consumed from one partition.
 struct Flow {
     partition: Partition,
     published: f64,
@@ -52,7 +52,7 @@ pub(crate) fn see(history: &QueueHistory) -> Option<(u64, Sign)> {
 struct Seen {
     members: u64,
     rate: f64,
-    /// Messages that come in per second.
+    /// Messages published per second.
     wanted: f64,
     lag: f64,
     grown: f64,
@@ -60,7 +60,8 @@ struct Seen {
 }
 
 impl Seen {
-    /// If all of its members consume so much together, as far as so much comes.
+    /// The sign, if the group could consume `all` messages per second, of which at most those
+    /// published count.
     fn sign(&self, template: &'static Template, all: f64) -> Option<Sign> {
         let measure = Measure::SubscriptionMessagesPerSecond;
         let prediction = worthwhile(measure, self.rate, all.min(self.wanted))?;
@@ -82,7 +83,7 @@ fn members(history: &QueueHistory) -> u64 {
     connections.collect::<BTreeSet<u64>>().len() as u64
 }
 
-/// Fewer partitions than members: somebody has none.
+/// Fewer partitions than members: some members have none.
 fn see_few(flows: &[Flow], seen: &Seen) -> Option<(u64, Sign)> {
     let partitions = flows.len() as u64;
     if seen.members <= partitions || !is_for_want_of_partitions(flows) {
@@ -97,13 +98,13 @@ fn see_few(flows: &[Flow], seen: &Seen) -> Option<(u64, Sign)> {
     Some((connection, sign))
 }
 
-/// Whether the lag is not the lag of a few members that hang, for whom no other one can take over.
+/// Whether more partitions would help: the lag is not caused by a few members that hang.
 fn is_for_want_of_partitions(flows: &[Flow]) -> bool {
     let grows = |grown: f64, published: f64| grown > GROWTH_SHARE_MIN * published;
-    // A member that began to hang within the window has still consumed something in it: so most of
-    // them have to fall behind, ...
+    // A member that began to hang within the window has still consumed something in it. So most of
+    // the partitions have to fall behind, ...
     let behind = flows.iter().filter(|it| grows(it.grown, it.published));
-    // ... and those that do something have to, too.
+    // ... and so have those that are consumed from, together.
     let works = |it: &&Flow| it.consumed > 0.0 || it.partition.lag == 0;
     let working = flows.iter().filter(works);
     let sums = working.fold((0.0, 0.0), |(grown, published), it| {
@@ -120,7 +121,7 @@ fn see_skew(flows: &[Flow], seen: &Seen) -> Option<(u64, Sign)> {
     let published: f64 = flows.iter().map(|flow| flow.published).sum();
     let share = hot.published / published.max(1.0);
     let partitions = flows.len() as u64;
-    // The others have to keep up, or it is not this partition alone.
+    // The other partitions have to keep up, or this one is not the only limit.
     let others = seen.grown - hot.grown;
     if partitions < 2 || seen.members < 2 || share < SKEW_MIN || hot.grown <= others.max(0.0) * 4.0
     {

@@ -1,4 +1,4 @@
-//! A producer that waits for answers: what its time is made of.
+//! A producer that waits for answers: the parts of its time.
 //!
 //! ```text
 //! broker   ──answer─┐                    ┌─first byte … last byte──┐ answer
@@ -10,47 +10,49 @@
 //! A round begins with a publishing request that came while nothing was in flight. In-flight
 //! requests as the broker counts them do not show whether a client waits: where the service is
 //! short, each of a pipelining client's requests finds the one before it answered. A client waits
-//! if no request ever comes sooner after an answer than a round trip.
+//! if its requests never come sooner after an answer than a round trip.
 
 use cloverleaf_telemetry::Counters;
 
 use crate::finding::{Measure, Prediction};
 use crate::rules::{ConnectionView, EVENTS_MIN};
 
-/// How much shorter than the least round trip a gap may look: the middle of a histogram's bucket is
-/// at most a sixteenth off.
+/// How much shorter than the minimum round trip a gap may appear: the middle of a histogram's
+/// bucket is at most a sixteenth off.
 pub(super) const RTT_SLACK: f64 = 0.92;
 
-/// One of so many requests may come sooner: metadata, heartbeats. A client that sends by its own
-/// rhythm, near to the round trip by chance, is unmasked by whatever is served late once.
+/// One in this many requests may come sooner: metadata, heartbeats. A client with a timer whose
+/// period is by chance close to the round trip exceeds this as soon as some requests are served
+/// late.
 const SOONER_SHARE: u64 = 200;
 
-/// A client that does more than this beside waiting has a rhythm of its own: work, a timer, a
-/// library that lingers.
+/// A client that spends more than this share of the waiting on other things has a period of its
+/// own: work, a timer, a library that lingers.
 const THINK_SHARE_MAX: f64 = 0.35;
 
-/// A client that does more than this, as a share of the waiting and in microseconds, may as well
-/// sleep between two messages, and not wait at all: nothing that arrives here tells one from the
-/// other. Hardly anybody sleeps for less.
+/// A client that spends more than this on other things, as a share of the waiting and in
+/// microseconds, may also be one that sleeps between two messages and does not wait: at the broker
+/// both look the same. Programs hardly ever sleep for less.
 const THINK_SHARE_SURE: f64 = 0.15;
 const THINK_US_SURE: f64 = 1_500.0;
 
-/// Steps that it takes to tell a clock from somebody who waits, and that are looked at.
+/// Minimum and maximum steps that are examined to distinguish a timer from a client that waits.
 const PACE_STEPS_MIN: usize = 3;
 const PACE_STEPS: usize = 12;
 
-/// From so many steps on, two that lie side by side may be left out: something happened there.
+/// From this many steps on, two adjacent ones may be left out as outliers.
 const PACE_STEPS_MANY: usize = 8;
 
-/// Rounds of steps that differ by more than this, on the mean, are not the same program's doing.
+/// Steps whose mean rounds differ by more than this factor show a change of the program's
+/// behaviour.
 const HABIT_TIMES: f64 = 1.5;
 
-/// Of a client that waits, the means of steps differ by 0.89 times what a round differs from the
-/// next one, for each round that is in them: this much is enough.
+/// If a client waits, the means of steps differ by 0.89 times the difference between consecutive
+/// rounds, scaled by the rounds in a step. This much is enough.
 const WAITING_SPREAD_MIN: f64 = 0.1;
 
-/// Of a clock they differ by 0.72 times that, and less the more rounds a step has. This much more
-/// is no clock's.
+/// With a timer they differ by 0.72 times that, and by less the more rounds a step has. A larger
+/// spread than this is no timer's.
 const CLOCK_SPREAD_MAX: f64 = 2.2;
 
 /// Share of the publishing requests on a connection that only publishes. The others are metadata
@@ -69,7 +71,7 @@ pub(crate) struct Rounds {
     pub(crate) receive_us: f64,
     pub(crate) service_us: f64,
     pub(crate) rtt_us: f64,
-    /// The largest number of requests that was ever in flight.
+    /// The maximum number of requests that was ever in flight.
     pub(crate) in_flight_max: u64,
 }
 
@@ -101,25 +103,26 @@ impl Rounds {
         })
     }
 
-    /// Whether the requests come when answers do, and not by a clock.
+    /// Whether requests follow answers, rather than a timer.
     ///
     /// ```text
     /// clock    |----|----|-----|---|----|----|     late at times, but never later and later
     /// waiting  |----|----|-----|----|----|----|    what happens to each adds up
     /// ```
     ///
-    /// A round of either differs from the next by what the network and the machine do. But what
-    /// comes by a clock comes too early after it came too late: over many rounds the differences
-    /// cancel out, and the means of steps are far closer to each other than chance would have
-    /// them. Of who waits they are as far apart as chance has them, or farther. How regular the
-    /// rounds are does not matter, and neither does the clock's period.
+    /// In both cases rounds differ because of the network and the machine. But with a timer a late
+    /// request is followed by a shorter round: over many rounds the differences cancel out, and the
+    /// means of steps are much closer to each other than independent rounds would give. For a
+    /// client that waits, they are as far apart as independent rounds give, or farther. Neither the
+    /// regularity of the rounds nor the timer's period matters.
     pub(crate) fn is_waiting(view: &ConnectionView<'_>) -> bool {
         let steps = view.history.steps(PACE_STEPS);
         let counters = steps.iter().map(|step| step.flow.counters);
         let steps: Vec<_> = counters.filter(|it| it.rounds > 0).collect();
         let steps = of_one_habit(&steps);
-        // Where a request comes before the answer to the last is there, a round is twice as long;
-        // and requests that come in bunches make one round. What is regular in either is a clock.
+        // If a request comes before the answer to the last, a round is twice as long, and requests
+        // that come in bunches make one round. So a timer may show in the rounds or in the
+        // requests.
         let by_rounds = steps.iter().map(|it| (it.rounds_us, it.rounds));
         let by_requests = steps.iter().map(|it| (it.rounds_us, it.publishes));
         let rounds: u64 = steps.iter().map(|it| it.rounds).sum();
@@ -127,7 +130,7 @@ impl Rounds {
         if steps.len() < PACE_STEPS_MIN {
             return false;
         }
-        // Times are whole microseconds.
+        // At least 1, because times are whole microseconds.
         let change_us = (changes_us as f64 / rounds as f64).max(1.0);
         let per_step = rounds as f64 / steps.len() as f64;
         let least = WAITING_SPREAD_MIN.max(CLOCK_SPREAD_MAX / per_step.sqrt()) * change_us;
@@ -139,34 +142,34 @@ impl Rounds {
         is_wide(by_rounds.collect(), 1.0) && is_wide(by_requests.collect(), requests)
     }
 
-    /// Whether there is never more than one request on its way.
+    /// Whether there is never more than one request in flight.
     pub(crate) fn is_one_by_one(&self) -> bool {
         // A few requests of other kinds come in between.
         self.requests < 1.05
     }
 
-    /// Whether the client does so little beside waiting that waiting is what it does.
+    /// Whether the client does so little besides waiting that it certainly waits.
     pub(crate) fn is_all_waiting(&self) -> bool {
         let sure_us = (THINK_SHARE_SURE * self.wait_us()).max(THINK_US_SURE);
         self.think_us() <= sure_us.min(THINK_SHARE_MAX * self.wait_us())
     }
 
-    /// From a request to the next.
+    /// Microseconds from a request to the next.
     pub(crate) fn cycle_us(&self) -> f64 {
         self.gap_us + self.receive_us + self.service_us
     }
 
-    /// The part of it that the network and the broker take.
+    /// The part of the cycle that the network and the broker take.
     pub(crate) fn wait_us(&self) -> f64 {
         self.rtt_us + self.service_us
     }
 
-    /// The part of it that the client takes: its own work, a timer, a library that collects.
+    /// The part of the cycle that the client takes: its own work, a timer, a library that lingers.
     pub(crate) fn think_us(&self) -> f64 {
         (self.gap_us - self.rtt_us).max(0.0)
     }
 
-    /// The gain if so much of each round need not be waited for any more.
+    /// The prediction, if this part of each round need not be waited for any more.
     pub(crate) fn without(&self, waited_us: f64) -> Prediction {
         let cycle_us = self.cycle_us();
         let after = self.rate() * cycle_us / (cycle_us - waited_us).max(1.0);
@@ -179,8 +182,8 @@ impl Rounds {
     }
 }
 
-/// The latest of these steps, oldest first, until one whose rounds were of another length: a clock
-/// that becomes another clock is not irregular.
+/// The latest of these steps (oldest first), back to one whose rounds were of another length: a
+/// change of the timer's period must not count as irregularity.
 fn of_one_habit(steps: &[Counters]) -> &[Counters] {
     let mean_us = |step: &Counters| step.rounds_us as f64 / step.rounds as f64;
     let Some(latest) = steps.last() else {
@@ -190,13 +193,13 @@ fn of_one_habit(steps: &[Counters]) -> &[Counters] {
         let times = mean_us(step) / mean_us(latest).max(1.0);
         !(1.0 / HABIT_TIMES..=HABIT_TIMES).contains(&times)
     };
-    // The step behind may have some of both.
+    // The step after it may have rounds of both lengths.
     let first = steps.iter().rposition(is_other).map_or(0, |it| it + 2);
     &steps[first.min(steps.len())..]
 }
 
-/// How far the means of steps are from each other, times the root of the rounds in a step. A step
-/// is a sum of times and a count, of which so many make a round.
+/// The standard deviation of the means of steps, times the square root of the rounds in a step. A
+/// step is a sum of times and a count of events, of which `per_round` make a round.
 fn spread(steps: &[(u64, u64)], per_round: f64) -> Option<f64> {
     let all = deviation(steps.iter(), per_round)?;
     if steps.len() < PACE_STEPS_MANY {

@@ -1,5 +1,5 @@
-//! sync-produce: a request is sent when the one before it is answered, and so most of the time
-//! passes on the way.
+//! sync-produce: each request is sent after the answer to the one before, so most of the time is
+//! spent on the network.
 
 use cloverleaf_telemetry::Gathers;
 
@@ -9,27 +9,28 @@ use crate::rules::rounds::Rounds;
 use crate::rules::{ConnectionView, Sign, WAIT_US_MIN, worthwhile};
 use crate::templates::TEMPLATES;
 
-/// How many requests in flight are advised at most: enough for ten times the rate, few enough
-/// that nobody has to think about memory and time-outs.
+/// Maximum requests in flight that are advised: enough for ten times the rate, and so few that
+/// memory and timeouts are no concern.
 const IN_FLIGHT_ADVISED: f64 = 10.0;
 
-/// Less of the time than this, and something else is the limit: the network's bandwidth.
+/// Minimum share of the time spent waiting. Below it something else is the limit, such as the
+/// network's bandwidth.
 const WAITING_SHARE_MIN: f64 = 0.5;
 
-/// A client that does more in between than this share of the waiting may sleep instead of waiting,
-/// by chance about as long.
+/// A client that does more than this share of the waiting on its own may sleep between requests
+/// rather than wait for answers, by chance about as long.
 const THINK_SHARE_SURE: f64 = 0.1;
 
 /// Records of a clock that agrees with the broker's are younger than this.
 const CLOCK_AGE_US_MIN: f64 = 2_000_000.0;
 
-/// Times of records are whole milliseconds.
+/// Tolerance for timestamps of records, which are whole milliseconds.
 const AGE_SLACK_US: f64 = 2_000.0;
 
 /// More messages per request than this are a batch.
 const ONE_MESSAGE_MAX: f64 = 1.2;
 
-/// No client takes less for a request, in microseconds.
+/// Minimum time that a client takes for a request, in microseconds.
 const THINK_US_MIN: f64 = 20.0;
 
 pub(crate) fn see(view: &ConnectionView<'_>, rounds: &Rounds) -> Option<Sign> {
@@ -38,13 +39,13 @@ pub(crate) fn see(view: &ConnectionView<'_>, rounds: &Rounds) -> Option<Sign> {
         return None;
     }
     let cycle_us = rounds.cycle_us();
-    // While a request comes in no other can.
+    // Requests arrive one after the other: while one is being received, no other can be.
     let own_us = (think_us + rounds.receive_us).max(THINK_US_MIN);
     let share = wait_us / cycle_us;
     if share < WAITING_SHARE_MIN || !Rounds::is_waiting(view) {
         return None;
     }
-    // A client that does more than wait has to show that it does wait.
+    // If a client does more than wait, its requests have to follow the answers demonstrably.
     let follows = if rounds.is_all_waiting() {
         None
     } else {
@@ -70,9 +71,8 @@ pub(crate) fn see(view: &ConnectionView<'_>, rounds: &Rounds) -> Option<Sign> {
     }
     let in_flight = (cycle_us / own_us).ceil().clamp(2.0, IN_FLIGHT_ADVISED);
     let after = rounds.messages * (in_flight * 1e6 / cycle_us).min(1e6 / own_us);
-    // A library that need not wait puts messages together, where the protocol can: then there is
-    // less to be done for each of them. But one that has a single request in flight sends no more
-    // in a round than its batches take.
+    // A library that need not wait batches messages, if the protocol allows it, which costs less
+    // per message. But a library with a single request in flight sends at most one batch per round.
     let counters = &view.short.flow.counters;
     let request_bytes = counters.published_bytes as f64 / counters.publishes as f64;
     let together_bytes = in_flight * request_bytes;
@@ -86,7 +86,7 @@ pub(crate) fn see(view: &ConnectionView<'_>, rounds: &Rounds) -> Option<Sign> {
     let may_sleep = think_us > THINK_SHARE_SURE * wait_us;
     let confidence = match rounds.in_flight_max {
         _ if is_older || may_sleep => Confidence::Medium,
-        // Metadata and heartbeats come in between.
+        // Requests for metadata and heartbeats may come in between.
         0..=3 => Confidence::High,
         _ => Confidence::Medium,
     };

@@ -1,30 +1,30 @@
-//! tiny-batches: many requests back to back, with next to nothing in each. No client waits, but
-//! most of the work on both sides is for the requests and not for the messages.
+//! tiny-batches: many requests back to back, with very few bytes each. No client waits, but most of
+//! the work on both sides is spent on requests rather than messages.
 
 use crate::finding::Measure;
 use crate::rules::{ConnectionView, Sign, worthwhile};
 use crate::templates::TEMPLATES;
 
-/// Below this it is not worth anybody's while.
+/// Below this rate the cost does not matter.
 const REQUESTS_PER_SECOND_MIN: f64 = 2_000.0;
 
 /// A request with more than this, messages or bytes of them, is a batch, if a small one.
 const MESSAGES_MAX: f64 = 2.0;
 const REQUEST_BYTES_MAX: f64 = 1024.0;
 
-/// Requests in a row for each pause: the client sends what it has, and does not wait.
+/// Minimum requests between two pauses: the client sends what it has without waiting.
 const IN_A_ROW_MIN: f64 = 4.0;
 
-/// A request costs as much of the broker's CPU time as so many messages of 200 bytes, and to be
-/// woken by what comes after a pause as so many: `docs/doctor/tiny-batches.md` has the figures.
+/// CPU time of the broker for a request, and for being woken up after a pause, in messages of 200
+/// bytes: `docs/doctor/tiny-batches.md` has the figures.
 const REQUEST_COST: f64 = 9.0;
 const WAKE_COST: f64 = 200.0;
 
-/// A broker whose next request comes so soon has not slept.
+/// If the next request comes sooner than this, in microseconds, the broker has not slept.
 const PAUSE_US_MIN: u64 = 1_000;
 
-/// How long is advised to collect, and how large batches may then be: twice what comes meanwhile,
-/// Java's default of batch.size at least, and librdkafka's, of a million, at most.
+/// The advised linger. The advised maximum batch size is twice the bytes published meanwhile, at
+/// least Java's default `batch.size` and at most librdkafka's, a million.
 const LINGER_MS: f64 = 10.0;
 const BATCH_ROOM: f64 = 2.0;
 const BATCH_BYTES_MIN: f64 = 16_384.0;
@@ -51,7 +51,7 @@ pub(crate) fn see(view: &ConnectionView<'_>) -> Option<Sign> {
     let per_pause = counters.messages_in as f64 / pauses.max(1) as f64;
     let collected = requests * messages * LINGER_MS / 1e3;
     let batch = collected.min(BATCH_BYTES_MAX / message_bytes.max(1.0));
-    // Where there is no pause with batches, there was none without.
+    // Batching does not add pauses.
     let after_pause = batch.max(per_pause);
     let cost = |messages: f64, per_pause: f64| {
         1.0 + REQUEST_COST / messages + WAKE_COST / per_pause.max(messages)
