@@ -1,4 +1,5 @@
-//! How long single messages were worked on, as far as a look a second tells them apart.
+//! Latencies of single slow acknowledgements, as far as one observation per second can separate
+//! them.
 //!
 //! ```text
 //! looks   |         |         |         |         |
@@ -6,47 +7,47 @@
 //! log                2 of J              2 of 2 J       (since the look before)
 //! ```
 //!
-//! Work of less than a tenth of a second is not in it, and neither is that of a client that does so
-//! much at once that looks do not tell it apart: windows are for that.
+//! Latencies of less than a tenth of a second are not logged, and neither are those of a client
+//! with so many at once that observations cannot separate them. Windows cover both.
 
 use std::collections::VecDeque;
 
 use cloverleaf_telemetry::HistogramSnapshot;
 
-/// The bucket of work that is logged: it begins with 2^17 microseconds.
+/// The first bucket of latencies that are logged: it begins at 2^17 microseconds.
 const SLOW_BUCKET: u16 = 120;
 
-/// Entries that are kept: two dozen groups of jobs, of most clients.
+/// Maximum entries: about two dozen groups of jobs of most clients.
 const ENTRIES_MAX: usize = 48;
 
-/// Entries that a look may add, and acknowledgements.
+/// Maximum entries, and maximum acknowledgements, that one observation may add.
 const ADDED_MAX: usize = 8;
 const ACKS_MAX: u64 = 256;
 
-/// Messages that took about the same, and were acknowledged between two looks.
+/// Messages with about the same latency, acknowledged between two observations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Acked {
-    /// The look before, and the one at which it was seen.
+    /// Times of the observation before, and of the one that showed the acknowledgements.
     pub(crate) since_us: u64,
     pub(crate) at_us: u64,
     pub(crate) latency_us: u64,
     pub(crate) count: u64,
 }
 
-/// The last of them.
+/// The latest slow acknowledgements of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct AckLog {
     looked_us: u64,
-    /// Counts of the slow buckets, and the sum of all, as they were then.
+    /// Counts of the slow buckets, and the sum of all latencies, at the last observation.
     slow: Vec<(u16, u64)>,
     sum: u64,
     entries: VecDeque<Acked>,
-    /// Of what was delivered since then everything is in it.
+    /// The log is complete for messages delivered since this time.
     pub(crate) whole_since_us: u64,
 }
 
 impl AckLog {
-    /// Of a connection that was opened then, and has done nothing before.
+    /// The log of a connection that was opened at this time, so nothing is missing.
     pub(crate) fn since(opened_us: u64) -> AckLog {
         AckLog {
             looked_us: opened_us.max(1),
@@ -54,7 +55,7 @@ impl AckLog {
         }
     }
 
-    /// Looks at all latencies of a connection. Those that are there at the first look are not new.
+    /// Logs the latencies that are new since the last call. Those of the first call are not new.
     pub(crate) fn look(&mut self, latencies: &HistogramSnapshot, now_us: u64) {
         let buckets = latencies.buckets();
         let first = buckets.partition_point(|(bucket, _)| *bucket < SLOW_BUCKET);
@@ -92,7 +93,7 @@ impl AckLog {
         for (bucket, count) in added {
             let one = HistogramSnapshot::from_buckets(vec![(bucket, count)], 0, u64::MAX);
             let middle_us = one.map_or(0, |one| one.quantile(0.5));
-            // If there is one bucket only, the mean is exact.
+            // If only one bucket has grown, the mean is exact.
             let mean_us = gained_us / count;
             let is_mean = is_one && mean_us.abs_diff(middle_us) <= middle_us / 12;
             if self.entries.len() == ENTRIES_MAX {
@@ -109,7 +110,7 @@ impl AckLog {
         }
     }
 
-    /// Forgets what it knows, and gives the memory back.
+    /// Drops all entries and frees their memory.
     pub(crate) fn forget(&mut self) {
         self.entries = VecDeque::new();
         self.whole_since_us = self.looked_us;
@@ -120,7 +121,7 @@ impl AckLog {
         self.entries.iter()
     }
 
-    /// How much memory it takes beside itself.
+    /// Bytes that it has allocated.
     pub(crate) fn len_bytes(&self) -> usize {
         size_of::<(u16, u64)>() * self.slow.capacity()
             + size_of::<Acked>() * self.entries.capacity()
@@ -137,7 +138,7 @@ mod tests {
 
     const S: u64 = 1_000_000;
 
-    /// With which the first bucket begins.
+    /// The lower bound of the first logged bucket.
     const SLOW_US: u64 = 1 << 17;
 
     fn look(log: &mut AckLog, probe: &Probe, now_us: u64) {

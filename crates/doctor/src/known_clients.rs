@@ -1,4 +1,4 @@
-//! The clients of the moment, each with the advice that fits its library and version.
+//! The current clients, each with the advice for its library and version.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Advice, Client, RuleAdvice};
 
-/// Clients in one answer: a thousand names of one program are no help to anybody.
+/// Maximum clients in one answer.
 const CLIENTS_MAX: usize = 200;
 
-/// The clients that are connected or were lately.
+/// The clients that are connected or were recently.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownClients {
     /// The clients, by address, protocol, library, version and name.
     pub clients: Vec<KnownClient>,
-    /// How many more there are.
+    /// How many clients were left out.
     pub more: usize,
 }
 
@@ -24,18 +24,17 @@ pub struct KnownClients {
 pub struct KnownClient {
     /// The client, as findings name it.
     pub client: Client,
-    /// The name of its library, as its people write it; `None` where the advice does not know it,
-    /// so that it is advised in general terms.
+    /// The name of its library, as its authors write it; `None` if the advice does not know the
+    /// library, so that it gets general advice.
     pub library_name: Option<String>,
-    /// Its connections, those that it closed lately included.
+    /// Number of its connections, including recently closed ones.
     pub connections: usize,
-    /// The advice that a finding of each rule would give it.
+    /// The advice that it would get with a finding of each rule.
     pub advice: Vec<RuleAdvice>,
 }
 
 impl KnownClients {
-    /// Clients of a snapshot of which a part of address, library or name is `text`, if there is
-    /// one.
+    /// The clients of a snapshot whose address, library or name contains `text`, if given.
     pub fn of(snapshot: &Snapshot, advice: &Advice, text: Option<&str>) -> KnownClients {
         let open = snapshot.connections.iter();
         let open = open.map(|it| Client::of(it.protocol, it.peer, &it.identity));

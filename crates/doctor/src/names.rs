@@ -1,9 +1,10 @@
-//! The identity of a client whose library tells it on one connection and not on the others.
+//! The identity of a client whose library declares it on its first connection only.
 //!
-//! franz-go asks a broker once for its versions, and with that request tells its name; the
-//! connection that it publishes over, which it opens later, tells nothing but the `client.id`. So
-//! what such a library said is remembered, for connections from the same address with the same
-//! `client.id`. Which libraries do so is advice (`tells_once`): what others leave out is not known.
+//! franz-go asks a broker once for its versions, and declares its name in that request. Later
+//! connections, over which it publishes, declare only the `client.id`. So the name is remembered
+//! for connections from the same address with the same `client.id`. The files of advice list the
+//! libraries that do this (`tells_once`); for any other library a missing name means that it is
+//! unknown.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -20,17 +21,17 @@ const REMEMBERED_US: u64 = 3_600_000_000;
 /// Names that are remembered.
 const NAMES_MAX: usize = 2048;
 
-/// Where connections come from that belong together.
+/// The key of connections that belong together: address, protocol and `client.id`.
 type Place = (IpAddr, Protocol, String);
 
-/// Names that were told once.
+/// Names that were declared once.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     told: BTreeMap<Place, BTreeMap<(String, String), u64>>,
 }
 
 impl Names {
-    /// Takes note of who says who it is.
+    /// Remembers the names that connections declare.
     pub(crate) fn look(&mut self, snapshot: &Snapshot, advice: &Advice) {
         let now_us = snapshot.taken_us;
         let open = snapshot.connections.iter();
@@ -58,7 +59,7 @@ impl Names {
         let names = self.told.entry(place).or_default();
         let last_us = names.entry((client.library, client.version)).or_default();
         *last_us = seen_us.max(*last_us);
-        // Of a host on which many versions run at once nothing can be said.
+        // Keeps two names at most: if several versions run on a host, none can be attributed.
         while names.len() > 2 {
             let oldest = names.iter().min_by_key(|(_, seen_us)| **seen_us);
             let Some(oldest) = oldest.map(|(name, _)| name.clone()) else {
@@ -147,7 +148,7 @@ mod tests {
         let _other = host.connect("", "", "others");
         let _nameless = host.connect("", "", "");
         assert_eq!(host.seen(2 * S), ["kgo 1.20.6", "kgo 1.20.6", " ", " "]);
-        // It is remembered, but not for ever.
+        // The name is remembered after the connection has closed, but it expires.
         drop(told);
         assert_eq!(host.seen(100 * S), ["kgo 1.20.6", " ", " "]);
         assert_eq!(host.seen(3 * S + REMEMBERED_US), [" ", " ", " "]);

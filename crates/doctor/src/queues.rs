@@ -1,39 +1,39 @@
-//! Queues over the last half minute: whether messages waited, and who had nothing to do.
+//! Queues over the last half minute: whether messages waited, and which consumers were idle.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::observation::{Partition, Queue};
 
-/// Looks that are kept of a queue.
+/// Maximum observations kept of a queue.
 const LOOKS_MAX: usize = 32;
 
-/// Older looks say nothing about now.
+/// Older observations are not used, in microseconds.
 const LOOK_AGE_US_MAX: u64 = 40_000_000;
 
-/// Fewer looks than this prove nothing.
+/// Minimum observations for a share.
 const LOOKS_MIN: usize = 3;
 
-/// Queues that are watched at most; those with most consumers come first.
+/// Maximum queues that are watched; those with the most consumers are preferred.
 const QUEUES_MAX: usize = 4096;
 
-/// Partitions of a queue that are looked at. Of a queue that has more none are: a doctor that sees
-/// only a part of them takes the others for missing.
+/// Maximum partitions of a queue. If a queue has more, none are examined, because a rule that sees
+/// a part of them would take the others for missing.
 pub const PARTITIONS_MAX: usize = 1024;
 
-/// Partitions of all queues together that are looked at: 8 MiB with the looks before. Queues with
-/// most consumers have theirs first, and one for which there is no room has none.
+/// Maximum partitions of all queues together: 8 MiB, with those of earlier observations. Queues
+/// with the most consumers are preferred; a queue whose partitions do not fit has none.
 pub const ALL_PARTITIONS_MAX: usize = 65_536;
 
-/// How far apart the two looks at partitions are at least.
+/// Minimum time between the two observations of partitions that are compared, in microseconds.
 const MARK_US: u64 = 6_000_000;
 
 #[derive(Debug, Clone, Copy)]
 struct Look {
     taken_us: u64,
     waits: bool,
-    /// A consumer has nothing and would take something, while another one has several.
+    /// A consumer with free credit has no messages, while another one has several.
     idles: bool,
-    /// The connection of the consumer that has most messages, and how many they are.
+    /// The connection of the consumer with the most messages in flight, and their number.
     most: (u64, u64),
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Mark {
 /// One queue.
 #[derive(Debug)]
 pub(crate) struct QueueHistory {
-    /// As it was seen last.
+    /// The last observation of the queue.
     pub(crate) queue: Queue,
     looks: VecDeque<Look>,
     marks: [Mark; 2],
@@ -104,18 +104,19 @@ impl QueueHistory {
         (self.queue.topic.clone(), self.queue.name.clone())
     }
 
-    /// Share of the looks at which messages waited; 0 while there are too few.
+    /// Share of the observations in which messages waited; 0 while there are too few observations.
     pub(crate) fn waiting_share(&self) -> f64 {
         self.share(|look| look.waits)
     }
 
-    /// Share of the looks at which a consumer had nothing and another one several.
+    /// Share of the observations in which a consumer was idle while another one had several
+    /// messages.
     pub(crate) fn idling_share(&self) -> f64 {
         self.share(|look| look.idles)
     }
 
-    /// How many messages the consumer of this connection had on the mean, in the looks at which it
-    /// had most of all.
+    /// Mean number of messages of this connection's consumer, over the observations in which it had
+    /// the most of all.
     pub(crate) fn held_by(&self, connection: u64) -> Option<f64> {
         let looks = self.looks.iter().filter(|look| look.most.0 == connection);
         let held: Vec<u64> = looks.map(|look| look.most.1).collect();
@@ -131,7 +132,7 @@ impl QueueHistory {
         self.looks.iter().filter(|look| is(look)).count() as f64 / count as f64
     }
 
-    /// How long ago the older look at the partitions was.
+    /// Age of the older observation of the partitions, in microseconds.
     pub(crate) fn queue_span_us(&self) -> Option<u64> {
         let now_us = self.looks.back()?.taken_us;
         now_us
@@ -139,13 +140,13 @@ impl QueueHistory {
             .filter(|span_us| *span_us > 0)
     }
 
-    /// The older of the two last looks at the partitions, if there are two.
+    /// The older of the last two observations of the partitions, if there are two.
     pub(crate) fn mark(&self) -> Option<&Mark> {
         Some(&self.marks[0]).filter(|mark| mark.taken_us > 0)
     }
 }
 
-/// A queue as it is kept.
+/// The parts of an observed queue that are kept.
 fn shown(seen: &Queue, with_partitions: bool) -> Queue {
     Queue {
         topic: seen.topic.clone(),
@@ -169,7 +170,7 @@ pub(crate) struct Queues {
 }
 
 impl Queues {
-    /// Looks at all queues, and forgets those that are gone.
+    /// Adds an observation of all queues, and drops those that no longer exist.
     pub(crate) fn look(&mut self, seen: &[Queue], taken_us: u64) {
         let mut shown: Vec<&Queue> = seen.iter().filter(|it| !it.consumers.is_empty()).collect();
         shown.sort_by(|a, b| {
@@ -192,7 +193,7 @@ impl Queues {
         self.known = known;
     }
 
-    /// Each connection's queue, if it is one only.
+    /// Each connection's queue; `None` if it consumes from several.
     pub(crate) fn by_connection(&self) -> HashMap<u64, Option<&QueueHistory>> {
         let mut by_connection: HashMap<u64, Option<&QueueHistory>> = HashMap::new();
         for history in self.known.values() {
@@ -211,7 +212,7 @@ impl Queues {
         by_connection
     }
 
-    /// All of them, in order of their names.
+    /// All queues, ordered by name.
     pub(crate) fn all(&self) -> Vec<&QueueHistory> {
         let mut all: Vec<&QueueHistory> = self.known.values().collect();
         all.sort_by(|a, b| {
@@ -280,14 +281,14 @@ mod tests {
             queues.look(std::slice::from_ref(&seen), second * 1_000_000);
             queues.all()[0].queue_span_us()
         };
-        // Of a broker that has just been started, too.
+        // Also for a broker that has just been started.
         let spans: Vec<_> = (1..=18).map(&mut span).collect();
         assert!(spans[..6].iter().all(Option::is_none), "{spans:?}");
         assert_eq!(spans[6], Some(6_000_000));
         assert_eq!(spans[11..13], [Some(11_000_000), Some(6_000_000)]);
     }
 
-    /// Partitions in memory, and the names of the queues that have theirs.
+    /// The number of partitions in memory, and the names of the queues whose partitions are kept.
     fn kept(queues: &Queues) -> (usize, Vec<String>) {
         let mut count = 0;
         let mut names = Vec::new();
@@ -328,7 +329,7 @@ mod tests {
         assert_eq!(names.len(), 65);
         assert_eq!(names[..2], ["0000", "0001"]);
         assert_eq!(names[64], "9000");
-        // Others come that have more consumers: what those had is given back.
+        // Queues with more consumers appear: the partitions of the first ones are dropped.
         let crowds = (1000..1065).map(|number| group(number, 2, 1000));
         seen.extend(crowds);
         queues.look(&seen, 21_000_000);

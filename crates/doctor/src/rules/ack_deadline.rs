@@ -1,7 +1,7 @@
-//! ack-deadline: work takes longer than a message may be held, so it is done twice.
+//! ack-deadline: work takes longer than the acknowledgement deadline, so it is done twice.
 //!
-//! Deadlines that pass alone may be a consumer that hangs. Work that takes too long shows in
-//! acknowledgements that come, but late.
+//! Timeouts alone may mean a consumer that hangs. Work that takes too long shows in
+//! acknowledgements that do come, but late.
 
 use cloverleaf_telemetry::HistogramSnapshot;
 
@@ -10,29 +10,29 @@ use crate::queues::QueueHistory;
 use crate::rules::{ConnectionView, GAIN_MIN, LONG_US, Sign};
 use crate::templates::TEMPLATES;
 
-/// Late acknowledgements that make a rule of it.
+/// Minimum late acknowledgements for a sign.
 const LATE_MIN: u64 = 3;
 
-/// So many times the deadline is a first try, where the broker does not remember how late the
+/// Factor by which a longer deadline is advised, if the broker has not recorded how late the
 /// acknowledgements were.
 const DEADLINE_FACTOR: f64 = 3.0;
 
-/// Share of the remembered messages that is to be in time, and a factor above the time of those.
+/// The advised deadline covers this share of the recorded messages, times a margin.
 const IN_TIME_SHARE: f64 = 0.95;
 const ROOM: f64 = 1.25;
 
-/// Share of the looks at which messages waited, where there is always enough to do.
+/// Share of the observations with waiting messages, from which consumers always have enough to do.
 const WAITING_MIN: f64 = 0.9;
 
 pub(crate) fn see(view: &ConnectionView<'_>) -> Option<Sign> {
     if view.totals.acks_late < LATE_MIN {
-        // Mostly so, and cheaper than to look at a whole minute.
+        // The most frequent case, and cheaper than computing the window of a minute.
         return None;
     }
     let window = view.history.window(view.now_us, LONG_US);
     let counters = &window.flow.counters;
     let (late, timeouts) = (counters.acks_late, counters.timeouts);
-    // Redeliveries are what it costs: without them somebody only acknowledges twice.
+    // Redeliveries are the cost. Without them a client only acknowledges messages twice.
     if late < LATE_MIN || timeouts < LATE_MIN {
         return None;
     }
@@ -42,7 +42,7 @@ pub(crate) fn see(view: &ConnectionView<'_>) -> Option<Sign> {
         return None;
     }
     let queue = view.queue.map(|queue| &queue.queue);
-    // Its own: others of the queue may have asked for another one.
+    // The deadline of its own consumers: others of the queue may have asked for another one.
     let consumers = queue.map_or(&[][..], |queue| &queue.consumers);
     let own = consumers
         .iter()
@@ -54,8 +54,8 @@ pub(crate) fn see(view: &ConnectionView<'_>) -> Option<Sign> {
     let ages = &window.flow.histograms.overdue_ack_us;
     let longer = deadline_us.map(|us| Longer::of(us, longest_us, ages));
     let acks = counters.acks.max(1) as f64;
-    // The gain of the longer deadline; where even the longest brings none, fewer messages at a time
-    // may bring all there is.
+    // The gain of the longer deadline. If even the longest has none, fewer messages in flight may
+    // bring the whole gain.
     let in_time = longer.as_ref().and_then(|it| it.in_time);
     let in_time = in_time.map(|share| counters.acks as f64 + late as f64 * share);
     let in_time = in_time.filter(|it| *it >= GAIN_MIN * acks);
@@ -70,7 +70,7 @@ pub(crate) fn see(view: &ConnectionView<'_>) -> Option<Sign> {
     let after = wanted * 1e6 / window.span_us.max(1) as f64;
     let measure = Measure::ConnectionMessagesPerSecond;
     let prediction = Prediction {
-        // Also where none at all was in time.
+        // Also correct if none was in time.
         gain: wanted / acks,
         ..Prediction::new(measure, rate, after).bounded(bound)
     };
@@ -111,12 +111,13 @@ pub(crate) fn see(view: &ConnectionView<'_>) -> Option<Sign> {
 /// A longer deadline.
 struct Longer {
     us: f64,
-    /// Share of the late acknowledgements that come in time then, if that is known.
+    /// Share of the late acknowledgements that would come in time then, if known.
     in_time: Option<f64>,
 }
 
 impl Longer {
-    /// Instead of this one, no longer than that, for acknowledgements that took so long.
+    /// A longer deadline than `deadline_us`, at most `longest_us`, for acknowledgements that took
+    /// `ages`.
     fn of(deadline_us: f64, longest_us: f64, ages: &HistogramSnapshot) -> Longer {
         let is_known = ages.count() >= LATE_MIN;
         let wanted_us = if is_known {
@@ -124,7 +125,7 @@ impl Longer {
         } else {
             DEADLINE_FACTOR * deadline_us
         };
-        // Whole seconds, as some libraries want them, if that is not less than now.
+        // Whole seconds, as some libraries require, if that is not less than the current deadline.
         let us = (wanted_us.max(deadline_us) / 1e6).ceil() * 1e6;
         let us = us.min(longest_us.max(deadline_us));
         let whole_us = (us / 1e6).floor() * 1e6;

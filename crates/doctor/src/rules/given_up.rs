@@ -1,5 +1,5 @@
-//! Connections that their clients gave up: they left within a request, or without an answer, while
-//! they had more to say.
+//! Connections that their clients gave up: closed within a request, or before an answer, while the
+//! client had more to send.
 
 use std::collections::VecDeque;
 
@@ -8,11 +8,12 @@ use cloverleaf_telemetry::{ClosedConnection, HistogramSnapshot};
 use crate::rules::LONG_US;
 use crate::rules::churn::SANE_MAX;
 
-/// How many of a client are kept, the last ones. Of all clients see `ClosedConnections`.
+/// Maximum connections kept of a client, the latest ones. `ClosedConnections` limits those of all
+/// clients.
 const KEPT_MAX: usize = 16;
 
-/// Of a connection that brought less than this altogether, what is cut off says nothing: it was a
-/// greeting, or a scanner's guess at one.
+/// If a connection received less than this in total, an incomplete request means nothing: it was
+/// part of a handshake, or sent by a port scanner.
 const BYTES_MIN: u64 = 4 << 10;
 
 /// Marks below which gaps are counted: four in an octave, from 64 µs to 14 s.
@@ -23,7 +24,7 @@ fn mark_us(mark: usize) -> u64 {
     (4 + mark as u64 % 4) << (4 + mark / 4)
 }
 
-/// How many gaps are shorter than each mark.
+/// A distribution of gaps: how many are shorter than each mark.
 #[derive(Debug, Clone)]
 struct Gaps {
     count: u64,
@@ -39,7 +40,7 @@ impl Gaps {
         }
     }
 
-    /// How many may be as long as this, or longer.
+    /// Upper bound of the number of gaps of at least `us`.
     fn as_long_as(&self, us: u64) -> u64 {
         let mark = (0..MARKS).rev().find(|&mark| mark_us(mark) <= us);
         let shorter = mark.map_or(0, |mark| u64::from(self.shorter[mark]));
@@ -52,7 +53,7 @@ impl Gaps {
 struct GivenUp {
     closed_us: u64,
     lived_us: u64,
-    /// In which a request was coming in.
+    /// Time in which a request was being received.
     receiving_us: u64,
     bytes_in: u64,
     published_bytes: u64,
@@ -65,16 +66,16 @@ struct GivenUp {
     way: RoundTrips,
 }
 
-/// How long a connection's round trip was; all 0 if nobody asked the kernel while it was open.
+/// A connection's round trips; 0 if the kernel was not asked while it was open.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct RoundTrips {
-    /// The least, in microseconds.
+    /// The minimum, in microseconds.
     pub(crate) least_us: u32,
-    /// The longest that was told, smoothed.
+    /// The maximum smoothed round trip that was reported, in microseconds.
     pub(crate) longest_us: u32,
 }
 
-/// Those of one client, oldest first.
+/// The connections that one client gave up, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct GivenUps {
     all: VecDeque<GivenUp>,
@@ -84,32 +85,31 @@ pub(crate) struct GivenUps {
 #[derive(Debug, Clone)]
 pub(crate) struct GaveUp {
     pub(crate) connections: u64,
-    /// From one to the next, on the mean.
+    /// Mean interval between two of them.
     pub(crate) every_us: f64,
-    /// The longest that one was open, or that it took from one to the next.
+    /// The longest life of one of them, or the longest interval, if that is longer.
     pub(crate) longest_us: u64,
-    /// How long the last one is ago.
+    /// Time since the last one was closed.
     pub(crate) ago_us: u64,
     pub(crate) messages: u64,
     pub(crate) requests: u64,
     pub(crate) publishes: u64,
-    /// Messages per second while connections were open, those of requests that came in part
-    /// included.
+    /// Messages per second while connections were open, including those of incomplete requests.
     pub(crate) rate: f64,
-    /// Share of that time in which a request was coming in.
+    /// Share of that time in which a request was being received.
     pub(crate) receiving_share: f64,
-    /// Requests that came so long after an answer that they may have waited for it.
+    /// Requests that came long enough after an answer to have waited for it.
     pub(crate) waited: u64,
-    /// How many ages of records were taken.
+    /// How many ages of records were measured.
     pub(crate) record_ages: u64,
-    /// Their mean.
+    /// Mean age of records.
     pub(crate) record_age_us: f64,
-    /// The ways of those of which they are known.
+    /// Round trips of the connections for which they are known.
     pub(crate) ways: Vec<RoundTrips>,
 }
 
 impl GivenUps {
-    /// Takes note of a closed connection, if it is one of these.
+    /// Adds a closed connection, if its client gave it up.
     pub(crate) fn look(
         &mut self,
         closed: &ClosedConnection,
@@ -120,8 +120,8 @@ impl GivenUps {
         let counters = &closed.counters;
         let is_inside = closed.is_inside_request && counters.bytes_in >= BYTES_MIN;
         let lived_us = closed.last_active_us.saturating_sub(closed.opened_us);
-        // A client that was well for so long has not lost patience with requests that wait for
-        // seconds: a program is replaced. Where it is patience, the next connections are short.
+        // A connection that lived this long was not closed because requests waited for seconds: the
+        // program was probably replaced. If it was a timeout, the next connections are short.
         if (!is_inside && abandoned == 0) || lived_us >= LONG_US {
             return;
         }
@@ -144,7 +144,7 @@ impl GivenUps {
         });
     }
 
-    /// How many are kept.
+    /// The number of connections kept.
     pub(crate) fn len(&self) -> usize {
         self.all.len()
     }
@@ -154,25 +154,25 @@ impl GivenUps {
         self.all.capacity() * size_of::<GivenUp>()
     }
 
-    /// When the oldest was closed.
+    /// When the oldest was closed, in microseconds.
     pub(crate) fn oldest_us(&self) -> Option<u64> {
         self.all.front().map(|it| it.closed_us)
     }
 
-    /// Forgets the oldest.
+    /// Drops the oldest.
     pub(crate) fn forget_oldest(&mut self) {
         self.all.pop_front();
         self.all.shrink_to(2 * self.all.len());
     }
 
-    /// Forgets what is older.
+    /// Drops those that were closed before `oldest_us`.
     pub(crate) fn forget_older(&mut self, oldest_us: u64) {
         self.all.retain(|it| it.closed_us >= oldest_us);
         self.all.shrink_to(2 * self.all.len());
     }
 
-    /// All of them together, where who waits has gaps of `wait_us` and more; `None` while there
-    /// are less than two.
+    /// Sums over all of them. A gap of at least `wait_us` counts as waiting for an answer. `None`
+    /// if there are fewer than two connections.
     pub(crate) fn sum(&self, now_us: u64, wait_us: u64) -> Option<GaveUp> {
         let (first, last) = (self.all.front()?, self.all.back()?);
         let between = self.all.len() as u64 - 1;
@@ -225,11 +225,11 @@ mod tests {
         assert_eq!(gaps.as_long_as(63), 8);
         assert_eq!(gaps.as_long_as(64), 6);
         assert_eq!(gaps.as_long_as(10_240), 3);
-        // From 10,240 to 12,287 all is between two marks.
+        // All values from 10,240 to 12,287 are between two marks.
         assert_eq!(gaps.as_long_as(12_287), 3);
         assert_eq!(gaps.as_long_as(u64::MAX), 1);
         assert_eq!((mark_us(0), mark_us(MARKS - 1)), (64, 14_680_064));
-        // A bucket that a mark cut in two would count as longer.
+        // If a mark split a bucket, the bucket would count as longer.
         for mark in 0..MARKS {
             assert_eq!(of(&[mark_us(mark) - 1]).as_long_as(mark_us(mark)), 0);
         }

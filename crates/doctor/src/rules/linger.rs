@@ -1,40 +1,41 @@
-//! linger: the library holds each message back for a while, to send it together with others, and
-//! the program waits for the answer before it makes another one.
+//! linger: the library delays each message to batch it with others, but the program waits for the
+//! answer before it produces another one.
 //!
-//! A client with a timer has the same constant gap, and where its library lingers for about as long
-//! as the timer takes, its records are as old, too. It is told by its clock: see
-//! [`Rounds::is_waiting`].
+//! A client with a timer has the same constant gap. If its library lingers for about the timer's
+//! period, its records are as old, too. [`Rounds::is_waiting`] distinguishes such a client.
 
 use crate::rules::rounds::{RTT_SLACK, Rounds};
 use crate::rules::{ConnectionView, GAIN_MIN, Sign, WAIT_US_MIN};
 use crate::templates::TEMPLATES;
 
-/// Longer ones are not lingering but something else.
+/// Longer delays are not lingering.
 const LINGER_US_MAX: f64 = 1_000_000.0;
 
-/// Records bear whole milliseconds: on the mean they are half of one younger than they look.
+/// Timestamps of records are rounded down to milliseconds: on average a record is half of one
+/// younger than it appears.
 const AGE_ROUNDING_US: f64 = 500.0;
 
-/// Least share of the lingering in the client's time. The rest is the program's own work, and what
-/// a busy machine adds: with a third of a core, Kafka's Java client had 0.71 to 0.81.
+/// Minimum share of lingering in the client's time. The rest is the program's own work and delays
+/// of a busy machine: with a third of a core, Kafka's Java client had 0.71 to 0.81.
 const LINGER_SHARE_MIN: f64 = 0.65;
 
-/// No library lingers for longer than from an answer to the next request. It may look so: age and
-/// gap are a sixteenth off each, with the round trip that is in them.
+/// No library lingers for longer than the gap. It may appear so, because age and gap, including the
+/// round trip in them, are each up to a sixteenth off.
 const LINGER_SHARE_MAX: f64 = 1.25;
 
-/// How far off any of these times may look at least, in microseconds: the clock of records.
+/// Minimum tolerance of any of these times, in microseconds: the resolution of the records'
+/// timestamps.
 const MATCH_US: f64 = 1_000.0;
 
-/// More messages per request than this, and the wait does bring them together.
+/// With more messages per request than this, lingering does batch them.
 const MESSAGES_MAX: f64 = 1.5;
 
-/// A library's timer is never early, so half of the gaps are at most so many times as long as one
-/// tenth of them, without the round trip. Work is: 1.7 times, where it takes from 5 to 15 ms.
+/// Maximum ratio of the median gap to the lowest tenth, without the round trip. A library's timer
+/// is never early. Work varies more: a ratio of 1.7, if it takes from 5 to 15 ms.
 const SPREAD_MAX: f64 = 1.35;
 
-/// On a busy machine some are late. Three quarters of the gaps, with the round trip, are at most so
-/// many times as long as one tenth.
+/// On a busy machine some timers are late. Maximum ratio of the third quartile of gaps to the
+/// lowest tenth, with the round trip.
 const LATE_MAX: f64 = 1.5;
 
 pub(crate) fn see(view: &ConnectionView<'_>, rounds: &Rounds) -> Option<Sign> {
@@ -46,13 +47,14 @@ pub(crate) fn see(view: &ConnectionView<'_>, rounds: &Rounds) -> Option<Sign> {
     }
     let gap_us = |share| histograms.request_gap_us.quantile(share) as f64;
     let (low_us, high_us) = (gap_us(0.1), gap_us(0.75));
-    // The mean has the start of the program, too, and whatever happened once: no more than the
-    // middle one, which is as exact as its bucket.
+    // The mean includes the start of the program and other single events, so it counts only up to
+    // the median, which is as exact as its bucket.
     let think_us = rounds.gap_us.min(gap_us(0.5) / RTT_SLACK) - rounds.rtt_us;
     let is_regular = think_us <= SPREAD_MAX * (low_us - rounds.rtt_us) + MATCH_US
         && high_us <= LATE_MAX * low_us + MATCH_US;
     let age_us = ages.quantile(0.5) as f64;
-    // The way here takes half of the round trip, and then the rest of the request may come late.
+    // The way to the broker takes half a round trip, and then the rest of the request may come
+    // late.
     let way_us = rounds.rtt_us / 2.0 + rounds.receive_us;
     let linger_us = age_us - way_us - AGE_ROUNDING_US;
     let least_us = (LINGER_SHARE_MIN * think_us).min(think_us - MATCH_US);

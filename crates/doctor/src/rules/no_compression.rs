@@ -5,15 +5,17 @@
 //! after    │◄ req. ►│◄ req. ►│◄ req. ►│◄ req. ►│       the same messages in fewer bytes
 //! ```
 //!
-//! How well they compress is not guessed: the session compresses a small piece of what is published
-//! now and then, of requests only that came in several reads. Compressed messages count as ones
-//! that do not compress, or are not looked at (a connection of NSQ's that is compressed). That the
-//! link is the limit shows in one of three ways:
+//! How well they compress is measured: now and then the session compresses a small sample of the
+//! published bytes, only of requests that came in several reads. Messages that are compressed
+//! already appear as incompressible, or are not sampled (on a compressed connection of NSQ). One of
+//! three observations shows that the link is the limit:
 //!
-//! - always some request is on its way in;
-//! - nearly always, most of them right behind the one before, and the pauses are those of a full
-//!   link, which loses a packet now and then: a round trip, until that comes again;
-//! - for most of the time, and the client waits for each answer and does nothing else.
+//! - a request is being received all the time;
+//! - a request is being received nearly all the time, most of them directly follow the one before,
+//!   and the pauses are those of a full link that sometimes loses a packet: a round trip each,
+//!   until it is retransmitted;
+//! - a request is being received most of the time, and the client waits for each answer and does
+//!   nothing else.
 
 use cloverleaf_telemetry::Compression;
 
@@ -23,41 +25,44 @@ use crate::rules::rounds::Rounds;
 use crate::rules::{ConnectionView, Sign, WAIT_US_MIN, worthwhile};
 use crate::templates::TEMPLATES;
 
-/// Bytes that have been compressed to see how well that goes.
+/// Minimum bytes that were sampled.
 const SAMPLED_BYTES_MIN: u64 = 8 << 10;
 
-/// Less than this is not worth a client's CPU time.
+/// Minimum ratio of compression that is worth a client's CPU time.
 const RATIO_MIN: f64 = 1.5;
 
-/// Requests of which the window has seen the end. Large ones are few.
+/// Minimum requests that ended in the window. It is low, because large requests are few.
 const REQUESTS_MIN: u64 = 4;
 
-/// Share of the time in which a request is on its way in, where the link is full.
+/// Minimum share of the time in which a request is being received, if the link is full.
 const FULL_SHARE_MIN: f64 = 0.95;
 
-/// The same where packets are lost. A request follows at once, or behind a pause: of more than this
-/// part of what a request takes, and up to so many round trips. So many do.
+/// The same if packets are lost. Requests follow each other directly or after a pause. A pause is
+/// longer than this share of a request's time and takes up to this many round trips; at most this
+/// share of the requests come after one.
 const LOSSY_SHARE_MIN: f64 = 0.75;
 const PAUSE_SHARE_MIN: f64 = 0.1;
 const PAUSE_ROUND_TRIPS_MAX: f64 = 1.5;
 const PAUSES_MAX: f64 = 0.2;
 
-/// The same where the next request waits for the answer, and what the client does beside.
+/// The same if the next request waits for the answer, and the maximum share of the client's own
+/// work.
 const WAITING_SHARE_MIN: f64 = 0.5;
 const THINK_SHARE_MAX: f64 = 0.25;
 
-/// A broker that reads more at once has not waited for the link: it was late itself.
+/// If the broker reads more at once, it was late itself and has not waited for the link.
 const READ_BYTES_MAX: f64 = 64.0 * 1024.0;
 
 /// On a faster link compressing takes about as long as sending.
 const LINK_BYTES_PER_SECOND_MAX: f64 = 32e6;
 
-/// So many bytes a client compresses in a second: lz4 on half a core, or what NSQ's clients have,
-/// Deflate.
+/// Bytes that a client compresses in a second: with lz4 on half a core, or with Deflate, which
+/// NSQ's clients have.
 const COMPRESSED_PER_SECOND: f64 = 150e6;
 const DEFLATED_PER_SECOND: f64 = 20e6;
 
-/// Requests in flight that every client may have, nearly: whether it may have more is not known.
+/// Requests in flight that nearly every client allows. Whether this client allows more is not
+/// known.
 const IN_FLIGHT: f64 = 5.0;
 
 pub(crate) fn see(view: &ConnectionView<'_>, rounds: Option<&Rounds>) -> Option<Sign> {
@@ -79,9 +84,10 @@ pub(crate) fn see(view: &ConnectionView<'_>, rounds: Option<&Rounds>) -> Option<
     let receiving_us = (histograms.request_receive_us.sum() as f64 / publishes).min(cycle_us);
     let share = receiving_us / cycle_us;
     let rtt_us = view.rtt_us().unwrap_or_default();
-    // The end of a small request that comes a round trip after its beginning waited for an
-    // acknowledgement, and not for the link. Where several are in flight that of another one comes
-    // sooner. (NSQ's requests are always small; its libraries turn Nagle's algorithm off.)
+    // If the end of a small request comes a round trip after its beginning, it waited for an
+    // acknowledgement rather than for the link. With several requests in flight, the
+    // acknowledgement of another one comes sooner. (NSQ's requests are always small, but its
+    // libraries turn Nagle's algorithm off.)
     let is_of_connection = view.protocol.traits().compression == Compression::Connection;
     let least_hole_us = if is_of_connection {
         nagle::RTT_SLACK.0 * rtt_us
@@ -121,10 +127,10 @@ pub(crate) fn see(view: &ConnectionView<'_>, rounds: Option<&Rounds>) -> Option<
     let compressing_us = request_bytes * 1e6 / compressed_per_second;
     let reckoned_us = cycle_us - receiving_us * (1.0 - 1.0 / ratio);
     let after_us = reckoned_us.max(compressing_us);
-    // The records of a client that has no more to send than fills the link do not wait for their
-    // turn.
+    // If a client has no more to send than the link carries, its records do not queue.
     let is_queueing = histograms.record_age_us.quantile(0.5) as f64 > 2.0 * cycle_us + rtt_us;
-    // With that many requests on their way the round trip is the limit then, unless there are more.
+    // After the change, the round trip limits this many requests in flight, unless the client has
+    // more.
     let bound = if after_us >= least_us && (is_waiting || is_queueing) {
         Bound::Exact
     } else {

@@ -1,8 +1,8 @@
-//! too-many-in-flight: so many requests are on their way that they wait for each other, until the
-//! client loses its patience. More of them bring nothing: the rate is what it is.
+//! too-many-in-flight: so many requests are in flight that they queue behind each other until the
+//! client times out. More of them do not raise the rate.
 //!
-//! Deep pipelines are no fault. They are one when somebody gives up waiting: a client that leaves
-//! with requests that are not answered, or is answered with errors. It is seen in two places:
+//! Deep pipelines alone are no fault. They become one when a client gives up waiting: it closes the
+//! connection with unanswered requests, or it gets errors. The queue may be in one of these places:
 //!
 //! ```text
 //! program --- library ===  link  === broker
@@ -22,48 +22,49 @@ use crate::rules::{
 };
 use crate::templates::TEMPLATES;
 
-/// Requests in flight on the mean.
+/// Minimum mean of requests in flight.
 const IN_FLIGHT_MIN: f64 = 50.0;
 
-/// How long a request waits at least.
+/// Minimum time that a request waits, in microseconds.
 const SERVICE_US_MIN: f64 = 100_000.0;
 
-/// How many times more requests are in flight than the rate needs.
+/// Minimum ratio of the requests in flight to those that the rate needs.
 const EXCESS_MIN: f64 = 4.0;
 
-/// Requests that were given up, or refused, in a minute.
+/// Minimum requests that were given up or refused in a minute.
 const TROUBLE_MIN: u64 = 3;
 
-/// The factor for what is irregular, above rate × latency.
+/// Margin for irregularities, above rate × latency.
 const ROOM: f64 = 2.0;
 
-/// How long ago a connection was given up at most.
+/// Maximum time since a connection was given up, in microseconds.
 const RECENT_US: u64 = 16_000_000;
 
-/// Messages that are given up are younger than this many times the time from one connection that
-/// is given up to the next: both come from the client's patience. Or younger than the longest of
-/// these times, and of the connections' lives: a first one may have lived on while what waited grew
-/// old, and later ones, which find all of it old, are cut sooner.
+/// Messages on connections that are given up are younger than this many times the interval between
+/// two such connections, because both come from the client's timeout. They may also be as old as
+/// the longest interval or life of a connection: a first connection may live on while its queue
+/// grows old, and later ones, which find all messages old, are closed sooner.
 const PATIENCE_MAX: f64 = 2.0;
 
-/// And older than this share of that time. A client that is killed again and again has full queues,
-/// too, but messages that are as young as at any other time.
+/// They are also older than this share of the interval. A client that is killed repeatedly has full
+/// queues too, but its messages are no older than usual.
 const PATIENCE_MIN: f64 = 0.25;
 
-/// Share of the time in which a request is coming in, where they queue for the link.
+/// Minimum share of the time in which a request is being received, if requests queue for the link.
 const RECEIVING_SHARE_MIN: f64 = 0.5;
 
-/// The factor above rate × latency where messages are bounded, and not requests: a library may send
-/// all of them in one batch, and the link is idle until it is answered.
+/// Margin above rate × latency if a library limits messages rather than requests: it may send all
+/// of them in one batch, and the link is idle until the answer.
 const BATCHES_ROOM: f64 = 4.0;
 
-/// Share of the requests that may come after a pause for an answer.
+/// Maximum share of requests that come after waiting for an answer.
 const WAITED_SHARE_MAX: f64 = 0.5;
 
-/// Libraries collect for about so long before they send, whatever else takes time.
+/// Libraries linger for about this time before they send, in microseconds.
 const COLLECT_US: f64 = 10_000.0;
 
-/// The sign of a connection whose client has left `abandoned` requests unanswered lately.
+/// The sign of a connection whose client has recently abandoned `abandoned` requests without
+/// waiting for the answers.
 pub(crate) fn see(view: &ConnectionView<'_>, abandoned: u64) -> Option<Sign> {
     see_in_broker(view, abandoned).or_else(|| link_queue::see(view))
 }
@@ -88,7 +89,7 @@ fn see_in_broker(view: &ConnectionView<'_>, abandoned: u64) -> Option<Sign> {
     if trouble < TROUBLE_MIN {
         return None;
     }
-    // The time of a request that finds nobody before it.
+    // The time of a request without others before it.
     let alone_us = rtt_us + window.flow.histograms.service_us.quantile(0.01) as f64;
     let needed = (rate * alone_us / 1e6 * ROOM).ceil().max(1.0);
     if in_flight < EXCESS_MIN * needed {
@@ -112,7 +113,7 @@ fn see_in_broker(view: &ConnectionView<'_>, abandoned: u64) -> Option<Sign> {
     ]))
 }
 
-/// The signs of clients that give up connections on which their messages were on their way.
+/// The signs of clients that give up connections with messages still in flight.
 pub(crate) fn see_given_up(closed: &ClosedConnections, now_us: u64) -> Vec<(Client, Sign)> {
     let seen = closed
         .given_up(now_us)
@@ -124,13 +125,13 @@ pub(crate) fn see_given_up(closed: &ClosedConnections, now_us: u64) -> Vec<(Clie
 }
 
 fn sign_of(protocol: Protocol, gave_up: &GaveUp, rtt_us: f64) -> Option<Sign> {
-    // So does the greeting of each connection, in which there are no messages.
+    // Requests of each connection's handshake wait for answers too, but have no messages.
     let greeting = gave_up.requests.saturating_sub(gave_up.publishes);
     let waited = gave_up.waited.saturating_sub(greeting);
     if gave_up.connections < TROUBLE_MIN
         || gave_up.ago_us > RECENT_US
         || rtt_us == 0.0
-        // One request at a time waits for the link and not for others of its kind.
+        // With one request at a time, none waits for another.
         || waited as f64 > WAITED_SHARE_MAX * gave_up.publishes as f64
     {
         return None;
@@ -142,7 +143,7 @@ fn sign_of(protocol: Protocol, gave_up: &GaveUp, rtt_us: f64) -> Option<Sign> {
     }
 }
 
-/// By the times that records bear.
+/// A sign by the ages of records.
 fn sign_of_ages(gave_up: &GaveUp, rtt_us: f64) -> Option<Sign> {
     let age_us = gave_up.record_age_us;
     let in_flight = gave_up.rate * age_us / 1e6;
@@ -150,10 +151,10 @@ fn sign_of_ages(gave_up: &GaveUp, rtt_us: f64) -> Option<Sign> {
     if gave_up.record_ages < TROUBLE_MIN
         || age_us < SERVICE_US_MIN
         || in_flight < IN_FLIGHT_MIN
-        // A link that is not full has no queue, whatever the times of the records say.
+        // A link that is not full has no queue, whatever the ages of records are.
         || gave_up.receiving_share < RECEIVING_SHARE_MIN
-        // Yesterday's records, and those of a clock that is wrong, are older than anybody's
-        // patience with them.
+        // Old records that are sent late, and those of a wrong clock, are older than any client's
+        // timeout.
         || age_us > (PATIENCE_MAX * gave_up.every_us).max(gave_up.longest_us as f64)
         || age_us < PATIENCE_MIN * gave_up.every_us
     {
