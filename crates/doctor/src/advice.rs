@@ -1,8 +1,8 @@
 //! Advice: which setting to change, in the client's own library and version.
 //!
-//! The advice is data: a file for each family of client libraries, in `advice/` beside this
-//! crate's sources, built in; `advice/README.md` says what stands in them. A rule says what is
-//! wrong and with which numbers; this finds the settings for it.
+//! The advice is data: a file for each family of client libraries, in this crate's folder
+//! `advice/`, built into the binary; `advice/README.md` describes the format. A rule finds the
+//! fault and its numbers; this module finds the settings for it.
 
 mod file;
 mod fill;
@@ -24,7 +24,8 @@ mod embedded {
     include!(concat!(env!("OUT_DIR"), "/advice_files.rs"));
 }
 
-/// The value of what bounds the messages that a consumer has: how many it may have now is seen.
+/// The value of a setting that limits a consumer's messages in flight. The broker sees the present
+/// limit.
 const CREDIT: &str = "{credit}";
 
 /// Whether a client sends or receives.
@@ -41,40 +42,40 @@ pub enum Side {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// A value that is configured.
+    /// A configuration value.
     Setting,
     /// How the program calls the library.
     Call,
-    /// How many of something there are.
+    /// The number of connections, consumers or similar parts.
     Design,
     /// A property of the topic or queue.
     Broker,
 }
 
-/// How a change goes with the one before it.
+/// How a change relates to the one before it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum How {
     /// It is the change.
     #[default]
     Do,
-    /// It is needed, too.
+    /// It is needed in addition.
     With,
     /// It may be done instead.
     Or,
 }
 
-/// How a rule was seen, where another change helps than usual.
+/// The form in which a rule's fault was seen, if that form needs another change than usual.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Picture {
-    /// As the rule is always seen, or most often.
+    /// The usual form of the rule.
     #[default]
     Usual,
-    /// Hoarding: consumers of one client hand their messages to workers that all of them share,
-    /// each with a line of its own.
+    /// Hoarding: consumers of one client pass their messages to workers that they share, each with
+    /// a queue of its own.
     Waves,
     /// Hoarding: one worker has the messages of all consumers of a client.
     OneWorker,
@@ -83,7 +84,7 @@ pub enum Picture {
 }
 
 impl Picture {
-    /// All of them.
+    /// All pictures.
     pub(crate) const ALL: [Picture; 4] = [
         Picture::Usual,
         Picture::Waves,
@@ -106,40 +107,40 @@ pub struct Change {
     pub setting: String,
     /// The sort of change.
     pub kind: Kind,
-    /// How it goes with the change before it.
+    /// How it relates to the change before it.
     pub how: How,
     /// The value to set.
     pub value: Option<String>,
     /// The value's unit.
     pub unit: Option<String>,
-    /// The default in the client's version, where that is known.
+    /// The default in the client's version, if known.
     pub default: Option<String>,
-    /// That is the value to be set: the program has set it otherwise.
+    /// Whether the value to set is the default, so that the program has set another one.
     pub is_default: bool,
-    /// The present value, where the broker sees it.
+    /// The present value, if the broker sees it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub now: Option<String>,
     /// The change in words.
     pub say: String,
-    /// The same as lines of code, each for one library.
+    /// The change as lines of code, each for one library.
     pub code: Vec<String>,
     /// Its cost, in words.
     pub cost: String,
-    /// Where this can be read.
+    /// URLs or documents as evidence.
     pub sources: Vec<String>,
 }
 
-/// The advice that a finding of this rule would give a client, whatever was measured.
+/// The advice that a client would get with a finding of this rule, independent of measured numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleAdvice {
     /// The rule.
     pub rule: Rule,
-    /// Whether it is about what the client sends or what it receives.
+    /// Whether it concerns the client as a producer or as a consumer.
     pub side: Side,
-    /// How the rule is seen, where that is not as usual.
+    /// The form of the rule's fault.
     #[serde(default, skip_serializing_if = "Picture::is_usual")]
     pub picture: Picture,
-    /// The changes, of which the first is named first.
+    /// The changes, best first.
     pub changes: Vec<Change>,
     /// Why this library cannot have it.
     pub immune: Option<String>,
@@ -158,8 +159,8 @@ pub(crate) struct Advised {
 pub struct Advice {
     has_built_in: bool,
     own: Vec<(String, Family)>,
-    /// All of them, in the order of their files' names, which copies share. The built-in ones are
-    /// read when somebody asks: a broker without clients needs none of it.
+    /// All families, in the order of their files' names; clones share them. The built-in ones are
+    /// parsed at first use, because a broker without clients needs none of them.
     families: Arc<OnceLock<Vec<(String, Family)>>>,
 }
 
@@ -179,7 +180,7 @@ impl Advice {
             } else {
                 &[]
             };
-            // A test has read each of them.
+            // A test parses each built-in file.
             let read = |(name, text): &(&str, &str)| {
                 let family = Family::read(name, text).ok()?;
                 Some(((*name).to_owned(), family))
@@ -192,10 +193,10 @@ impl Advice {
         })
     }
 
-    /// Adds a file of somebody's own, or replaces the one of the same family.
+    /// Adds a file of the operator, or replaces the built-in one of the same family.
     ///
     /// # Errors
-    /// It says what is wrong with it, and nothing is changed.
+    /// The fault of the file. Nothing is changed then.
     pub fn add(&mut self, name: &str, text: &str) -> Result<(), AdviceError> {
         let family = Family::read(name, text)?;
         self.own.retain(|(_, it)| it.family != family.family);
@@ -204,19 +205,19 @@ impl Advice {
         Ok(())
     }
 
-    /// The name of the client's library, as its people write it, if the advice knows it.
+    /// The name of the client's library, as its authors write it, if the advice knows it.
     pub fn library_name(&self, client: &Client) -> Option<&str> {
         let (_, entry) = self.recognise(client)?;
         Some(&entry.name)
     }
 
-    /// Library and version as a finding shows them, where the advice says how.
+    /// Library and version as a finding shows them, if the advice defines that.
     pub(crate) fn library_shown(&self, client: &Client) -> Option<String> {
         let (_, entry) = self.recognise(client)?;
         entry.shown_with(&client.version)
     }
 
-    /// Whether this library tells a broker who it is on its first connection only.
+    /// Whether this library declares its name on its first connection only.
     pub(crate) fn tells_once(&self, protocol: Protocol, library: &str) -> bool {
         let families = self.families().iter().map(|(_, family)| family);
         let mut entries = families
@@ -225,7 +226,7 @@ impl Advice {
         entries.any(|it| it.tells_once && it.library.as_deref() == Some(library))
     }
 
-    /// The family and the client in it that fit most.
+    /// The family and the client entry that match best.
     fn recognise(&self, client: &Client) -> Option<(&Family, &ClientEntry)> {
         let mut best: Option<(usize, &Family, &ClientEntry)> = None;
         for (_, family) in self.families() {
@@ -245,7 +246,7 @@ impl Advice {
     }
 
     /// All advice for a client of this library and version, in the order of [`Rule::ALL`]: it
-    /// depends on nothing but the client. Numbers that a finding would fill in stand in capitals.
+    /// depends only on the client. Names in capitals replace the numbers of a finding.
     pub fn for_client(&self, client: &Client) -> Vec<RuleAdvice> {
         let sides = [Side::Producer, Side::Consumer];
         let cases = Rule::ALL
@@ -271,7 +272,7 @@ impl Advice {
             .collect()
     }
 
-    /// The advice about a rule, seen so, for a client.
+    /// The advice about a rule in this form for a client.
     pub(crate) fn of(
         &self,
         (rule, picture): (Rule, Picture),
@@ -319,7 +320,7 @@ impl Advice {
     }
 }
 
-/// A rule at a client, as far as advice is concerned.
+/// The criteria by which advice is selected.
 struct Case<'a> {
     rule: Rule,
     picture: Picture,

@@ -7,29 +7,29 @@
 //!         COUNTERS + SUMS ..  BUCKETS_MAX for each histogram
 //! ```
 //!
-//! Zeros are left out. A busy connection's differences over two seconds are some eighty
-//! numbers, mostly small: 200 to 300 bytes, where the plain structs take 1,500. With ten thousand
-//! connections and a minute of history that is what makes it bearable.
+//! Zeros are left out. A busy connection's differences over two seconds are about eighty numbers,
+//! mostly small: 200 to 300 bytes instead of the 1,500 of the plain structs. That keeps a minute of
+//! history of ten thousand connections small.
 
 use cloverleaf_telemetry::{Counters, HistogramSnapshot, Histograms};
 
-/// More buckets than a histogram has.
+/// Keys reserved per histogram, more than it has buckets.
 const BUCKETS_MAX: u64 = 512;
 const SUMS: u64 = Counters::COUNT as u64;
 const BUCKETS: u64 = SUMS + Histograms::COUNT as u64;
 
-/// No connection does more between two looks. A larger count is another connection's or no number,
-/// and sums over all spans stay far from where they overflow.
+/// Upper limit of a difference between two observations. A larger one is invalid, or belongs to
+/// another connection. The limit also keeps sums over all spans from overflowing.
 const GAINED_MAX: u64 = 1 << 48;
 
-/// Counters and histograms: totals, or what came to them over a time.
+/// Counters and histograms: totals, or their increase over a time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Flow {
     pub(crate) counters: Counters,
     pub(crate) histograms: Histograms,
 }
 
-/// The same in few bytes. Never changed.
+/// A [`Flow`] in few bytes, immutable.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Pack(Box<[u8]>);
 
@@ -53,8 +53,8 @@ impl Pack {
         writer.finish()
     }
 
-    /// The traffic since `earlier`; `None` when something is less than it was then, so that these
-    /// are not the totals of the same connection.
+    /// The traffic since `earlier`; `None` if any number has fallen, because these are then not the
+    /// totals of the same connection.
     pub(crate) fn since(&self, earlier: &Pack) -> Option<Pack> {
         let mut writer = Writer::default();
         let mut old = earlier.entries().peekable();
@@ -78,7 +78,7 @@ impl Pack {
         old.next().is_none().then(|| writer.finish())
     }
 
-    /// All of these together.
+    /// The sum of these packs.
     pub(crate) fn sum<'p>(packs: impl Iterator<Item = &'p Pack>) -> Flow {
         let mut counters = [0u64; Counters::COUNT];
         let mut sums = [0u64; Histograms::COUNT];
@@ -111,12 +111,12 @@ impl Pack {
         }
     }
 
-    /// True when nothing came.
+    /// Whether there is no traffic.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How much memory it takes beside itself.
+    /// Bytes that it has allocated.
     pub(crate) fn len_bytes(&self) -> usize {
         self.0.len()
     }

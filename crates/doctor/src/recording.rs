@@ -1,9 +1,9 @@
-//! Recordings: what a doctor has looked at, so that another can look at it again, at any time and
-//! with the same result.
+//! Recordings of a doctor's observations, so that another doctor can evaluate them at any time with
+//! the same result.
 //!
 //! A recording is lines of JSON, compressed as one gzip stream (RFC 1952): a header, then an
-//! [`Observation`] each. A field that an observation gains later has a default, with which old
-//! recordings are read.
+//! [`Observation`] each. A field that is added to an observation later needs a default, for old
+//! recordings.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 
@@ -18,25 +18,25 @@ use crate::Observation;
 /// The format that this version writes, and the only one that it reads.
 const FORMAT: u32 = 1;
 
-/// Bytes of a line: two thousand busy connections.
+/// Maximum bytes of a line: two thousand busy connections.
 const LINE_BYTES_MAX: u64 = 32 << 20;
 
-/// Observations in a recording: an hour.
+/// Maximum observations in a recording: an hour.
 const OBSERVATIONS_MAX: usize = 3_600;
 
-/// Bytes of all lines together.
+/// Maximum bytes of all lines together.
 const BYTES_MAX: u64 = 256 << 20;
 
 /// Why a recording cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
-    /// It cannot be read at all, or is no gzip stream, or ends too early.
+    /// Reading failed, or it is no gzip stream, or it ends too early.
     #[error("it cannot be read: {0}")]
     Io(#[from] io::Error),
-    /// A line is not what it should be.
+    /// A line is malformed.
     #[error("line {number}: {error}")]
     Line {
-        /// From 1, which is the header.
+        /// Line number, from 1, which is the header.
         number: usize,
         /// The parser's error.
         error: serde_json::Error,
@@ -44,10 +44,10 @@ pub enum RecordingError {
     /// It has another format.
     #[error("it has format {0}; this version reads format {FORMAT}")]
     Format(u32),
-    /// It has nothing in it.
+    /// It has no header.
     #[error("it has no header")]
     Empty,
-    /// It is beyond what a recording may be.
+    /// It exceeds a limit of recordings.
     #[error("{0}")]
     TooLarge(&'static str),
 }
@@ -60,7 +60,7 @@ struct Header {
     version: String,
 }
 
-/// Writes a recording. Dropped, it completes the stream as far as it can.
+/// Writes a recording. Dropping it completes the stream and ignores errors.
 #[derive(Debug)]
 pub struct Recorder<W: Write> {
     out: GzEncoder<W>,
@@ -82,7 +82,7 @@ impl<W: Write> Recorder<W> {
         Ok(recorder)
     }
 
-    /// Adds an observation, but for the sums over all connections, which no rule reads.
+    /// Adds an observation, without the sums over all connections, which no rule reads.
     ///
     /// # Errors
     /// It cannot be written.

@@ -1,7 +1,7 @@
-//! What is said of each fault: the sentences of `findings.toml`, filled with a rule's numbers.
+//! The sentences about each fault: those of `findings.toml`, filled with a rule's numbers.
 //!
-//! A rule measures; it knows no sentence. Which words and brackets stand in the sentences for its
-//! numbers is said at the beginning of that file.
+//! A rule measures and has no sentences. The beginning of that file describes the placeholders and
+//! brackets of the sentences.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -17,14 +17,13 @@ use crate::units::{bytes, messages, number, percent, time};
 /// Measured numbers by their names.
 pub(crate) type Numbers = BTreeMap<&'static str, f64>;
 
-/// The templates, which are read when the first fault is seen. They are built in, and tests have
-/// read them.
+/// The templates, parsed when the first fault is seen. They are built in, and tests parse them.
 pub(crate) static TEMPLATES: LazyLock<Templates> = LazyLock::new(|| {
     toml::from_str(include_str!("../findings.toml"))
         .unwrap_or_else(|error| panic!("findings.toml: {error}"))
 });
 
-/// One for every way in which a rule shows.
+/// A template for each form in which a rule's fault shows.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Templates {
@@ -51,7 +50,7 @@ pub(crate) struct Templates {
     pub(crate) fetch_rhythm: Template,
 }
 
-/// A finding with blanks for its numbers.
+/// A finding with placeholders for its numbers.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Template {
@@ -61,12 +60,12 @@ pub(crate) struct Template {
     #[serde(default)]
     pub(crate) picture: Picture,
     cause: String,
-    /// How the prediction was reckoned.
+    /// The computation of the prediction.
     arithmetic: String,
-    /// Each with the name of its number.
+    /// Pairs of a number's name and its sentence.
     evidence: Vec<(String, String)>,
     unseen: Vec<String>,
-    /// Each with the name of the number without which it is left out.
+    /// Pairs of a number's name and a sentence that is left out without that number.
     #[serde(default)]
     unseen_if: Vec<(String, String)>,
 }
@@ -99,7 +98,7 @@ impl Template {
     }
 }
 
-/// A sentence with its numbers, without the parts in brackets that have none.
+/// A sentence with its numbers, without the bracketed parts whose numbers are missing.
 fn sentence(text: &str, numbers: &Numbers) -> String {
     let mut sentence = String::new();
     for (at, part) in text.split('[').enumerate() {
@@ -129,7 +128,7 @@ fn filled(text: &str, numbers: &Numbers) -> Option<String> {
     is_whole.then_some(text)
 }
 
-/// What stands for a blank.
+/// The text that replaces a placeholder.
 fn value_of(blank: &str, numbers: &Numbers) -> Option<String> {
     if let Some((name, words)) = blank.split_once('?') {
         let (one, many) = words.split_once('|')?;

@@ -1,4 +1,4 @@
-//! Findings for people: some lines each or all that is known, as wide as the terminal is.
+//! Findings as text: a few lines each or all details, as wide as the terminal.
 
 mod short;
 
@@ -8,16 +8,16 @@ use crate::finding::{Bound, Finding, Measure, Severity};
 use crate::units::{counted, number, time, times};
 use crate::{Confidence, Report, Rule};
 
-/// Columns of the words on the left.
+/// Columns of the labels on the left.
 const LABEL_COLUMNS: usize = 8;
 
-/// Lines are never shorter than this, however narrow the terminal.
+/// Minimum columns of a line, however narrow the terminal is.
 const WIDTH_MIN: usize = 40;
 
-/// Changes beyond these are in the JSON only: the first is the one to try.
+/// Maximum changes shown; the others are in the JSON only.
 const CHANGES_SHOWN: usize = 4;
 
-/// Lines of who it is, whatever names a client has.
+/// Maximum lines for the client's name, which the client chooses.
 const WHO_LINES_MAX: usize = 2;
 
 const BOLD: &str = "1";
@@ -26,12 +26,12 @@ const DIM: &str = "2";
 /// How much of a finding to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detail {
-    /// Cause, first change, gain, cost and the most telling numbers: about ten lines.
+    /// Cause, first change, gain, cost and the most important numbers: about ten lines.
     Short {
-        /// The command that prints all of it.
+        /// The command that prints all details.
         more: &'static str,
     },
-    /// All but the sources.
+    /// Everything except the sources.
     Full,
 }
 
@@ -56,7 +56,7 @@ pub fn findings_text(report: &Report, width: usize, with_colours: bool, detail: 
     };
     let watched = time(report.watched_us as f64);
     let connections = counted(report.connections as f64, "connection", "connections");
-    // A program that has ended has closed them.
+    // Also shows how many were opened, because a program that has ended has closed its connections.
     let connections = match report.connections_opened {
         opened if opened > report.connections => {
             let opened = number(opened as f64);
@@ -118,7 +118,7 @@ impl Page {
         let window = format!("within {}", time(finding.window_us as f64));
         let window = match finding.connections {
             1 => format!("{window}."),
-            // Its connections work together.
+            // Hoarding concerns all connections of the client together.
             count if finding.rule == Rule::Hoarding => {
                 format!("{window}, {count} connections together.")
             }
@@ -148,7 +148,7 @@ impl Page {
         self.paragraph("more", &format!("{explain}   ({})", finding.id));
     }
 
-    /// Rule and gain, and who it is about: on one line, if that is long enough.
+    /// Rule, gain and client, on one line if they fit.
     fn head(&mut self, finding: &Finding, who: &str) {
         let title = self.title(finding);
         if title.chars().count() + 2 + who.chars().count() <= self.width {
@@ -161,7 +161,7 @@ impl Page {
         }
     }
 
-    /// Rule, gain, how much that matters, how sure it is. Returns it without colours.
+    /// Rule, gain, severity, confidence. Returns the text without colours.
     fn title(&mut self, finding: &Finding) -> String {
         let colour = match finding.severity {
             Severity::High => "1;31",
@@ -197,7 +197,7 @@ impl Page {
         self.paragraph("", &format!("Costs: {}", change.cost));
     }
 
-    /// Lines of code are not broken: they are there to be copied.
+    /// Lines of code are not wrapped, because they are copied.
     fn code(&mut self, code: &str) {
         self.indent("");
         self.text.push_str("    ");
@@ -205,7 +205,7 @@ impl Page {
         self.text.push('\n');
     }
 
-    /// Words with nothing on their left.
+    /// Text without a label.
     fn plain(&mut self, text: &str) {
         for line in wrap(text, self.width - 2) {
             self.text.push_str("  ");
@@ -235,7 +235,7 @@ impl Page {
         }
     }
 
-    /// Lines as they are.
+    /// Lines without wrapping.
     fn rows(&mut self, label: &str, lines: &[String]) {
         for (at, line) in lines.iter().enumerate() {
             self.indent(if at == 0 { label } else { "" });
@@ -244,7 +244,7 @@ impl Page {
         }
     }
 
-    /// A text beside a label.
+    /// A text, wrapped to the columns beside a label.
     fn lines(&self, text: &str) -> Vec<String> {
         wrap(text, self.width - LABEL_COLUMNS - 2)
     }
@@ -266,14 +266,14 @@ impl Page {
     }
 }
 
-/// A text in lines of at most so many columns. Names that clients have chosen may be anywhere in
-/// it.
+/// Wraps a text to this many columns. It may contain names that clients choose, so control
+/// characters are replaced.
 fn wrap(text: &str, columns_max: usize) -> Vec<String> {
     let text: String = text.chars().map(harmless).collect();
     cloverleaf_page::wrap(&text, columns_max)
 }
 
-/// The first lines of a text; what is missing behind them is an ellipsis.
+/// The first lines of a text, with an ellipsis if more follow.
 fn clipped(text: &str, columns_max: usize, lines_max: usize) -> Vec<String> {
     let mut lines = wrap(text, columns_max);
     if lines.len() > lines_max {
@@ -291,7 +291,7 @@ fn clipped(text: &str, columns_max: usize, lines_max: usize) -> Vec<String> {
     lines
 }
 
-/// As many sentences of a text as there are lines for; of the first one at least a line.
+/// As many sentences of a text as fit the lines; of the first sentence at least one line.
 fn sentences(text: &str, columns_max: usize, lines_max: usize) -> Vec<String> {
     let ends = text.match_indices([';', '.']).map(|(at, _)| at);
     let ends = ends.filter(|at| text[at + 1..].starts_with(' ') || at + 1 == text.len());
@@ -303,7 +303,7 @@ fn sentences(text: &str, columns_max: usize, lines_max: usize) -> Vec<String> {
         .unwrap_or_else(|| clipped(text, columns_max, lines_max.max(1)))
 }
 
-/// A setting with its value. Where the setting has an ellipsis, the value takes its place.
+/// A setting with its value, which replaces an ellipsis in the setting, if there is one.
 fn setting(change: &Change) -> String {
     let unit = change.unit.as_deref().unwrap_or_default();
     match &change.value {
@@ -315,7 +315,7 @@ fn setting(change: &Change) -> String {
     }
 }
 
-/// The same, and what it is without the change.
+/// The setting with its value, and its present or default value.
 fn setting_head(change: &Change) -> String {
     let mut head = setting(change);
     if change.is_default {
@@ -328,7 +328,7 @@ fn setting_head(change: &Change) -> String {
     head
 }
 
-/// The gain as a factor, and whether it may be more or less.
+/// The gain as a factor, with its bound.
 fn times_of(finding: &Finding) -> String {
     let prediction = &finding.prediction;
     format!("{}{}", prediction.bound.words(), times(prediction.gain))
@@ -347,8 +347,7 @@ fn gain(finding: &Finding) -> String {
     }
 }
 
-/// The gain, in a sentence of its own. A time that is to fall is at most so long where the gain is
-/// at least so much.
+/// The gain as a sentence. If the gain is a minimum, a time that falls is a maximum.
 fn bounded_gain(finding: &Finding) -> String {
     let is_time = matches!(
         finding.prediction.measure,

@@ -2,12 +2,12 @@
 
 use std::cmp::Ordering;
 
-/// Numbers with dots; what is missing is 0.
+/// Numbers with dots; missing ones count as 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Version(Vec<u64>);
 
 impl Version {
-    /// Reads `1.2.3`, `v1.2`, `2.0-rc1`: a leading `v` and what follows the numbers is left out.
+    /// Reads `1.2.3`, `v1.2`, `2.0-rc1`: a leading `v` and anything after the numbers is ignored.
     /// `None` when there is no number.
     pub(crate) fn read(text: &str) -> Option<Version> {
         let text = text.trim();
@@ -72,7 +72,7 @@ impl Range {
         text.split(',').map(one).collect::<Option<_>>().map(Range)
     }
 
-    /// Whether a version is in it. One that is not known is, if there is no upper bound.
+    /// Whether a version is in the range. An unknown version is, if the range has no upper bound.
     pub(crate) fn has(&self, version: Option<&Version>) -> bool {
         self.0.iter().all(|(comparison, bound)| {
             let Some(version) = version else {
@@ -116,7 +116,7 @@ mod tests {
         assert!(!has(">=1.9, <2.2", "2.2") && !has(">=1.9, <2.2", "1.8.9"));
         assert!(has("=1.2", "1.2.0") && !has("=1.2", "1.2.1"));
         assert!(has("<=2", "2.0") && !has(">2", "2.0.0") && has(">2", "2.0.1"));
-        // Unknown: what has no end.
+        // An unknown version is in ranges without an upper bound only.
         assert!(has(">=1.5", "") && !has("<2.10", "") && !has(">=1, <2", "") && !has("=1", ""));
         for wrong in ["", "1.2", ">=x", ">=1.2 <3", ">=1.2-rc1"] {
             assert_eq!(Range::read(wrong), None, "{wrong}");

@@ -1,4 +1,4 @@
-//! The files of advice: what stands in them, and what must be right about it.
+//! The files of advice: their format and its validation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::fill::fill;
 use crate::version::{Range, Version};
 use crate::{Client, Rule};
 
-/// Why a file of advice is not taken.
+/// Why a file of advice is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("advice file {file}: {what}")]
 pub struct AdviceError {
@@ -92,7 +92,7 @@ fn usual() -> Vec<Picture> {
     vec![Picture::Usual]
 }
 
-/// The value of a setting if nobody sets it.
+/// The default value of a setting.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DefaultValue {
@@ -193,7 +193,7 @@ impl ClientEntry {
         (count > 0 && given.copied().all(|fits| fits)).then_some(count)
     }
 
-    /// The family's version, as far as the client's text tells it.
+    /// The family's version, if the client's text contains it.
     pub(super) fn version_of(&self, client: &Client) -> Option<Version> {
         let text = match (&self.version, &self.version_after) {
             (Some(version), _) => version,
@@ -203,7 +203,7 @@ impl ClientEntry {
         Version::read(text)
     }
 
-    /// How it is printed, with what it says that its version is.
+    /// How the library is printed, with the version that the client declares.
     pub(super) fn shown_with(&self, version: &str) -> Option<String> {
         let shown = self.shown.as_ref()?;
         Some(match version {
@@ -212,7 +212,7 @@ impl ClientEntry {
         })
     }
 
-    /// The keys under which its lines of code stand.
+    /// The keys of its lines of code.
     pub(super) fn ids(&self) -> impl Iterator<Item = &str> {
         std::iter::once(self.id.as_str()).chain(self.also.iter().map(String::as_str))
     }
@@ -239,7 +239,7 @@ impl ClientEntry {
         Ok(())
     }
 
-    /// A client that says what its keys want.
+    /// A client that matches its keys.
     pub(super) fn example(&self) -> Client {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         Client {
@@ -254,7 +254,7 @@ impl ClientEntry {
 }
 
 impl Entry {
-    /// The versions that it is for; `None`: all.
+    /// The versions to which it applies; `None`: all.
     pub(super) fn range(&self) -> Option<Range> {
         self.versions.as_deref().and_then(Range::read)
     }
@@ -272,7 +272,7 @@ impl Entry {
         }
     }
 
-    /// Its value in this version if nobody sets it.
+    /// The default in this version.
     pub(super) fn default_of(&self, version: Option<&Version>) -> Option<String> {
         let fits = |default: &&DefaultValue| {
             let range = default.versions.as_deref().and_then(Range::read);
@@ -289,7 +289,7 @@ impl Entry {
         if self.setting.is_empty() || self.say.is_empty() || self.cost.is_empty() {
             return Err("setting, say and cost must not be empty".to_owned());
         }
-        // Sources of our own stand in our own files.
+        // Sources are URLs, or documents of this repository for built-in files.
         let is_source = |it: &String| it.starts_with("http") || it.starts_with("docs/");
         if self.sources.is_empty() || !self.sources.iter().all(is_source) {
             return Err("sources are addresses or files of ours, and one is needed".to_owned());
@@ -331,7 +331,7 @@ impl Entry {
 }
 
 impl Immune {
-    /// The versions that it is about; `None`: all.
+    /// The versions that it covers; `None`: all.
     pub(super) fn range(&self) -> Option<Range> {
         self.versions.as_deref().and_then(Range::read)
     }

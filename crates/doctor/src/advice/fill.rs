@@ -3,7 +3,7 @@
 use crate::fill::fill;
 use crate::rules::Variables;
 
-/// Names that may stand in braces, beside `value`. `advice/README.md` says what they are.
+/// Names that are allowed in braces, besides `value`. `advice/README.md` describes them.
 pub(super) const NAMES: &[&str] = &[
     "in_flight",
     "messages",
@@ -33,12 +33,12 @@ impl<'a> Filled<'a> {
         Filled { variables, place }
     }
 
-    /// How many messages a consumer may have now, if that is seen.
+    /// The consumer's present limit of messages in flight, if the broker sees it.
     pub(super) fn prefetch(&self) -> Option<String> {
         self.variables.get("prefetch").map(|it| prefetch(*it))
     }
 
-    /// A text with its variables filled in; what has no value is written in capitals.
+    /// A text with its variables filled in; variables without a value become capitals.
     pub(super) fn fill(&self, text: &str, value: Option<&str>) -> String {
         fill(text, |name| match (name, value) {
             ("value", Some(value)) => Some(value.to_owned()),
@@ -48,13 +48,14 @@ impl<'a> Filled<'a> {
 
     fn value_of(&self, name: &str) -> String {
         let place = |of: fn(&(String, String)) -> &String| {
-            // Lines of code are copied into a shell or a program: no name may become more there.
+            // Lines of code are copied into a shell or a program, where a name must not be
+            // interpreted.
             self.place.map(of).filter(|name| is_plain(name)).cloned()
         };
         let known = match name {
             "topic" => place(|it| &it.0),
             "subscription" => place(|it| &it.1),
-            // The broker may allow no second more.
+            // Rounded to milliseconds, because a deadline above the broker's limit is refused.
             "deadline_s" => self.variables.get(name).map(|value| {
                 let ms = (value * 1e3).round() / 1e3;
                 format!("{ms}")
@@ -66,7 +67,7 @@ impl<'a> Filled<'a> {
     }
 }
 
-/// A number of messages that a consumer may have; 0 stands for any number.
+/// A limit of messages in flight; 0 stands for no limit.
 fn prefetch(messages: f64) -> String {
     match messages {
         0.0 => "no limit".to_owned(),

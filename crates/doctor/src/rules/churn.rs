@@ -1,5 +1,5 @@
-//! churn: a connection for each message, or a channel. Most round trips then are for opening and
-//! closing.
+//! churn: a client opens a connection, or a channel, for each message. Most round trips are then
+//! spent on opening and closing.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,36 +13,36 @@ use crate::rules::rounds::RTT_SLACK;
 use crate::rules::{ConnectionView, EVENTS_MIN, GAIN_MIN, LONG_US, Sign, WAIT_US_MIN};
 use crate::templates::TEMPLATES;
 
-/// How long closings count.
+/// The window of closed connections, in microseconds.
 const WINDOW_US: u64 = 16_000_000;
 
-/// Connections of one client that were closed within it.
+/// Minimum connections of one client that were closed within the window.
 const CLOSED_MIN: u64 = 20;
 
-/// Messages that a connection has at most, on the mean.
+/// Maximum mean of messages per connection.
 const MESSAGES_MAX: f64 = 3.0;
 
-/// A client over HTTP may be a script that ends after each message, or a web page that takes far
-/// longer than that. One that connects for less of the time than this has other things to do.
+/// An HTTP client may be a script that runs once per message and does other work. It has to spend
+/// at least this share of the time on connections.
 const HTTP_SHARE_MIN: f64 = 0.25;
 
-/// Clients whose closings are kept; the ones that closed last.
+/// Maximum clients whose closed connections are kept: those that closed one last.
 const CLIENTS_MAX: usize = 2048;
 
-/// Connections that were given up and are kept, of all clients together: half a megabyte.
+/// Maximum connections kept that were given up, of all clients together: half a megabyte.
 const GIVEN_UP_MAX: usize = 1024;
 
 /// Before the broker sees a connection, TCP's handshake has taken one and a half round trips, and
 /// its end is seen half a round trip later than it was sent.
 const UNSEEN_ROUND_TRIPS: f64 = 2.0;
 
-/// Round trips of TLS at most, of which the broker sees the end.
+/// Maximum round trips of a TLS handshake, whose end the broker sees.
 const TLS_ROUND_TRIPS: f64 = 2.0;
 
-/// No connection does more than this: sums stay far from where they overflow.
+/// Upper limit for each figure of a connection, so that sums cannot overflow.
 pub(super) const SANE_MAX: u64 = 1 << 40;
 
-/// The sums over a client's closed connections.
+/// Sums over closed connections of a client.
 #[derive(Debug, Clone, Copy, Default)]
 struct Closed {
     at_us: u64,
@@ -65,7 +65,7 @@ impl Closed {
     }
 }
 
-/// Connections that were closed lately, by client.
+/// Recently closed connections, by client.
 #[derive(Debug, Default)]
 pub(crate) struct ClosedConnections {
     seen_to: u64,
@@ -76,10 +76,10 @@ pub(crate) struct ClosedConnections {
 #[derive(Debug, Default)]
 struct OfClient {
     closed: VecDeque<Closed>,
-    /// Those of them that it gave up.
+    /// The closed connections that the client gave up.
     given_up: GivenUps,
-    /// The least round trip, in microseconds, of its connections that were open when it was looked
-    /// for, or of which it is known since they were young; else 0.
+    /// The minimum round trip of its connections, in microseconds, from observations while they
+    /// were open or from right after accept; 0 if unknown.
     rtt_us: u32,
 }
 
@@ -94,11 +94,12 @@ impl OfClient {
 }
 
 impl ClosedConnections {
-    /// Takes note of those that were closed since the last look; `way` knows how far they were.
+    /// Adds the connections that were closed since the last observation; `way` returns the round
+    /// trips of one.
     pub(crate) fn look(&mut self, snapshot: &Snapshot, way: impl Fn(u64) -> RoundTrips) {
         let now_us = snapshot.taken_us;
-        // They are listed in the order in which they were closed: the last of the last look and
-        // all before it are known. With a first look all are old.
+        // They are listed in the order in which they were closed, so those up to the last one of
+        // the observation before are known. In the first observation all are old.
         let is_first = self.seen_to == 0;
         let known = snapshot.closed.iter().rposition(|it| it.id == self.seen_to);
         let new = known.map_or(0, |known| known + 1);
@@ -110,7 +111,7 @@ impl ClosedConnections {
             let counters = &closed.counters;
             let client = Client::of(closed.protocol, closed.peer, &closed.identity);
             let answered = counters.responses.saturating_add(counters.requests_silent);
-            // A consumer that leaves has a fetch open.
+            // A consumer that disconnects leaves a fetch open, which is no abandoned request.
             let abandoned = match counters.publishes {
                 0 => 0,
                 _ => counters.requests.saturating_sub(answered),
@@ -119,7 +120,7 @@ impl ClosedConnections {
             let lived_us = closed.last_active_us.saturating_sub(closed.opened_us);
             let abandoned = abandoned.min(SANE_MAX);
             let one = match messages {
-                // A port scanner, a health check: it brings nothing.
+                // A port scanner or a health check, without requests.
                 0 => Closed {
                     at_us: now_us,
                     abandoned,
@@ -181,14 +182,14 @@ impl ClosedConnections {
         }
     }
 
-    /// Requests that this client left unanswered within the last minute.
+    /// Requests of this client that it abandoned before the answer, within the window.
     pub(crate) fn abandoned(&self, client: &Client) -> u64 {
         let closed = self.clients.get(client).map(|it| it.closed.iter());
         closed.map_or(0, |closed| closed.map(|it| it.abandoned).sum())
     }
 
-    /// Clients that gave connections up within the last minute, with their round trips, which are
-    /// 0 where nobody knows them.
+    /// Clients that gave up connections within the last minute, each with its round trip in
+    /// microseconds; 0 if unknown.
     pub(crate) fn given_up(&self, now_us: u64) -> impl Iterator<Item = (&Client, GaveUp, u32)> {
         self.clients.iter().filter_map(move |(client, of_client)| {
             let wait_us = RTT_SLACK * f64::from(of_client.rtt_us);
@@ -240,7 +241,7 @@ fn connection_sign(protocol: Protocol, sum: &Closed, rtt_us: f64) -> Option<Sign
     if sum.count < CLOSED_MIN || messages > MESSAGES_MAX {
         return None;
     }
-    // The last request is seen as it comes.
+    // The last request is seen on arrival, so it adds no round trip.
     let round_trips =
         sum.requests as f64 / count - 1.0 + f64::from(protocol.traits().greeting_round_trips);
     let is_rtt_known = rtt_us > 0.0;
@@ -249,17 +250,17 @@ fn connection_sign(protocol: Protocol, sum: &Closed, rtt_us: f64) -> Option<Sign
     } else {
         lived_us / round_trips.max(1.0)
     };
-    // Several messages on a connection each have their round trip, or have come together.
+    // Several messages of a connection take a round trip each, or come in one request.
     let is_begun = protocol.traits().begins_with_request;
     let work = if is_begun {
-        // A request may have many.
+        // Requests count here, because each may have many messages.
 
         (sum.publishes as f64 / count.max(1.0)).max(1.0)
     } else {
         messages.max(1.0)
     };
     let seen_us = if is_begun {
-        // A handshake of TLS. A connection that is kept may be idle before it is closed.
+        // Only a TLS handshake can be saved. The rest of the connection's life may be idle.
 
         lived_us.min(TLS_ROUND_TRIPS * rtt_us)
     } else {
@@ -268,7 +269,7 @@ fn connection_sign(protocol: Protocol, sum: &Closed, rtt_us: f64) -> Option<Sign
     let now_us = (seen_us + UNSEEN_ROUND_TRIPS * rtt_us) / work;
     let after_us = rtt_us;
     let gain = now_us / after_us.max(1.0);
-    // The message comes with the first bytes: what that costs is not seen, but reckoned.
+    // The first bytes are the message: the cost of opening a connection is not seen but computed.
     let lost_us = if is_begun {
         now_us - after_us
     } else {
@@ -300,13 +301,13 @@ fn connection_sign(protocol: Protocol, sum: &Closed, rtt_us: f64) -> Option<Sign
     }
     let sign = sign.with("connecting_share", share);
     Some(Sign {
-        // The cost is reckoned, and a proxy looks the same.
+        // Medium, because the cost is computed and a proxy looks the same.
         confidence: Confidence::Medium,
         ..sign.with("shown_share", share.min(1.0))
     })
 }
 
-/// A connection on which channels come and go.
+/// A connection that opens channels all the time.
 pub(crate) fn channels(view: &ConnectionView<'_>) -> Option<Sign> {
     let counters = &view.short.flow.counters;
     let channels = counters.channels_opened;
@@ -342,7 +343,7 @@ pub(crate) fn channels(view: &ConnectionView<'_>) -> Option<Sign> {
     })
 }
 
-/// The side of a client that has published so often.
+/// The side of a client with this many publishes.
 fn side_of(publishes: u64) -> Side {
     if publishes == 0 {
         Side::Consumer
@@ -359,7 +360,7 @@ mod tests {
 
     const S: u64 = 1_000_000;
 
-    /// A connection of the client of this number that was given up.
+    /// A connection that the client of this number gave up.
     fn given_up(id: u64, client: u64, now_us: u64) -> ClosedConnection {
         ClosedConnection {
             id,
@@ -390,7 +391,8 @@ mod tests {
 
     #[test]
     fn strangers_do_not_choose_how_much_is_remembered() {
-        // Each look brings as many as the registry keeps, of so many clients in turn.
+        // Each observation has as many connections as the registry keeps, of this many clients in
+        // turn.
         for (clients, looks) in [(1, 64), (256, 64), (u64::MAX, 16)] {
             let mut closed = ClosedConnections::default();
             let mut bytes_max = 0;
@@ -410,7 +412,7 @@ mod tests {
             assert!(given_up <= 1024, "{given_up}");
             assert!(most <= Some(16));
             assert!(bytes_max < 8 << 20, "{clients} clients: {bytes_max}");
-            // The last ones are what is kept.
+            // The latest ones are kept.
             let oldest_us = closed.clients.values().map(|it| it.given_up.oldest_us());
             let oldest_us = oldest_us.flatten().min();
             assert!(

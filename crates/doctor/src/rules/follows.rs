@@ -7,48 +7,48 @@
 //!           request ─ served ──────► answer ─ gap ► request  comes when it comes
 //! ```
 //!
-//! A client that works between two messages, and waits, has the rounds of one that sleeps and does
-//! not: both are as long as chance has them, and longer than the round trip. But what makes the
-//! broker take longer for one request than for the one before it, the disk, knows nothing of the
-//! times at which a client sends that does not wait for answers. So on the mean its rounds differ
-//! as much where the service has risen as where it has fallen, whatever their lengths are, and
-//! whichever of them are left out or how much any counts. That is a slope of 0; a client that waits
-//! has 1, less what the clocks of a busy machine blur.
+//! A client that works between two messages and waits for answers has rounds like one that sleeps
+//! and does not wait: both have random lengths above the round trip. But service times vary because
+//! of the broker's disk, which does not depend on when a client sends. If the client does not wait
+//! for answers, its rounds are therefore independent of changes in the service time. That is a
+//! slope of 0, whatever the rounds' lengths and weights are. For a client that waits the slope is
+//! 1, less the blur of a busy machine's clocks.
 //!
-//! With s for what the service and r for what the round differs from the one before, and so r − s
-//! for the gap, the slope is `sum(s r) / sum(s s)`, and `2 s r = s s + r r − (r − s)²`: three
-//! sums of squares, which only grow.
+//! Let s and r be the differences of service and round from the round before, so r − s is that of
+//! the gap. The slope is `sum(s r) / sum(s s)`, and `2 s r = s s + r r − (r − s)²`. So three sums
+//! of squares are enough, which can be counters.
 
 use cloverleaf_telemetry::Counters;
 
 use crate::rules::ConnectionView;
 use crate::window::Window;
 
-/// The time that is looked at: so many rounds of a slow client take a minute or two.
+/// The window, in microseconds: [`ROUNDS_MIN`] rounds of a slow client take a minute or two.
 const LOOKED_AT_US: u64 = 120_000_000;
 
-/// Fewer rounds than this tell nothing. Those that are not compared count, too.
+/// Minimum rounds, including those that are not compared.
 const ROUNDS_MIN: u64 = 800;
 
-/// Spans whose slopes are compared: fewer do not show how far off one is.
+/// Minimum spans whose slopes are compared: fewer do not show the error of the slope.
 const SPANS_MIN: usize = 8;
 
-/// A client that waits has 1, another 0: nearer to this than to that, by so many standard errors.
+/// The minimum slope, half way between that of a client that waits (1) and of any other (0). It has
+/// to be exceeded by this many standard errors.
 const SLOPE_MIN: f64 = 0.5;
 const ERRORS: f64 = 3.0;
 
-/// A slope that is no better known than this is none.
+/// Maximum standard error of a slope that counts.
 const ERROR_MAX: f64 = 0.15;
 
-/// A slope far above 1: something slows the client and the broker down at the same time.
+/// Maximum slope: far above 1, something slows client and broker down at the same time.
 const SLOPE_MAX: f64 = 1.5;
 
-/// Differences of neighbours depend on each other: their slope is less certain by the root of 1.5
-/// than that of as many which do not. The rest is for rounds that are left out.
+/// Differences of adjacent rounds depend on each other, which raises the standard error by the root
+/// of 1.5. Rounds that are left out raise it further.
 const NEIGHBOURS: f64 = 1.5;
 
-/// Answers that waited for the disk took this long at least, in microseconds. Others are late by
-/// the broker's machine, which may be the client's.
+/// Minimum service time of answers that waited for the disk, in microseconds. Shorter ones vary
+/// with the broker's machine, which may also be the client's.
 const DISK_US_MIN: u64 = 100;
 
 /// How requests follow answers.
@@ -62,7 +62,7 @@ pub(crate) struct Follows {
 }
 
 impl Follows {
-    /// As seen in the last minutes, if that is clear, and they do.
+    /// The result of the last minutes, if requests clearly follow answers.
     pub(crate) fn clearly(view: &ConnectionView<'_>) -> Option<Follows> {
         let served = &view.short.flow.histograms.service_us;
         if served.quantile(0.1) < DISK_US_MIN {
@@ -84,7 +84,7 @@ impl Follows {
             return None;
         }
         let slope = spans.iter().map(|it| products(it)).sum::<f64>() / all;
-        // Spans in which much happened count as much as they weigh.
+        // Spans are weighted by their sums of squares.
         let off = spans
             .iter()
             .map(|it| products(it) - slope * squares(it))
@@ -102,7 +102,7 @@ impl Follows {
     }
 }
 
-/// Sum of the products of what the service and what the round differs.
+/// Sum of the products of the differences in service and in round.
 fn products(of: &Counters) -> f64 {
     let [served, round, gap] = [of.served_changes_sq, of.round_changes_sq, of.gap_changes_sq];
     (served as f64 + round as f64 - gap as f64) / 2.0

@@ -1,5 +1,5 @@
-//! one-connection, where the limit is one request: its library has one in flight, each is a full
-//! batch, and the program waits until the next one is on its way.
+//! one-connection, if the limit is one request: the library has one in flight, each is a full
+//! batch, and the program waits for space in the next one.
 //!
 //! ```text
 //! program  puts a batch │ waits for room ────────────────│ puts the next one │ waits
@@ -7,9 +7,9 @@
 //! broker                                       ◄── way ──┤ records are a whole round old
 //! ```
 //!
-//! A library that collects what a steady program makes meanwhile looks much the same, with as many
-//! messages in each request and first records as old: but those of a request were made all along
-//! the round. Where the program waits for room they were made at once, so the times of a batch's
+//! A library that batches the messages of a steady program looks similar, with as many messages in
+//! each request and with first records as old. But its records were produced all along the round.
+//! If the program waits for space, a batch's records are produced at once, so the timestamps of its
 //! first and last record are close.
 
 use crate::finding::{Bound, Measure};
@@ -18,18 +18,19 @@ use crate::rules::rounds::Rounds;
 use crate::rules::{ConnectionView, EVENTS_MIN, Sign, WAIT_US_MIN, worthwhile};
 use crate::templates::TEMPLATES;
 
-/// Times of a batch's first and last record are apart by this share of a round at most.
+/// Maximum distance between the timestamps of a batch's first and last record, as a share of a
+/// round.
 const SPAN_SHARE_MAX: f64 = 0.25;
 
-/// So many rounds old, beyond what the way takes, are the youngest tenth of the first records at
-/// least; and half of them at most: older ones bear times of their own, or are resent.
+/// Age of first records in rounds, without the time on the network: minimum of the youngest tenth,
+/// and maximum of the median. Older records have timestamps of the program's own, or are resent.
 const AGE_ROUNDS: (f64, f64) = (0.5, 3.0);
 
-/// Beside a round trip at most half of the requests take more than this share of it: what they wait
-/// for is the answer.
+/// At most half of the requests come later after an answer than a round trip plus this share of it,
+/// which shows that they wait for the answer.
 const THINK_SHARE_MAX: f64 = 0.35;
 
-/// How much larger batches are advised, and how large at most: brokers take requests of 1 MiB.
+/// Factor by which larger batches are advised, and their maximum: brokers accept requests of 1 MiB.
 const FACTOR: f64 = 16.0;
 const BATCH_BYTES_MAX: f64 = 524_288.0;
 
@@ -57,11 +58,12 @@ pub(super) fn see(view: &ConnectionView<'_>, rounds: &Rounds) -> Option<Sign> {
         return None;
     }
     let batch_bytes = counters.published_bytes as f64 / counters.publishes as f64;
-    // Sizes are powers of two, and what is full has a little less.
+    // Configured sizes are powers of two, and full batches are a little smaller.
     let wanted = (FACTOR * batch_bytes).max(2.0) as u64;
     let wanted = (wanted.next_power_of_two() as f64).min(BATCH_BYTES_MAX);
     let times = wanted / batch_bytes;
-    // The time of the client and the link grows with the batch, at most; the round trip does not.
+    // The time of the client and the link grows at most in proportion to the batch; the round trip
+    // does not.
     let own_us = (cycle_us - wait_us).max(0.0);
     let after_us = wait_us + times * own_us;
     let (now, after) = (rounds.rate(), rounds.rate() * times * cycle_us / after_us);

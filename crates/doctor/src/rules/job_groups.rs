@@ -6,57 +6,61 @@
 //!   J                          2J                 one that came alone had nobody to wait for
 //! ```
 //!
-//! Before each second job of a worker there is a first one, in each group. A group in which that is
-//! not so shows that the jobs of this client have several lengths. Two cases look alike: jobs that
-//! half wait, and always the same jobs, of which a half takes twice as long. Consumers that are
-//! their own limit do wait, each for itself: with a worker or some of its own it is never without
-//! work while it has any. Such waits come from libraries whose consumers share workers that have a
-//! line of messages each ([`shares_workers`]); the others have to show more.
+//! If jobs wait for each other, a worker's second job in a group is preceded by a first one. A
+//! group without that shows that the jobs of this client have several lengths. Two cases look
+//! alike: groups of which half of the jobs wait, and groups of equal jobs of which half take twice
+//! as long. A consumer with workers of its own also makes jobs wait, but it is limited by its own
+//! work: its workers are busy while it has messages. Avoidable waits come from libraries whose
+//! consumers share workers with a queue each ([`shares_workers`]). For other libraries the rule
+//! requires more evidence.
 
 use crate::Client;
 use crate::ack_log::Acked;
 use crate::rules::{ConnectionView, LONG_US};
 
-/// Groups of several jobs that must have been seen, and jobs; more where jobs are short.
+/// Minimum groups of several jobs, and minimum jobs; more if jobs are short.
 const GROUPS_MIN: usize = 2;
 const JOBS_MIN: u64 = 5;
 const SHORT_JOB_US: f64 = 3_000_000.0;
 const SHORT_GROUPS_MIN: usize = 4;
 const SHORT_JOBS_MIN: u64 = 12;
 
-/// Groups of several jobs and of one that a client of any library must have shown.
+/// Minimum groups of several jobs, and of a single job, that prove waiting for any library.
 const PROVEN_GROUPS_MIN: usize = 4;
 
-/// Waves that no chance choice of lengths looks like.
+/// From this many waves on, jobs of random lengths cannot be the cause.
 const PROVEN_WAVES_MIN: usize = 4;
 
-/// The last groups of several jobs: what was before is no more.
+/// Maximum groups of several jobs that are examined: the latest, because the client may have
+/// changed.
 const RECENT_MAX: usize = 8;
 
-/// Of these so many have more than one wave; all, while there are few.
+/// Minimum share of these groups with more than one wave; all of them, if there are few.
 const WAITING_MIN: f64 = 0.75;
 
-/// Of all groups, at most this share may contradict.
+/// Maximum share of groups that contradict.
 const CONTRADICTING_MAX: f64 = 0.1;
 
-/// Older jobs are not known any more, and a client that has done nothing for so long has its peace.
+/// Maximum age of jobs, and the idle time after which a client gets no sign, in microseconds.
 const AGE_US_MAX: u64 = 1_800_000_000;
 const IDLE_US_MAX: f64 = 600e6;
 
-/// Jobs that came together were delivered within this time, as far as looks can tell.
+/// Jobs delivered within this time, in microseconds, count as one group: observations cannot
+/// separate them.
 const TOGETHER_US: f64 = 1_250_000.0;
 
-/// How far jobs may be from what they should be.
+/// Tolerances for the durations of jobs.
 #[derive(Debug, Clone, Copy)]
 struct Widths {
-    /// From the time of one job or two, in that time; and of three or more.
+    /// Distance from one or two times a job's duration, and from three or more times, as a share of
+    /// that duration.
     early: f64,
     late: f64,
-    /// One group's jobs from another's, as a factor.
+    /// Ratio of the durations of two groups' jobs.
     alike: f64,
 }
 
-/// The pattern of few jobs of any length is chance.
+/// Narrow tolerances for few jobs, whose pattern may be chance.
 const FEW: Widths = Widths {
     early: 0.15,
     late: 0.25,
@@ -68,8 +72,9 @@ const MANY: Widths = Widths {
     alike: 1.35,
 };
 
-/// Consumers that hand their messages to workers which all of them share, whether or not one is
-/// free: Broadway's producers, of Erlang's client. Others of its name say what they run on.
+/// Whether this library's consumers pass their messages to workers that they share, whether or not
+/// a worker is free: Broadway's producers, which use Erlang's client. Other clients named
+/// `RabbitMQ` declare their platform.
 pub(super) fn shares_workers(client: &Client) -> bool {
     let others = ["Java", ".NET"];
     client.library == "RabbitMQ" && !others.iter().any(|it| client.platform.starts_with(it))
@@ -78,12 +83,13 @@ pub(super) fn shares_workers(client: &Client) -> bool {
 /// Jobs that came together.
 #[derive(Debug)]
 struct Group {
-    /// The earliest that one of them may have been delivered, and its middle; likewise their ends.
+    /// When the first of them may have been delivered at the earliest, and other bounds of the
+    /// group in time, in microseconds.
     start_us: f64,
     last_start_us: f64,
     end_us: f64,
     end_us_max: f64,
-    /// Nothing was in hand when they came, and they came at once.
+    /// The client had nothing in flight when they came, and they came at once.
     is_clear: bool,
     done: Vec<Done>,
 }
@@ -93,11 +99,11 @@ struct Group {
 struct Done {
     time_us: f64,
     count: u64,
-    /// The member whose jobs they were: its place among the members.
+    /// Index of the member whose jobs they were.
     member: usize,
 }
 
-/// How many jobs were done in each wave, from the first.
+/// How many jobs were done in each wave, in order.
 type Waves = Vec<u64>;
 
 impl Group {
@@ -118,7 +124,7 @@ impl Group {
         self.done.iter().map(|it| it.time_us).fold(0.0, f64::max)
     }
 
-    /// `None` if its jobs did not take about once, twice, three times the time of one.
+    /// `None` if the durations are not about one, two, three times that of the shortest job.
     fn waves(&self, widths: Widths) -> Option<Waves> {
         self.waves_of(widths, |_| true)
     }
@@ -144,7 +150,7 @@ impl Group {
         Some(waves)
     }
 
-    /// Whether its jobs may be of one length that waited for each other.
+    /// Whether its jobs may have this duration and have waited for each other.
     fn agrees(&self, job_us: f64, widths: Widths) -> bool {
         let factor = self.shortest_us() / job_us;
         let is_alike = factor.max(1.0 / factor) <= widths.alike;
@@ -164,8 +170,8 @@ impl Group {
     }
 }
 
-/// Whether so many workers, who take the next job as soon as they have done one, explain these
-/// waves.
+/// Whether this many workers, each of which takes the next job when it has finished one, explain
+/// these waves.
 fn is_work_of(waves: &Waves, workers: u64) -> bool {
     let jobs: u64 = waves.iter().sum();
     let full = waves.len().saturating_sub(1);
@@ -173,7 +179,7 @@ fn is_work_of(waves: &Waves, workers: u64) -> bool {
         && waves[..full].iter().all(|count| *count == workers)
 }
 
-/// Whether these are, nearly all of them, groups of a client that has so many workers each time.
+/// Whether nearly all of these groups are explained by one number of workers.
 fn has_workers<'g>(groups: impl Iterator<Item = Option<&'g Waves>> + Clone) -> bool {
     let largest = groups.clone().flatten().flat_map(|waves| waves.iter());
     let workers = largest.max().copied().unwrap_or_default();
@@ -185,7 +191,7 @@ fn has_workers<'g>(groups: impl Iterator<Item = Option<&'g Waves>> + Clone) -> b
     explained as f64 >= (1.0 - CONTRADICTING_MAX) * f64::from(all)
 }
 
-/// Whether each consumer by itself is its own limit.
+/// Whether each consumer is limited by workers of its own.
 fn have_workers_of_their_own(groups: &[&Group], members: usize) -> bool {
     (0..members).all(|member| {
         let of_member = groups
@@ -201,29 +207,29 @@ fn have_workers_of_their_own(groups: &[&Group], members: usize) -> bool {
 /// The pattern that the groups of a client show.
 #[derive(Debug)]
 pub(super) enum Shown {
-    /// Its jobs are seldom in clear groups.
+    /// Its jobs are rarely in clear groups.
     Nothing,
-    /// They are, and do not wait for each other, or have not shown it yet.
+    /// The jobs are in clear groups, and do not wait for each other, or not demonstrably.
     Healthy,
-    /// They do.
+    /// The jobs wait for each other.
     Waiting(Waiting),
 }
 
 /// Jobs that wait for each other, in the last groups.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    /// How long one takes.
+    /// Duration of one job.
     pub(super) job_us: f64,
     pub(super) jobs: f64,
-    /// Those that had to wait.
+    /// Jobs that had to wait.
     pub(super) waited: f64,
-    /// Times of all groups together, as they are and if all jobs of each were done at once.
+    /// Sum of the durations of all groups, as observed, and if all jobs of each group ran at once.
     pub(super) busy_us: f64,
     pub(super) least_us: f64,
-    /// Jobs at a time, on the mean, in groups of several; and messages that there are at most.
+    /// Mean of concurrent jobs in groups of several; and the maximum of messages in flight.
     pub(super) at_a_time: f64,
     pub(super) held_max: f64,
-    /// Of the longest group.
+    /// Waves of the longest group.
     pub(super) waves: f64,
     pub(super) span_us: u64,
 }
@@ -261,7 +267,7 @@ pub(super) fn look(members: &[(&ConnectionView<'_>, u64)]) -> Shown {
         return Shown::Nothing;
     }
     let jobs: u64 = groups.iter().map(Group::jobs).sum();
-    // A group that is not over yet may have its second wave still to come.
+    // An unfinished group may have further waves.
     let held = members.iter().map(|(it, _)| it.gauges.holding_since_us);
     let held_us = held.filter(|since_us| *since_us > 0).min();
     let is_on = |group: &Group| held_us.is_some_and(|it| group.middle_us() > it as f64);
@@ -308,7 +314,7 @@ fn waiting(
     if !shares_workers(first.client()) && !is_proven(groups, last) {
         return None;
     }
-    // Those that came alone in the same time are part of what the client does.
+    // Jobs that came alone in the same time are part of the client's work.
     let since_us = last.first()?.start_us;
     let shown: Vec<&Group> = groups.iter().filter(|it| it.start_us >= since_us).collect();
     let sum = |of: &dyn Fn(&Group) -> f64, groups: &[&Group]| -> f64 {
@@ -331,8 +337,9 @@ fn waiting(
     })
 }
 
-/// Whether jobs of different lengths would not look like this: they take one time when they come
-/// alone, or are done in so many waves each time. A pool that all consumers share does.
+/// Whether jobs of different lengths can be excluded: there are many groups of several waves and
+/// many single jobs, or many groups of many waves. A pool of workers that all consumers share is
+/// excluded.
 fn is_proven(groups: &[Group], last: &[&Group]) -> bool {
     let alone = groups.iter().filter(|group| group.jobs() == 1).count();
     let with = |waves: usize| {
@@ -349,7 +356,7 @@ fn is_proven(groups: &[Group], last: &[&Group]) -> bool {
     is_often || with(PROVEN_WAVES_MIN) >= PROVEN_GROUPS_MIN
 }
 
-/// All that is known of a client, by the time at which jobs came.
+/// All groups of a client, by the time at which their jobs came.
 fn groups(members: &[(&ConnectionView<'_>, u64)]) -> Vec<Group> {
     let whole = members
         .iter()
@@ -378,8 +385,8 @@ fn groups(members: &[(&ConnectionView<'_>, u64)]) -> Vec<Group> {
         let half_us = acked.at_us.saturating_sub(acked.since_us) as f64 / 2.0;
         let (start_us, end_us) = (from_us + half_us, acked.at_us as f64 - half_us);
         let end_us_max = acked.at_us as f64;
-        // A job that came before the first of them was done is one of them: another group must be
-        // certain.
+        // A job that came before the first job of the group was done belongs to the group: a new
+        // group must be certain.
         match groups.last_mut() {
             Some(group) if from_us <= group.end_us_max - 0.9 * job_us => {
                 group.last_start_us = group.last_start_us.max(start_us);

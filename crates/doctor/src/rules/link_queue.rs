@@ -1,18 +1,18 @@
-//! too-many-in-flight, on the link: a publisher's requests wait for each other in the queue before
-//! its uplink, and the kernel tells how long.
+//! too-many-in-flight, on the link: a publisher's requests queue before its uplink, and the
+//! kernel's round trip shows for how long.
 //!
 //! ```text
 //! client ──┤ request request request ack-of-our-answer ├── uplink ──► broker
 //!          └──────────── round trip of our answers ───────────────┘
 //! ```
 //!
-//! The acknowledgement of our answers stands behind the client's own data, so the round trip that
-//! the kernel measures with our answers is the time that a request takes through the queue, and the
-//! least round trip is what it takes when there is none. This holds for every protocol; Kafka's
-//! records bear times, which tell more.
+//! The client's TCP acknowledgements of our answers queue behind its own data. So the round trip
+//! that the kernel measures with our answers includes the time in the queue, and the minimum round
+//! trip is the time without a queue. This holds for every protocol; Kafka's records have
+//! timestamps, which show more.
 //!
-//! A program may want a deep pipeline. So it takes either clients that give connections up, or a
-//! whole minute in which there was never a short round trip, and then it is told with low severity.
+//! A program may use a deep pipeline on purpose. So a sign requires clients that give connections
+//! up, or a whole minute without any short round trip, which is reported with low severity.
 
 use cloverleaf_telemetry::Protocol;
 
@@ -39,18 +39,20 @@ const GIVEN_UP_US: f64 = 100_000.0;
 const CALM_TIMES: f64 = 10.0;
 const CALM_US: f64 = 250_000.0;
 
-/// Of connections that are given up so many have to have been slow.
+/// Minimum share of slow connections among those that were given up.
 const SLOW_SHARE_MIN: f64 = 0.75;
 
-/// Connections given up of which the round trip is known.
+/// Minimum connections that were given up and whose round trip is known.
 const WAYS_MIN: usize = 3;
 
-/// Share of the time in which a request is coming in: a client that sends less has not made the
-/// queue. The greetings of connections that are given up count against them.
+/// Minimum share of the time in which a request is being received: a client that sends less has not
+/// caused the queue. The share is lower for connections that are given up, because it includes
+/// their handshakes.
 const RECEIVING_SHARE_MIN: f64 = 0.8;
 const RECEIVING_SHARE_GIVEN_UP_MIN: f64 = 0.5;
 
-/// Whether requests are what waits: of Kafka's clients there are few, with many messages each.
+/// Whether clients of this protocol send many small requests that can queue. Kafka's send few, with
+/// many messages each.
 pub(super) fn knows(protocol: Protocol) -> bool {
     protocol.traits().has_many_requests
 }
@@ -66,8 +68,8 @@ pub(super) fn see(view: &ConnectionView<'_>) -> Option<Sign> {
     let counters = &window.flow.counters;
     let receiving_us = window.flow.histograms.request_receive_us.sum() as f64;
     let share = receiving_us / window.span_us as f64;
-    // A client that wants no confirms knows nothing of what is on its way. Where more goes to the
-    // client than comes, the queue may be on that way.
+    // A client without confirms does not know what is in flight. If more bytes go to the client
+    // than come from it, the queue may be in that direction.
     if share < RECEIVING_SHARE_MIN
         || counters.requests_silent > 0
         || counters.bytes_out > counters.bytes_in
@@ -96,7 +98,7 @@ pub(super) fn see_given_up(gave_up: &GaveUp) -> Option<Sign> {
         longest_us >= GIVEN_UP_US && longest_us >= GIVEN_UP_TIMES * f64::from(way.least_us)
     };
     let slow = ways.iter().filter(is_slow).count() as f64;
-    // A queue that is there when a connection begins is another's.
+    // A queue that exists when a connection begins was caused by another client.
     if ways.len() < WAYS_MIN
         || slow < SLOW_SHARE_MIN * ways.len() as f64
         || gave_up.receiving_share < RECEIVING_SHARE_GIVEN_UP_MIN
@@ -121,14 +123,14 @@ pub(super) fn see_given_up(gave_up: &GaveUp) -> Option<Sign> {
 /// A queue before a link. Times in microseconds, requests per second.
 struct LinkQueue {
     rate: f64,
-    /// In a request.
+    /// Bytes of a request.
     messages: f64,
     rtt_us: f64,
     least_us: f64,
 }
 
 impl LinkQueue {
-    /// Requests on their way, by Little's law.
+    /// Requests in flight, by Little's law.
     fn in_flight(&self) -> f64 {
         self.rate * self.rtt_us / 1e6
     }
@@ -141,7 +143,7 @@ impl LinkQueue {
             return None;
         }
         let after_us = (needed * 1e6 / self.rate).max(alone_us);
-        // The queue may be another's, who shares the link.
+        // Another client that shares the link may have caused the queue.
         let prediction = worthwhile(Measure::LatencyUs, self.rtt_us, after_us)?;
         let numbers = [
             ("rtt_us", self.rtt_us),

@@ -16,32 +16,31 @@ use crate::rules::rounds::{self, Rounds};
 use crate::rules::{ConnectionView, EVENTS_MIN, GAIN_MIN, LONG_US, Sign, WAIT_US_MIN, worthwhile};
 use crate::templates::TEMPLATES;
 
-/// Linux' shortest delay of an acknowledgement, and how late its timer may be.
+/// Linux's minimum delay of an acknowledgement, and the delay with a late timer, in microseconds.
 const DELAYED_ACK_US: (f64, f64) = (36_000.0, 50_000.0);
 
-/// Shorter holes in a request are nobody's complaint. Half of what other waits are, because the
-/// first of those who complained had a round trip of 1 ms, which is one whether the clock says 0.9
-/// or 1.1.
+/// Minimum hole in a request, in microseconds. It is half of [`WAIT_US_MIN`], so that a round trip
+/// of about 1 ms counts whether it is measured as 0.9 or 1.1 ms.
 const HOLE_US_MIN: f64 = 500.0;
 
-/// Larger requests may take more than one window of the network.
+/// Larger requests may take more than one TCP congestion window.
 pub(super) const REQUEST_BYTES_MAX: u64 = 8 << 10;
 
-/// How far the hole may be from a round trip.
+/// Tolerance of the hole, as a ratio to the round trip.
 pub(super) const RTT_SLACK: (f64, f64) = (0.75, 1.4);
 
-/// Share of the requests whose rest comes late.
+/// Minimum share of the requests whose rest comes late.
 const LATE_SHARE_MIN: f64 = 0.8;
 
-/// Share of the reads that may come sooner than a round trip after the one before: where
-/// acknowledgements fill a packet, and where our kernel has acknowledged before we answered.
+/// Maximum share of the reads that come sooner than a round trip after the one before. They occur
+/// if acknowledgements fill a packet, or if our kernel acknowledges before the broker answers.
 const SOONER_SHARE_MAX: f64 = 0.04;
 
-/// With all credit used for this share of the time there is always something to do.
+/// Minimum share of the time with all credit used, from which the client always has work.
 const CREDIT_USED_SURE: f64 = 0.9;
 
-/// `lingering` is the gain of not lingering, where the client does: next to that wait this one may
-/// look small, and what is left without it is what counts.
+/// `lingering` is the gain of not lingering, if the client lingers: beside that wait this one may
+/// appear small, so it is judged by the time that remains without lingering.
 pub(crate) fn see_produce(
     view: &ConnectionView<'_>,
     rounds: &Rounds,
@@ -69,8 +68,8 @@ pub(crate) fn see_produce(
     } else if prediction.gain < GAIN_MIN {
         return None;
     }
-    // The rest has been measured beside a wait of 40 ms: a client that sleeps as long between
-    // two requests takes longer for each than one that is kept awake.
+    // The gain may be larger: the rest of the time was measured while the client slept for 40 ms
+    // per request, and a client that is woken up takes longer than one that stays busy.
     let prediction = prediction.bounded(Bound::AtLeast);
     let numbers = [
         ("receive_us", waited_us),
@@ -90,8 +89,8 @@ pub(crate) fn see_produce(
     Some(sign)
 }
 
-/// On the consumer's side: of the acknowledgements that a client sends one after the other the
-/// first comes at once, and all others together, late.
+/// On the consumer's side: when a client sends several acknowledgements, the first comes at once,
+/// and all others together, late.
 ///
 /// ```text
 /// nothing in flight    ── 10 messages ──►                            held
@@ -102,13 +101,13 @@ pub(crate) fn see_produce(
 ///                      ◄── 1 ack ── …
 /// ```
 ///
-/// With messages to come all the time it stays so: two groups take turns, and each acknowledgement
-/// takes two round trips. So it would if each of them took a call to a database that is as far
-/// away. Two facts tell one from the other:
-/// - a kernel that holds back has one small packet on the way at a time, so that no two reads are
-///   closer to each other than a round trip; calls to a database end when they do;
-/// - to the first message after nothing was in flight nothing is before the acknowledgement: it is
-///   not held back. A call to a database takes as long then.
+/// While messages keep coming, this continues: two groups take turns, and each acknowledgement
+/// takes two round trips. It looks the same if each message needs a call to a database at the same
+/// distance. Two facts distinguish the two:
+/// - with Nagle's algorithm the kernel has one small packet in flight at a time, so two reads are
+///   at least a round trip apart; calls to a database may end at any time;
+/// - after a time with nothing in flight, the first acknowledgement has no other before it and is
+///   not delayed. A call to a database takes its time then, too.
 pub(crate) fn see_consume(view: &ConnectionView<'_>) -> Option<Sign> {
     let flow = &view.short.flow;
     let (counters, histograms) = (&flow.counters, &flow.histograms);
@@ -119,7 +118,7 @@ pub(crate) fn see_consume(view: &ConnectionView<'_>) -> Option<Sign> {
     }
     let rtt_us = view.rtt_us()?;
     let holes = Holes::of(gaps, rtt_us, WAIT_US_MIN)?;
-    // Some acknowledgements need one round trip, and most of them one hole more.
+    // Some acknowledgements take one round trip, and most of them a hole in addition.
     let least_us = latencies.quantile(0.02) as f64;
     let late_us = latencies.quantile(0.75) as f64;
     let hole_us = holes.length_us;
@@ -127,7 +126,7 @@ pub(crate) fn see_consume(view: &ConnectionView<'_>) -> Option<Sign> {
     let first_us = view
         .history
         .first_ack_us(view.now_us.saturating_sub(LONG_US));
-    // Where two groups take turns none is quick but the first.
+    // If two groups take turns, only the first acknowledgement is quick.
     let is_by_turns = least_us > quick_max_us && holes.share >= LATE_SHARE_MIN;
     let first_us = first_us.filter(|_| is_by_turns);
     let quick_us = first_us.map_or(least_us, |us| us as f64);
@@ -137,7 +136,7 @@ pub(crate) fn see_consume(view: &ConnectionView<'_>) -> Option<Sign> {
         return None;
     }
     let is_late = (late_us - quick_us - hole_us).abs() <= 0.3 * hole_us;
-    // Every second gap is the hole, the others are the way to the next delivery.
+    // Every second gap is the hole, the others are the time to the next delivery.
     let short = gaps.count_at_most((hole_us / 2.0) as u64) as f64 / reads as f64;
     let is_delayed = holes.are_delayed(rtt_us);
     if !is_quick || !is_late || (is_delayed && short + holes.share < LATE_SHARE_MIN) {
@@ -145,7 +144,7 @@ pub(crate) fn see_consume(view: &ConnectionView<'_>) -> Option<Sign> {
     }
     let credit_used = window_share(view);
     if credit_used < 0.5 {
-        // It costs nothing: there are other messages to work on.
+        // The delay costs nothing, because the client has other messages to work on.
         return None;
     }
     let rate = view.short.per_second(counters.acks);
@@ -153,7 +152,7 @@ pub(crate) fn see_consume(view: &ConnectionView<'_>) -> Option<Sign> {
     let gain = mean_us / (mean_us - hole_us * holes.share).max(quick_us);
     let measure = Measure::ConnectionMessagesPerSecond;
     let prediction = worthwhile(measure, rate, rate * gain)?;
-    // Where now and then none waits the rate is that of what comes.
+    // If there is sometimes no message waiting, the rate is limited by publishing.
     let bound = if credit_used < CREDIT_USED_SURE {
         Bound::AtMost
     } else {
@@ -185,11 +184,11 @@ pub(crate) fn window_share(view: &ConnectionView<'_>) -> f64 {
     (short_us as f64 / view.short.span_us.max(1) as f64).min(1.0)
 }
 
-/// Pauses of about the length that an acknowledgement takes.
+/// Pauses of about the length that a TCP acknowledgement takes.
 struct Holes {
-    /// Their share of all.
+    /// Their share of all pauses.
     share: f64,
-    /// Their usual length.
+    /// Their median length, in microseconds.
     length_us: f64,
 }
 
@@ -212,7 +211,7 @@ impl Holes {
             .filter(|holes| holes.share > 0.0)
     }
 
-    /// Whether a delayed acknowledgement is in them, beside the round trip.
+    /// Whether they include a delayed acknowledgement in addition to the round trip.
     fn are_delayed(&self, rtt_us: f64) -> bool {
         self.length_us > rtt_us * RTT_SLACK.1
     }

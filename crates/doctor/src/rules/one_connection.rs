@@ -1,5 +1,5 @@
-//! one-connection: the requests in flight on a connection are at their limit, and so its rate is
-//! that limit for each round trip, whatever the program could send.
+//! one-connection: the requests in flight on a connection are at their limit. Its rate is that
+//! limit per round trip, even if the program could send more.
 //!
 //! The broker cannot see how many requests are on the network. It sees one of three: requests
 //! come in bunches of always the same number, a round trip after the answers to the last bunch; or
@@ -14,30 +14,32 @@ use crate::rules::rounds::Rounds;
 use crate::rules::{ConnectionView, EVENTS_MIN, Sign, WAIT_US_MIN, extremes, worthwhile};
 use crate::templates::{TEMPLATES, Template};
 
-/// In flight from here on it is no single request, and up to there hardly a limit.
+/// Minimum for more than a single request in flight, and the maximum of a plausible limit.
 const IN_FLIGHT_MIN: f64 = 1.8;
 const IN_FLIGHT_MAX: f64 = 32.0;
 
-/// How much the bunches of different steps may differ.
+/// Maximum ratio of the bunches of different steps.
 const BUNCH_SPREAD_MAX: f64 = 1.25;
 
-/// Records that are so many round trips old, and at least this, wait for their turn.
+/// Records older than this many round trips, and than this many microseconds, are queued in the
+/// client.
 const AGE_ROUND_TRIPS_MIN: f64 = 4.0;
 const AGE_US_MIN: f64 = 50_000.0;
 
-/// Of records that wait for their turn, the oldest are so many times as old as the youngest.
+/// Minimum ratio of the oldest to the youngest age of queued records.
 const AGE_SPREAD_MIN: f64 = 2.0;
 
-/// While records wait for their turn a request takes as many as it may: at least so many, and the
-/// larger tenth of the requests hardly more than the smaller one. Where that varies none waits, and
-/// it is the program that has given its records the times of something long past.
+/// While records are queued, each request has as many messages as allowed: at least this mean, and
+/// a limited ratio of the largest tenth to the smallest. If sizes vary, no records are queued, and
+/// the program sets old timestamps itself.
 const FULL_MESSAGES_MIN: f64 = 2.0;
 const FULL_SPREAD_MAX: f64 = 1.3;
 
-/// Share of the time in which a request is coming in, together: what is more is bandwidth.
+/// Maximum share of the time in which a request is being received: above it, bandwidth is the
+/// limit.
 const RECEIVING_SHARE_MAX: f64 = 0.5;
 
-/// How many times as many requests in flight are advised, or connections.
+/// Factor by which more requests in flight, or connections, are advised.
 const FACTOR: f64 = 4.0;
 
 pub(crate) fn see(view: &ConnectionView<'_>, rounds: Option<&Rounds>) -> Option<Sign> {
@@ -86,7 +88,7 @@ fn is_constant(view: &ConnectionView<'_>) -> bool {
     per_round.len() >= 2 && extremes.is_some_and(|(least, most)| most <= BUNCH_SPREAD_MAX * least)
 }
 
-/// Whether each step had as many requests: a limit is one all the time.
+/// Whether each step had the same number of requests: a limit applies all the time.
 fn is_steady(view: &ConnectionView<'_>) -> bool {
     let steps = view.history.steps(3);
     let rates = steps
@@ -96,7 +98,7 @@ fn is_steady(view: &ConnectionView<'_>) -> bool {
         && extremes(rates).is_some_and(|(least, most)| most <= BUNCH_SPREAD_MAX * least)
 }
 
-/// Whether requests have as many messages as they may.
+/// Whether requests have as many messages as allowed.
 pub(super) fn are_full(sizes: &HistogramSnapshot) -> bool {
     sizes.mean() >= FULL_MESSAGES_MIN
         && sizes.quantile(0.9) as f64 <= FULL_SPREAD_MAX * sizes.quantile(0.1) as f64
@@ -113,9 +115,8 @@ fn see_old_records(view: &ConnectionView<'_>) -> Option<Sign> {
     let in_flight = requests * cycle_us / 1e6;
     let is_old = ages.count() >= EVENTS_MIN
         && age_us >= (AGE_ROUND_TRIPS_MIN * cycle_us).max(AGE_US_MIN)
-        // A time that the program stamps, of yesterday or of another clock, is just as old for
-        // each, and so is what a library keeps for a while; records that wait for their turn wait
-        // longer and less long.
+        // Timestamps that the program sets, or that a wrong clock sets, have the same age for every
+        // record, and so have records that a library lingers. Ages of queued records vary.
         && ages.quantile(0.95) as f64 >= AGE_SPREAD_MIN * ages.quantile(0.05) as f64
         && ages.quantile(0.5) < 120_000_000;
     let is_full = are_full(&flow.histograms.request_messages);
@@ -144,14 +145,14 @@ fn see_old_records(view: &ConnectionView<'_>) -> Option<Sign> {
     Some(sign.with("requests", requests))
 }
 
-/// Requests in flight that are as many as there may be.
+/// Requests in flight at their limit.
 struct Limit {
     in_flight: f64,
     /// Messages per second.
     rate: f64,
     cycle_us: f64,
     rtt_us: f64,
-    /// How many times as many are advised.
+    /// Factor by which more are advised.
     factor: f64,
 }
 
@@ -160,7 +161,7 @@ impl Limit {
         let wanted = (self.in_flight * self.factor).ceil();
         let after = self.rate * wanted / self.in_flight;
         let measure = Measure::ConnectionMessagesPerSecond;
-        // Whether the program has so much more to send, only it knows.
+        // The broker cannot see whether the program has that much more to send.
         let prediction = worthwhile(measure, self.rate, after)?.bounded(Bound::AtMost);
         let numbers = [
             ("in_flight", self.in_flight),

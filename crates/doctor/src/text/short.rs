@@ -1,5 +1,5 @@
-//! A finding in some ten lines: what to know before anything else. Two of them fit a terminal of
-//! 24 lines.
+//! A finding in about ten lines, with the most important facts. Two of them fit a terminal of 24
+//! lines.
 
 use super::{LABEL_COLUMNS, Page, bounded_gain, capitalized, clipped, sentences};
 use super::{setting, setting_head};
@@ -7,16 +7,16 @@ use crate::advice::{Change, How};
 use crate::client::printable;
 use crate::finding::Finding;
 
-/// Lines of a finding at 80 columns, where it is the only one, and where there are others. The
-/// cause, the change and the gain take what they need; what is left is for the rest, of which each
-/// has one at least.
+/// Lines of a finding at 80 columns, if it is the only one, and if there are others. The cause, the
+/// change and the gain take the lines that they need. The other parts share the rest, with at least
+/// one line each.
 const LINES_ALONE: usize = 12;
 const LINES_OF_MANY: usize = 9;
 
-/// Lines of the costs, and of the numbers, at most.
+/// Maximum lines of the costs, and of the numbers.
 const REST_LINES_MAX: usize = 2;
 
-/// Lines of a code or a sentence that make the change clear.
+/// Lines of code or text that explain the change.
 const CODE_LINES: usize = 1;
 
 impl Page {
@@ -61,7 +61,7 @@ impl Page {
         self.width - LABEL_COLUMNS - 2
     }
 
-    /// The settings that the first change needs beside it.
+    /// The settings that the first change needs in addition.
     fn needed_too(&self, finding: &Finding, lines_max: usize) -> Vec<String> {
         let others = finding.changes.iter().skip(1);
         let needed = others.take_while(|change| change.how == How::With);
@@ -73,7 +73,7 @@ impl Page {
         }
     }
 
-    /// A line of code, if it fits; what cannot be set is told in words otherwise.
+    /// A line of code, if it fits; otherwise, for a change that is no setting, the words.
     fn code_or_words(&self, change: &Change) -> Vec<String> {
         let fits = |it: &&String| it.chars().count() <= self.beside_label() && !it.contains('\n');
         match change.code.first().filter(fits) {
@@ -85,8 +85,8 @@ impl Page {
         }
     }
 
-    /// The expected gain and how it was reckoned; only the latter, which says both, where that is
-    /// shorter by a line.
+    /// The expected gain and its arithmetic; only the arithmetic, which contains the gain, if that
+    /// saves a line.
     fn short_gain(&self, finding: &Finding) -> String {
         let arithmetic = &finding.prediction.arithmetic;
         let whole = format!("{}: {arithmetic}.", bounded_gain(finding));
@@ -98,7 +98,7 @@ impl Page {
         }
     }
 
-    /// The first numbers of the evidence: as many as there is room for, and one at least.
+    /// The first numbers of the evidence: as many as fit, and at least one.
     fn telling(&self, finding: &Finding, lines_max: usize) -> Vec<String> {
         let mut text = String::new();
         for fact in &finding.evidence {
