@@ -2,7 +2,7 @@
 
 use crate::Rule;
 
-/// A cause, and what looks like it only because of it, on the same client.
+/// A cause, and the rules whose signs it causes on the same client.
 const HIDES: &[(Rule, &[Rule])] = &[
     // A client that opens a connection for each message cannot have two requests in flight.
     (

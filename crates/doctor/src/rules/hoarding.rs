@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! two connections of one client, a message each, delivered at the same time:
-//!   A  ├── job ──┤ ack                       latencies J and 2 J: nobody worked on B's message
+//!   A  ├── job ──┤ ack                       latencies J and 2 J: B's message waited
 //!   B  ├───────────┼── job ──┤ ack           while A's was worked on
 //! ```
 //!

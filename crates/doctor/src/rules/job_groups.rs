@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! wait for each other        began together, and take different times
-//!   J  J  J  2J  2J            J  2J  2J  3J      more of the later ones: nobody was before them
-//!   J                          2J                 one that came alone had nobody to wait for
+//!   J  J  J  2J  2J            J  2J  2J  3J      more later ones: no job was before them
+//!   J                          2J                 a single job had no other to wait for
 //! ```
 //!
 //! If jobs wait for each other, a worker's second job in a group is preceded by a first one. A

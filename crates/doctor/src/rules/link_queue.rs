@@ -21,19 +21,20 @@ use crate::rules::given_up::{GaveUp, RoundTrips};
 use crate::rules::{ConnectionView, LONG_US, Sign, worthwhile};
 use crate::templates::TEMPLATES;
 
-/// Requests on the link on the mean, where connections are given up, and where they are not.
+/// Minimum mean of requests on the link, if connections are given up, and if not.
 const IN_FLIGHT_MIN: f64 = 50.0;
 const IN_FLIGHT_CALM_MIN: f64 = 100.0;
 
-/// How many times more there are than the rate needs.
+/// Minimum ratio of the requests on the link to those that the rate needs.
 const EXCESS_MIN: f64 = 4.0;
 
-/// The factor above rate x round trip, and what sending takes beside: turns of threads, of Wi-Fi.
+/// Margin above rate × round trip, and the additional time for sending, in microseconds: scheduling
+/// of threads, turns on a Wi-Fi channel.
 const ROOM: f64 = 2.0;
 const SENDING_US: f64 = 10_000.0;
 
-/// A round trip that jitter and late acknowledgements do not explain: so many times the least one,
-/// and so long.
+/// A round trip that jitter and delayed acknowledgements do not explain: at least this many times
+/// the minimum, and at least this long in microseconds. `CALM`: if no connection is given up.
 const GIVEN_UP_TIMES: f64 = 5.0;
 const GIVEN_UP_US: f64 = 100_000.0;
 const CALM_TIMES: f64 = 10.0;

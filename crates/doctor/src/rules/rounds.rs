@@ -106,8 +106,8 @@ impl Rounds {
     /// Whether requests follow answers, rather than a timer.
     ///
     /// ```text
-    /// clock    |----|----|-----|---|----|----|     late at times, but never later and later
-    /// waiting  |----|----|-----|----|----|----|    what happens to each adds up
+    /// clock    |----|----|-----|---|----|----|     delays do not add up
+    /// waiting  |----|----|-----|----|----|----|    each delay shifts all later ones
     /// ```
     ///
     /// In both cases rounds differ because of the network and the machine. But with a timer a late

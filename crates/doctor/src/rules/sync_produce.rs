@@ -51,10 +51,10 @@ pub(crate) fn see(view: &ConnectionView<'_>, rounds: &Rounds) -> Option<Sign> {
     } else {
         Some(Follows::clearly(view)?)
     };
-    // A program that waits makes a record when the answer to the last is there, not before. Older
-    // ones are made while their library collects, or waits: the program itself does not. But no
-    // library keeps them for so long that they are as old as clocks that disagree make them.
-    // A record that its library keeps until the answer is there was made without waiting for it.
+    // A program that waits produces a record after the answer to the last one. Older records were
+    // produced while the library lingered or waited, so the program does not wait. But no library
+    // keeps records for as long as the difference between wrong clocks. A record that the library
+    // keeps until the answer comes was produced without waiting for that answer.
     let kept_us = if follows.is_some() { 0.0 } else { think_us };
     let oldest_us = kept_us + rounds.rtt_us / 2.0 + rounds.receive_us + AGE_SLACK_US;
     let ages = &view.short.flow.histograms.record_age_us;
@@ -66,7 +66,8 @@ pub(crate) fn see(view: &ConnectionView<'_>, rounds: &Rounds) -> Option<Sign> {
     let sizes = &view.short.flow.histograms.request_messages;
     let is_varied = sizes.quantile(0.9) > sizes.quantile(0.1);
     if rounds.messages > ONE_MESSAGE_MAX && (is_older || is_varied) {
-        // Its library has one request in flight, and collects what the program makes meanwhile.
+        // The library has one request in flight, and batches the messages that the program produces
+        // meanwhile.
         return None;
     }
     let in_flight = (cycle_us / own_us).ceil().clamp(2.0, IN_FLIGHT_ADVISED);

@@ -7,7 +7,7 @@
 //! ```text
 //! program --- library ===  link  === broker
 //!                 |---------------------|      records are old, and requests are cut off when
-//!                                              their client loses patience and connects anew
+//!                                              their client times out and reconnects
 //!                         |-------------|      the round trip is long (`link_queue`)
 //!                                     |-|      requests wait long for their answers
 //! ```
