@@ -53,7 +53,7 @@ pub(crate) struct PendingBatch {
 enum Answer {
     Response(Vec<u8>),
     Error(ProtocolError),
-    LastWords(&'static [u8]),
+    FinalError(&'static [u8]),
     Batch(PendingBatch),
 }
 
@@ -75,8 +75,8 @@ impl Answers {
     }
 
     /// An error frame that is no [`ProtocolError`]; the connection ends after it.
-    pub(crate) fn last_words(&mut self, body: &'static [u8]) {
-        self.queue.push_back(Answer::LastWords(body));
+    pub(crate) fn final_error(&mut self, body: &'static [u8]) {
+        self.queue.push_back(Answer::FinalError(body));
     }
 
     pub(crate) fn batch(&mut self, batch: PendingBatch) {
@@ -113,7 +113,7 @@ impl Answers {
                     Ok(())
                 }
                 Answer::Error(error) => Err(error.clone()),
-                Answer::LastWords(body) => {
+                Answer::FinalError(body) => {
                     push_frame(out, FrameType::Error, body);
                     Ok(())
                 }

@@ -299,10 +299,10 @@ fn parse_dpub<'a>(
     let Some(asked) = decimal(delay) else {
         return Err(invalid_with("DPUB could not parse timeout ", delay));
     };
-    let most = options.req_timeout_ms_max;
-    let Some(delay_ms) = go_milliseconds(asked).filter(|delay_ms| *delay_ms <= most) else {
+    let max = options.req_timeout_ms_max;
+    let Some(delay_ms) = go_milliseconds(asked).filter(|delay_ms| *delay_ms <= max) else {
         return Err(invalid(format!(
-            "DPUB timeout {asked} out of range 0-{most}"
+            "DPUB timeout {asked} out of range 0-{max}"
         )));
     };
     Ok(match reader.body(&DPUB_BODY, options.msg_bytes_max)? {
@@ -371,10 +371,10 @@ fn check_size(
     size: [u8; SIZE_BYTES],
     options: &SessionOptions,
 ) -> Result<usize, ProtocolError> {
-    let (size, most) = (i32::from_be_bytes(size), options.msg_bytes_max);
+    let (size, max) = (i32::from_be_bytes(size), options.msg_bytes_max);
     let text = match size {
         ..=0 => format!("MPUB invalid message({index}) body size {size}"),
-        _ if size as u32 > most => format!("MPUB message too big {size} > {most}"),
+        _ if size as u32 > max => format!("MPUB message too big {size} > {max}"),
         _ => return Ok(size as usize),
     };
     Err(ProtocolError::new(Code::BadMessage, text))
@@ -394,15 +394,15 @@ fn check_messages<'a>(
     let count = check_count(*count, options)?;
     let mut rest = messages;
     for index in 0..count {
-        let Some((size, behind)) = rest.split_first_chunk::<SIZE_BYTES>() else {
+        let Some((size, after)) = rest.split_first_chunk::<SIZE_BYTES>() else {
             let text = format!("MPUB failed to read message({index}) body size");
             return Err(bad_message(text));
         };
         let size = check_size(index, *size, options)?;
-        let Some(behind) = behind.get(size..) else {
+        let Some(after) = after.get(size..) else {
             return Err(bad_message("MPUB failed to read message body".into()));
         };
-        rest = behind;
+        rest = after;
     }
     if !rest.is_empty() {
         // nsqd would parse the remaining bytes as the next command. An error about the size shows

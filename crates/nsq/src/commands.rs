@@ -87,7 +87,7 @@ impl Session {
 
     /// The state error for a command that failed to parse, if the command is illegal in this state
     /// whatever its parameters: nsqd checks the state before it parses the parameters.
-    pub(crate) fn wrong_now(&self, input: &[u8]) -> Option<ProtocolError> {
+    pub(crate) fn state_error(&self, input: &[u8]) -> Option<ProtocolError> {
         let word = command_word(input);
         if self.lacks_tls() && word != b"IDENTIFY" {
             return Some(tls_required(word));

@@ -26,7 +26,7 @@ pub(crate) struct Consuming {
     /// FINs of this read, settled together.
     fins: Vec<MessageId>,
     /// Messages that the sample rate excludes: acknowledged without being sent.
-    unsampled: Vec<MessageId>,
+    sampled_out: Vec<MessageId>,
     /// The message acknowledged last, to count acknowledgements in order and out of order.
     last_fin: Option<MessageId>,
     ready: u32,
@@ -36,27 +36,27 @@ pub(crate) struct Consuming {
     timed_out: u64,
     last_delivery_us: u64,
     /// Deliveries are held back until [`Consuming::due_us`].
-    holds: bool,
+    is_coalescing: bool,
     closing: bool,
     /// Whether the channel had depth (messages ready for a consumer) at the last check.
-    backlog: bool,
+    has_backlog: bool,
     /// When to check the depth again, in microseconds.
     backlog_check_us: u64,
 }
 
 /// How long telemetry reuses the channel's depth, in microseconds: a new check takes the channel's
 /// lock and walks its consumers.
-const BACKLOG_KNOWN_US: u64 = 10_000;
+const BACKLOG_CHECK_INTERVAL_US: u64 = 10_000;
 
 /// While a client has at least half of its RDY in flight, deliveries to it are coalesced: one write
 /// per this interval, lest each FIN cause a packet of its own. NSQ's `output_buffer_timeout` serves
 /// the same purpose (nsqd: 250 ms by default, 25 ms at least), but here it only switches
 /// coalescing on or off (-1). A client with less in flight gets everything at once.
-const HOLD_US: u64 = 1_000;
+const COALESCE_US: u64 = 1_000;
 
 /// Below this RDY, deliveries are never coalesced: with this few messages in flight the client
 /// would run out of work.
-const HOLD_READY_MIN: u32 = 32;
+const COALESCE_READY_MIN: u32 = 32;
 
 /// The outcome of one round of deliveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,15 +75,15 @@ impl Consuming {
             runs: Vec::new(),
             runs_done: 0,
             fins: Vec::new(),
-            unsampled: Vec::new(),
+            sampled_out: Vec::new(),
             last_fin: None,
             ready: 0,
             with_client: 0,
             timed_out: 0,
             last_delivery_us: 0,
-            holds: false,
+            is_coalescing: false,
             closing: false,
-            backlog: false,
+            has_backlog: false,
             backlog_check_us: 0,
         }
     }
@@ -91,7 +91,8 @@ impl Consuming {
     /// When [`Consuming::deliver`] is to be called again at the latest, in microseconds; `None`
     /// while no deliveries are held back.
     pub(crate) fn due_us(&self) -> Option<u64> {
-        self.holds.then_some(self.last_delivery_us + HOLD_US)
+        self.is_coalescing
+            .then_some(self.last_delivery_us + COALESCE_US)
     }
 
     fn settled(&mut self, messages: u64) {
@@ -114,7 +115,7 @@ impl Consuming {
     /// CLS: no further message is delivered. Messages in flight can still be settled.
     pub(crate) fn close(&mut self) {
         self.closing = true;
-        self.holds = false;
+        self.is_coalescing = false;
         self.ready(0);
         // Messages that are leased to this consumer but not encoded yet are requeued at once.
         let mut rest = self.runs.split_off(self.runs_done.min(self.runs.len()));
@@ -190,7 +191,7 @@ impl Consuming {
         probe.acks(in_order, out_of_order, now.us);
         client.finish_count.add(in_order + out_of_order);
         self.settled(in_order + out_of_order);
-        self.tell_in_flight(now, client, probe);
+        self.report_in_flight(now, client, probe);
         refused
     }
 
@@ -209,7 +210,7 @@ impl Consuming {
         probe.nacked(1);
         client.requeue_count.add(1);
         self.settled(1);
-        self.tell_in_flight(now, client, probe);
+        self.report_in_flight(now, client, probe);
         Ok(())
     }
 
@@ -227,7 +228,7 @@ impl Consuming {
         cx: &mut Context<'_>,
         out: &mut Vec<u8>,
         bytes_max: usize,
-        may_hold: bool,
+        may_coalesce: bool,
         now: Now,
         client: &ClientHandle,
         probe: &Probe,
@@ -240,12 +241,12 @@ impl Consuming {
                 _ => Delivered::Ready,
             };
         }
-        let has_enough = self.ready >= HOLD_READY_MIN && self.with_client >= self.ready / 2;
-        self.holds = may_hold
+        let has_enough = self.ready >= COALESCE_READY_MIN && self.with_client >= self.ready / 2;
+        self.is_coalescing = may_coalesce
             && has_enough
             && self.runs_done == self.runs.len()
-            && now.us < self.last_delivery_us + HOLD_US;
-        if self.holds {
+            && now.us < self.last_delivery_us + COALESCE_US;
+        if self.is_coalescing {
             return Delivered::Ready;
         }
         let (mut messages, mut again) = (0, 0);
@@ -266,7 +267,13 @@ impl Consuming {
                 }
             }
             let run = &mut self.runs[self.runs_done];
-            let sent = encode_run(run, out, bytes_max, &mut self.sampling, &mut self.unsampled);
+            let sent = encode_run(
+                run,
+                out,
+                bytes_max,
+                &mut self.sampling,
+                &mut self.sampled_out,
+            );
             messages += sent;
             again += if run.attempts > 1 { sent } else { 0 };
             if run.count > 0 {
@@ -274,9 +281,9 @@ impl Consuming {
             }
             self.runs_done += 1;
         };
-        if !self.unsampled.is_empty() {
-            self.consumer.ack_many(&self.unsampled, |_, _, _| {});
-            self.unsampled.clear();
+        if !self.sampled_out.is_empty() {
+            self.consumer.ack_many(&self.sampled_out, |_, _, _| {});
+            self.sampled_out.clear();
         }
         if messages > 0 {
             client.message_count.add(messages);
@@ -284,13 +291,13 @@ impl Consuming {
             let sent = u32::try_from(messages).unwrap_or(u32::MAX);
             self.with_client = self.with_client.saturating_add(sent);
             self.last_delivery_us = now.us;
-            self.tell_in_flight(now, client, probe);
+            self.report_in_flight(now, client, probe);
         }
         outcome
     }
 
     #[inline(always)]
-    fn tell_in_flight(&mut self, now: Now, client: &ClientHandle, probe: &Probe) {
+    fn report_in_flight(&mut self, now: Now, client: &ClientHandle, probe: &Probe) {
         let InFlightCounts {
             in_flight,
             timed_out,
@@ -305,10 +312,10 @@ impl Consuming {
             return probe.no_credit_ends(now.us);
         }
         if now.us >= self.backlog_check_us {
-            self.backlog_check_us = now.us + BACKLOG_KNOWN_US;
-            self.backlog = self.consumer.subscription().counts().depth > 0;
+            self.backlog_check_us = now.us + BACKLOG_CHECK_INTERVAL_US;
+            self.has_backlog = self.consumer.subscription().counts().depth > 0;
         }
-        if self.backlog {
+        if self.has_backlog {
             probe.no_credit_begins(now.us)
         } else {
             probe.no_credit_ends(now.us)
@@ -334,7 +341,7 @@ fn encode_run(
     out: &mut Vec<u8>,
     bytes_max: usize,
     sampling: &mut Sampling,
-    unsampled: &mut Vec<MessageId>,
+    sampled_out: &mut Vec<MessageId>,
 ) -> u64 {
     let mut cursor = RecordCursor::at(&run.batch, run.position);
     let (mut sent, mut left) = (0, run.count);
@@ -355,7 +362,7 @@ fn encode_run(
         };
         left -= 1;
         if !sampling.takes() {
-            unsampled.push(MessageId {
+            sampled_out.push(MessageId {
                 partition: run.partition,
                 offset,
             });

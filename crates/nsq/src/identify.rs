@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_asked_for_has_defaults() {
+    fn settings_that_are_not_asked_for_have_defaults() {
         let expect = Negotiated::default_of(&options());
         assert_eq!(expect.heartbeat_interval_ms, Some(30_000));
         for json in [
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_given() {
+    fn settings_that_are_asked_for_are_granted() {
         let json = r#"{"feature_negotiation":true,"deflate":true,"deflate_level":9,
             "heartbeat_interval":-1,"output_buffer_size":-1,"sample_rate":42,
             "msg_timeout":1000,"tls_v1":true}"#;

@@ -40,19 +40,19 @@ pub(crate) struct PublishContext<'a> {
 #[derive(Default)]
 pub(crate) struct Publishing {
     /// The last topic, so that further publishes to it need no look-up.
-    topic: Cached<Option<TopicTo>>,
+    topic: Cached<Option<CachedTopic>>,
     open: Option<OpenBatch>,
 }
 
 /// A topic, and the counter of the messages that this connection publishes to it.
 #[derive(Clone)]
-struct TopicTo {
+struct CachedTopic {
     topic: Arc<Topic>,
     published: Arc<Counter>,
 }
 
 struct OpenBatch {
-    to: TopicTo,
+    to: CachedTopic,
     builder: BatchBuilder,
     command: PublishCommand,
     oks: u32,
@@ -183,7 +183,7 @@ impl Publishing {
         name: &str,
         command: PublishCommand,
         context: &mut PublishContext<'_>,
-    ) -> Result<TopicTo, ProtocolError> {
+    ) -> Result<CachedTopic, ProtocolError> {
         let cached = self.topic.at(context.realm.generation());
         if let Some(to) = cached
             && to.topic.name() == name
@@ -195,7 +195,7 @@ impl Publishing {
         context.meter.called(1);
         let topic = find_topic(context.realm, name, command)?;
         let published = context.client.publish_counter(name);
-        Ok(cached.insert(TopicTo { topic, published }).clone())
+        Ok(cached.insert(CachedTopic { topic, published }).clone())
     }
 }
 

@@ -187,7 +187,7 @@ impl cloverleaf_session::Session for Session {
                     break;
                 }
                 Err(error) => {
-                    let error = self.wrong_now(rest).unwrap_or(error);
+                    let error = self.state_error(rest).unwrap_or(error);
                     self.refuse(error, now);
                 }
             }
@@ -234,7 +234,7 @@ impl cloverleaf_session::Session for Session {
         if !self.answers.is_empty() {
             self.answer(cx, out);
         }
-        self.beat(now, out);
+        self.send_heartbeat(now, out);
         if self.phase == Phase::Open {
             self.deliver(cx, now, out);
         }
@@ -321,9 +321,9 @@ impl Session {
             return;
         };
         let bytes_max = OUTPUT_BYTES_MIN.max(self.negotiated.output_buffer_bytes as usize);
-        let may_hold = self.negotiated.output_buffer_timeout_ms > 0;
+        let may_coalesce = self.negotiated.output_buffer_timeout_ms > 0;
         let (client, probe) = (&self.client, &self.meter.probe);
-        let outcome = consuming.deliver(cx, out, bytes_max, may_hold, now, client, probe);
+        let outcome = consuming.deliver(cx, out, bytes_max, may_coalesce, now, client, probe);
         if outcome == Delivered::Ended {
             // nsqd closes the consumers of a channel that is deleted, without a word.
             self.phase = Phase::Draining;
@@ -332,7 +332,7 @@ impl Session {
 
     /// Sends a heartbeat when one is due. Ends the session of a client that has been silent for two
     /// intervals, even before the magic.
-    fn beat(&mut self, now: Now, out: &mut Vec<u8>) {
+    fn send_heartbeat(&mut self, now: Now, out: &mut Vec<u8>) {
         let Some(interval_ms) = self.negotiated.heartbeat_interval_ms else {
             return;
         };
@@ -455,7 +455,7 @@ impl Session {
     fn refuse_protocol(&mut self, magic: &[u8; 4]) {
         self.failure = Some(invalid_with("bad protocol magic ", magic));
         self.meter.probe.error();
-        self.answers.last_words(BAD_PROTOCOL);
+        self.answers.final_error(BAD_PROTOCOL);
         self.phase = Phase::Draining;
     }
 
@@ -482,7 +482,7 @@ impl Session {
         if !may_compress || self.negotiated.compression.is_some() || !is_published {
             return;
         }
-        if let Some(sample) = self.sampler.look(commands, now.us) {
+        if let Some(sample) = self.sampler.add(commands, now.us) {
             self.meter.probe.sampled(sample.bytes, sample.compressed);
         }
     }

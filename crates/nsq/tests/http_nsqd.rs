@@ -58,7 +58,7 @@ fn pub_says_what_is_wrong() {
 }
 
 #[test]
-fn a_deferred_pub_is_not_there_yet() {
+fn a_deferred_pub_is_not_ready_yet() {
     let nsqd = start();
     assert_eq!(nsqd.post("/pub?topic=t&defer=3600000", b"x"), ok("OK"));
     assert_eq!(nsqd.post("/pub?topic=t&defer=0", b"x"), ok("OK"));

@@ -154,7 +154,7 @@ fn a_message_that_was_lost_and_is_finished_in_time_when_it_comes_again_is_not_la
 }
 
 #[test]
-fn a_client_with_enough_in_hand_gets_more_once_a_millisecond() {
+fn deliveries_are_coalesced_while_half_of_ready_is_in_flight() {
     let world = World::new();
     let mut consumer = world.subscribe("t", "ch", 40);
     world.publish("t", &["m"; 20]);
@@ -262,7 +262,7 @@ fn a_closing_consumer_gets_nothing_and_can_still_finish() {
 }
 
 #[test]
-fn what_a_closing_consumer_never_saw_goes_to_others() {
+fn unsent_messages_of_a_closing_consumer_are_requeued() {
     let world = World::new();
     let mut consumer = world.subscribe("t", "ch", 100);
     consumer.expect(&[]);

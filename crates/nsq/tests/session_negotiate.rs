@@ -48,7 +48,7 @@ fn heartbeats_come_and_silence_ends_the_connection() {
 }
 
 #[test]
-fn who_never_says_the_magic_is_closed() {
+fn a_client_that_sends_no_magic_is_closed() {
     let world = World::new();
     let mut peer = world.connect_silent();
     peer.send(b"  V");
@@ -64,7 +64,7 @@ fn who_never_says_the_magic_is_closed() {
 }
 
 #[test]
-fn who_is_not_listened_to_is_not_silent() {
+fn a_client_that_is_not_read_is_not_silent() {
     let world = World::with_little_room();
     let mut other = world.connect();
     let mut peer = world.connect();
@@ -86,7 +86,7 @@ fn who_is_not_listened_to_is_not_silent() {
 }
 
 #[test]
-fn without_heartbeats_nobody_is_closed() {
+fn without_heartbeats_no_client_is_closed() {
     let world = World::new();
     let mut peer = world.connect();
     peer.identify(r#"{"heartbeat_interval":-1}"#);
@@ -231,7 +231,7 @@ fn auth_can_fail() {
 }
 
 #[test]
-fn what_was_allowed_expires_and_is_asked_again() {
+fn authorizations_expire_and_are_renewed() {
     let world = auth_world();
     let mut peer = world.connect();
     peer.send(&sized("AUTH\n", b"secret"));
@@ -258,7 +258,7 @@ fn what_was_allowed_expires_and_is_asked_again() {
 }
 
 #[test]
-fn draining_answers_what_is_owed() {
+fn draining_sends_pending_answers() {
     let world = World::new();
     let mut peer = world.connect();
     peer.feed(&publish("t", "1"));

@@ -7,7 +7,7 @@ use cloverleaf_session::{Input, Session as _};
 use proptest::prelude::*;
 
 #[test]
-fn what_is_published_is_delivered_with_time_id_and_attempts() {
+fn published_messages_are_delivered_with_time_id_and_attempts() {
     let world = World::new();
     world.publish("t", &["one", "two"]);
     let mut consumer = world.subscribe("t", "ch", 10);
@@ -145,7 +145,7 @@ fn a_delayed_message_comes_when_its_time_has_come() {
 }
 
 #[test]
-fn a_deleted_topic_is_made_anew() {
+fn a_deleted_topic_is_created_again() {
     let world = World::new();
     let mut peer = world.connect();
     peer.send(&publish("t", "a"));
@@ -302,7 +302,7 @@ proptest! {
     })]
 
     #[test]
-    fn whatever_comes_in_whatever_pieces_the_answers_are_the_same(
+    fn answers_do_not_depend_on_how_the_input_is_split(
         commands in proptest::collection::vec(anything(), 0..30),
         pieces in proptest::collection::vec(1_usize..80, 1..60),
     ) {

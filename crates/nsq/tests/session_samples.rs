@@ -27,7 +27,7 @@ fn sampled(peer: &Peer<'_>) -> (u64, u64) {
 }
 
 #[test]
-fn commands_in_parts_are_looked_at_once_a_second() {
+fn commands_in_parts_are_sampled_once_a_second() {
     let world = World::new();
     let mut peer = world.connect();
     let large = publish("t", &words(20_000));
@@ -49,7 +49,7 @@ fn commands_in_parts_are_looked_at_once_a_second() {
 }
 
 #[test]
-fn small_commands_are_looked_at_together() {
+fn small_commands_are_sampled_together() {
     let world = World::new();
     let mut peer = world.connect();
     for _ in 0..20 {
@@ -62,7 +62,7 @@ fn small_commands_are_looked_at_together() {
 }
 
 #[test]
-fn what_is_compressed_is_not_looked_at() {
+fn compressed_connections_are_not_sampled() {
     let world = World::new();
     let mut peer = world.connect();
     peer.identify(r#"{"feature_negotiation":true,"deflate":true}"#);
@@ -75,7 +75,7 @@ fn what_is_compressed_is_not_looked_at() {
 }
 
 #[test]
-fn where_nothing_may_be_compressed_nothing_is_looked_at() {
+fn nothing_is_sampled_if_compression_is_disabled() {
     let world = World::with(SessionOptions {
         deflate: false,
         snappy: false,
@@ -87,7 +87,7 @@ fn where_nothing_may_be_compressed_nothing_is_looked_at() {
 }
 
 #[test]
-fn what_is_not_published_is_not_looked_at() {
+fn commands_that_do_not_publish_are_not_sampled() {
     let world = World::new();
     let mut peer = world.connect();
     let mut commands = b"NOP\n".repeat(4_000);

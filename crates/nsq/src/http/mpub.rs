@@ -172,7 +172,7 @@ mod tests {
         }
 
         #[test]
-        fn what_was_encoded_is_decoded(
+        fn encoded_messages_are_decoded(
             messages in proptest::collection::vec(
                 proptest::collection::vec(any::<u8>(), 1..10), 1..8),
         ) {

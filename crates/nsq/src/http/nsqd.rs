@@ -275,7 +275,7 @@ impl NsqdHttp {
         match change {
             Change::Create => {}
             Change::Delete => {
-                return found(self.realm.delete_topic(name), HttpError::TopicNotFound);
+                return deletion_response(self.realm.delete_topic(name), HttpError::TopicNotFound);
             }
             Change::Empty => topic.discard_unoffered().map_err(catalog_error)?,
             Change::Pause => topic.pause().map_err(catalog_error)?,
@@ -301,7 +301,7 @@ impl NsqdHttp {
         match change {
             Change::Create => {}
             Change::Delete => {
-                return found(
+                return deletion_response(
                     topic.delete_subscription(channel),
                     HttpError::ChannelNotFound,
                 );
@@ -315,7 +315,10 @@ impl NsqdHttp {
 }
 
 /// The answer to a deletion; `missing` if another client has deleted it meanwhile.
-fn found(deleted: Result<bool, CatalogError>, missing: HttpError) -> Result<Response, HttpError> {
+fn deletion_response(
+    deleted: Result<bool, CatalogError>,
+    missing: HttpError,
+) -> Result<Response, HttpError> {
     if deleted.map_err(catalog_error)? {
         Ok(Response::empty())
     } else {

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_refuses_is_refused() {
+    fn queries_that_go_refuses_are_refused() {
         for bad in ["a=%", "a=%4", "a=%zz", "a=%4&b=1", "a=%%41", "a;b=1", "%"] {
             assert_eq!(Query::parse(bad), Err(HttpError::InvalidRequest), "{bad}");
         }

@@ -134,7 +134,7 @@ impl LookupHttp {
             .collect()
     }
 
-    fn ourselves(&self) -> Producer<'_> {
+    fn own_producer(&self) -> Producer<'_> {
         Producer {
             remote_address: &self.remote_address,
             hostname: &self.node.hostname,
@@ -172,7 +172,7 @@ impl LookupHttp {
         let producers = if tombstoned {
             Vec::new()
         } else {
-            vec![self.ourselves()]
+            vec![self.own_producer()]
         };
         Ok(Response::json(&json!({
             "channels": self.channel_names(&topic),
@@ -190,7 +190,7 @@ impl LookupHttp {
         let node = Producer {
             tombstones: Some(tombstones),
             topics: Some(topics.iter().map(|topic| topic.name().to_owned()).collect()),
-            ..self.ourselves()
+            ..self.own_producer()
         };
         Response::json(&json!({ "producers": [node] }))
     }

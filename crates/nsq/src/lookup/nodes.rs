@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn notes_about_what_is_gone_are_forgotten() {
+    fn notes_about_deleted_topics_and_channels_are_dropped() {
         let mut notes = Notes::default();
         for n in 0..100 {
             notes.tombstone(&format!("t{n}"), &Arc::new(n), 0);

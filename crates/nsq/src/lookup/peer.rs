@@ -75,9 +75,9 @@ pub struct LookupPeer {
     outstanding: VecDeque<Sent>,
     wanted: Arc<BTreeSet<Registration>>,
     /// The registrations that nsqlookupd has once it has processed every command sent.
-    told: BTreeSet<Registration>,
+    registered: BTreeSet<Registration>,
     /// Changes that are still to be sent: `true` to register, `false` to unregister.
-    to_tell: VecDeque<(bool, Registration)>,
+    pending_changes: VecDeque<(bool, Registration)>,
     info: Option<LookupdInfo>,
 }
 
@@ -95,8 +95,8 @@ impl LookupPeer {
             output: BytesMut::new(),
             outstanding: VecDeque::new(),
             wanted: Arc::default(),
-            told: BTreeSet::new(),
-            to_tell: VecDeque::new(),
+            registered: BTreeSet::new(),
+            pending_changes: VecDeque::new(),
             info: None,
         }
     }
@@ -114,8 +114,8 @@ impl LookupPeer {
         self.decoder.clear();
         self.output = BytesMut::new();
         self.outstanding.clear();
-        self.told.clear();
-        self.to_tell.clear();
+        self.registered.clear();
+        self.pending_changes.clear();
         self.info = None;
     }
 
@@ -143,7 +143,7 @@ impl LookupPeer {
         while let Some(answer) = self.decoder.next_answer()? {
             self.answered(&answer)?;
         }
-        self.tell();
+        self.send_changes();
         Ok(())
     }
 
@@ -182,27 +182,29 @@ impl LookupPeer {
         let wanted = Arc::clone(&self.wanted);
         // Channels are unregistered before their topic and registered after it.
         let gone = self
-            .told
+            .registered
             .iter()
             .rev()
             .filter(|r| !wanted.contains(r))
             .map(|r| (false, r.clone()));
-        let new = wanted.difference(&self.told).map(|r| (true, r.clone()));
-        self.to_tell = gone.chain(new).collect();
-        self.tell();
+        let new = wanted
+            .difference(&self.registered)
+            .map(|r| (true, r.clone()));
+        self.pending_changes = gone.chain(new).collect();
+        self.send_changes();
     }
 
-    fn tell(&mut self) {
+    fn send_changes(&mut self) {
         while self.outstanding.len() < OUTSTANDING_MAX {
-            let Some((register, what)) = self.to_tell.pop_front() else {
+            let Some((register, what)) = self.pending_changes.pop_front() else {
                 return;
             };
             if register {
                 self.send(Sent::Register, LookupCommand::Register(&what));
-                self.told.insert(what);
+                self.registered.insert(what);
             } else {
                 self.send(Sent::Unregister, LookupCommand::Unregister(&what));
-                self.told.remove(&what);
+                self.registered.remove(&what);
             }
         }
     }
@@ -297,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_told_as_differences_channels_leaving_first() {
+    fn changes_are_sent_as_differences_channels_before_their_topic() {
         let mut peer = identified();
         peer.set_wanted(names(&["a", "a/x", "b"]));
         assert_eq!(
@@ -314,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reconnect_tells_everything_again() {
+    fn a_reconnect_registers_everything_again() {
         let mut peer = identified();
         peer.set_wanted(names(&["a"]));
         peer.disconnected();
@@ -382,7 +384,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_told_converges_to_what_is_wanted(
+        fn registrations_converge_to_the_wanted_set(
             sets in proptest::collection::vec(
                 proptest::collection::btree_set((0u8..4, proptest::option::of(0u8..3)), 0..10),
                 1..8),
