@@ -102,12 +102,12 @@ pub struct Exchange {
 #[derive(Debug)]
 pub(crate) struct Exchanges {
     pub(crate) pace: Pace,
-    state: Mutex<State>,
+    state: Mutex<ExchangesState>,
     memory: Arc<LaneMemory>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ExchangesState {
     // Boxed, because most connections have no exchanges.
     lane: Option<Box<Lane<Exchange>>>,
     group: Option<Box<str>>,
@@ -136,7 +136,7 @@ impl Exchanges {
         }
     }
 
-    fn push(&self, state: &mut State, exchange: Exchange) {
+    fn push(&self, state: &mut ExchangesState, exchange: Exchange) {
         let lane = state
             .lane
             .get_or_insert_with(|| Box::new(Lane::new(self.memory.clone())));

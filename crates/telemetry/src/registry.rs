@@ -22,17 +22,17 @@ const CLOSED_MAX: usize = 256;
 const CLOSED_LANES_MAX: usize = 64;
 
 #[derive(Debug, Default)]
-struct Folded {
+struct ClosedTotals {
     opened: u64,
     counters: Counters,
     histograms: Histograms,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RegistryState {
     next_id: u64,
     open: BTreeMap<u64, Arc<Recorder>>,
-    folded: [Folded; Protocol::ALL.len()],
+    folded: [ClosedTotals; Protocol::ALL.len()],
     /// Immutable behind an `Arc`, so that a snapshot need not copy the connections under the lock.
     closed: VecDeque<Arc<ClosedConnection>>,
     /// Closed connections with exchanges, oldest first.
@@ -44,7 +44,7 @@ struct State {
 /// Its lock is taken when a connection opens or closes and for a snapshot, never for a request.
 #[derive(Debug, Clone)]
 pub struct Registry {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<RegistryState>>,
     lanes: Arc<LaneMemory>,
 }
 
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_ends_within_a_request_is_told_from_others() {
+    fn a_connection_that_ends_within_a_request_is_recognised() {
         let registry = Registry::new();
         let close = |is_whole: bool| {
             let probe = registry.open(Protocol::Kafka, peer(1), 5);

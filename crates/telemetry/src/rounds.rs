@@ -65,7 +65,7 @@ pub(crate) struct Rounds {
     /// over.
     passing: Cell,
     /// Allocated with the first round: when the client, after an answer, sends its next request.
-    watched: OnceLock<Box<Watched>>,
+    watched: OnceLock<Box<WatchedRounds>>,
 }
 
 impl Rounds {
@@ -114,7 +114,9 @@ impl Rounds {
         counters: &CounterCells,
         gaps: &Histogram,
     ) {
-        let watched = self.watched.get_or_init(|| Box::new(Watched::new(now_us)));
+        let watched = self
+            .watched
+            .get_or_init(|| Box::new(WatchedRounds::new(now_us)));
         let left = self.passing.get() >> 1;
         let to_pass = watched.round(left, (gap_us, now_us), counters, gaps);
         self.passing.set(to_pass << 1);
@@ -122,7 +124,7 @@ impl Rounds {
 }
 
 #[derive(Debug)]
-struct Watched {
+struct WatchedRounds {
     /// Rounds to be passed over, as decided at the last watched round; 0: none.
     to_pass: Cell,
     /// Rounds that are still watched before others are passed over.
@@ -140,7 +142,7 @@ struct Watched {
     slot: Cell,
     /// The total of rounds when the current slot began.
     slot_rounds: Cell,
-    chance: Cell,
+    random_state: Cell,
     /// When the last watched round began; 0: none has begun.
     last_us: Cell,
     /// Length of the round before it; 0: not known, because rounds were passed over.
@@ -153,14 +155,14 @@ struct Watched {
     in_a_row: Cell,
 }
 
-impl Watched {
-    fn new(now_us: u64) -> Watched {
+impl WatchedRounds {
+    fn new(now_us: u64) -> WatchedRounds {
         let one = || {
             let cell = Cell::default();
             cell.set(1);
             cell
         };
-        let watched = Watched {
+        let watched = WatchedRounds {
             to_pass: Cell::default(),
             to_watch: one(),
             weight: one(),
@@ -170,7 +172,7 @@ impl Watched {
             is_busy: Cell::default(),
             slot: Cell::default(),
             slot_rounds: Cell::default(),
-            chance: Cell::default(),
+            random_state: Cell::default(),
             last_us: Cell::default(),
             length_us: Cell::default(),
             gap_us: Cell::default(),
@@ -178,7 +180,7 @@ impl Watched {
             in_a_row: Cell::default(),
         };
         // Any number but zero.
-        watched.chance.set(now_us | 1);
+        watched.random_state.set(now_us | 1);
         watched.slot.set(now_us >> SLOT_BITS);
         watched
     }
@@ -218,7 +220,7 @@ impl Watched {
         if to_watch > 1 {
             self.to_watch.set(to_watch - 1);
         } else if self.is_busy.get() > 0 {
-            self.to_pass.set(self.by_chance());
+            self.to_pass.set(self.random_rounds_to_pass());
         }
         self.to_pass.get()
     }
@@ -238,15 +240,15 @@ impl Watched {
         passed
     }
 
-    fn by_chance(&self) -> u64 {
-        let mut chance = self.chance.get();
-        chance ^= chance << 13;
-        chance ^= chance >> 7;
-        chance ^= chance << 17;
-        self.chance.set(chance);
+    fn random_rounds_to_pass(&self) -> u64 {
+        let mut random_state = self.random_state.get();
+        random_state ^= random_state << 13;
+        random_state ^= random_state >> 7;
+        random_state ^= random_state << 17;
+        self.random_state.set(random_state);
         // Another random bit makes the mean a whole number, 60: 28 + 31.5 + 0.5.
-        let few = (chance >> 20) & ((1 << PASSED_BITS) - 1);
-        PASSED_MIN + few + ((chance >> 40) & 1)
+        let few = (random_state >> 20) & ((1 << PASSED_BITS) - 1);
+        PASSED_MIN + few + ((random_state >> 40) & 1)
     }
 
     /// To be called at the end of a round, with all requests received so far.

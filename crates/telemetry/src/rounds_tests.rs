@@ -89,7 +89,7 @@ fn same(seen: &HistogramSnapshot, expected: &Histogram) {
 }
 
 #[test]
-fn whoever_is_not_busy_is_watched_in_full() {
+fn rounds_of_an_idle_connection_are_all_watched() {
     let mut client = Client::new();
     let mut dice = dice(7);
     client.rounds(20_000, |_| 900 + dice() % 300);
@@ -130,7 +130,7 @@ fn squares(rounds: impl IntoIterator<Item = (u64, u64)>) -> [u64; 3] {
 }
 
 #[test]
-fn what_differs_is_added_up_in_squares() {
+fn squares_of_differences_are_summed() {
     // The first round has no gap before it. A round consists of its own service and the gap after
     // it.
     let first = (0, 300);
@@ -147,7 +147,7 @@ fn what_differs_is_added_up_in_squares() {
 }
 
 #[test]
-fn what_differs_by_far_is_left_out_of_the_squares() {
+fn large_differences_are_left_out_of_the_squares() {
     for far in [25 * MS, 1 << 40, 1 << 62] {
         let usual = [(5 * MS, 300); 4];
         for other in [(far, 300), (5 * MS, far), (far, far)] {
@@ -178,7 +178,7 @@ fn rounds_of_several_requests_are_left_out_of_the_squares() {
 }
 
 #[test]
-fn who_does_not_wait_for_answers_any_more_is_watched_again() {
+fn a_client_that_starts_to_pipeline_is_watched_again() {
     let mut client = Client::new();
     client.rounds(20_000, |_| 60);
     assert_eq!(client.seen().histograms.service_us.max(), SERVICE_US);
@@ -199,7 +199,7 @@ fn who_does_not_wait_for_answers_any_more_is_watched_again() {
 }
 
 #[test]
-fn of_who_is_busy_some_rounds_stand_for_all() {
+fn on_a_busy_connection_some_rounds_represent_all() {
     let patterns: [(&str, Pattern); 7] = [
         ("constant", Box::new(|_, _| 60)),
         ("by chance", Box::new(|_, chance| 20 + chance % 200)),
@@ -270,7 +270,7 @@ fn a_pause_is_never_passed_over() {
 }
 
 #[test]
-fn who_is_no_longer_busy_is_watched_in_full_at_once() {
+fn a_connection_that_is_no_longer_busy_is_watched_in_full_at_once() {
     let mut client = Client::new();
     client.rounds(30_000, |_| 20);
     let before = client.seen();
@@ -292,7 +292,7 @@ fn who_is_no_longer_busy_is_watched_in_full_at_once() {
 }
 
 #[test]
-fn who_has_to_wait_for_the_broker_is_watched_in_full_too() {
+fn waits_for_the_broker_are_all_watched() {
     for busy_rounds in 20_000..20_100 {
         let mut client = Client::new();
         client.rounds(busy_rounds, |_| 20);

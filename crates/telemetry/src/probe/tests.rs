@@ -238,7 +238,7 @@ fn publishes_get_their_answers_in_order_and_not_those_of_others() {
 }
 
 #[test]
-fn who_wants_no_answer_waits_for_none() {
+fn a_client_that_wants_no_answer_waits_for_none() {
     let probe = recorder();
     probe.publishes((3, 3), (3, 100), &to(7), 1_000, 1_000);
     probe.publishes((2, 1), (2, 100), &to(7), 1_100, 1_100);
