@@ -56,7 +56,7 @@ impl AckLog {
     }
 
     /// Logs the latencies that are new since the last call. Those of the first call are not new.
-    pub(crate) fn look(&mut self, latencies: &HistogramSnapshot, now_us: u64) {
+    pub(crate) fn observe(&mut self, latencies: &HistogramSnapshot, now_us: u64) {
         let buckets = latencies.buckets();
         let first = buckets.partition_point(|(bucket, _)| *bucket < SLOW_BUCKET);
         let since_us = std::mem::replace(&mut self.looked_us, now_us);
@@ -141,8 +141,8 @@ mod tests {
     /// The lower bound of the first logged bucket.
     const SLOW_US: u64 = 1 << 17;
 
-    fn look(log: &mut AckLog, probe: &Probe, now_us: u64) {
-        log.look(&probe.snapshot(|_| None).histograms.ack_latency_us, now_us);
+    fn observe(log: &mut AckLog, probe: &Probe, now_us: u64) {
+        log.observe(&probe.snapshot(|_| None).histograms.ack_latency_us, now_us);
     }
 
     fn probe() -> Probe {
@@ -153,13 +153,13 @@ mod tests {
     fn slow_work_is_logged_with_its_time_and_quick_work_is_not() {
         let (probe, mut log) = (probe(), AckLog::default());
         probe.acked_many(1, 9 * S);
-        look(&mut log, &probe, S);
+        observe(&mut log, &probe, S);
         probe.acked_many(2, 3 * S);
-        look(&mut log, &probe, 2 * S);
+        observe(&mut log, &probe, 2 * S);
         probe.acked_many(1, SLOW_US - 1);
-        look(&mut log, &probe, 3 * S);
+        observe(&mut log, &probe, 3 * S);
         probe.acked_many(1, SLOW_US);
-        look(&mut log, &probe, 5 * S);
+        observe(&mut log, &probe, 5 * S);
         let seen: Vec<_> = log.entries().copied().collect();
         let entry = |since_us, at_us, latency_us, count| Acked {
             since_us,
@@ -175,10 +175,10 @@ mod tests {
     #[test]
     fn times_that_come_together_are_told_apart_about() {
         let (probe, mut log) = (probe(), AckLog::default());
-        look(&mut log, &probe, S);
+        observe(&mut log, &probe, S);
         probe.acked_many(2, S);
         probe.acked_many(1, 2 * S);
-        look(&mut log, &probe, 2 * S);
+        observe(&mut log, &probe, 2 * S);
         let seen: Vec<_> = log.entries().map(|it| (it.latency_us, it.count)).collect();
         for ((latency_us, count), expected) in seen.into_iter().zip([(S, 2), (2 * S, 1)]) {
             assert!(
@@ -193,14 +193,14 @@ mod tests {
     fn a_log_is_bounded_and_says_what_it_lost() {
         let (probe, mut log) = (probe(), AckLog::default());
         for second in 1..=100 {
-            look(&mut log, &probe, second * S);
+            observe(&mut log, &probe, second * S);
             probe.acked_many(1, S);
         }
         assert_eq!(log.entries().count(), ENTRIES_MAX);
         assert_eq!(log.whole_since_us, 52 * S);
         assert!(log.len_bytes() < 4096);
         probe.acked_many(ACKS_MAX + 1, S);
-        look(&mut log, &probe, 101 * S);
+        observe(&mut log, &probe, 101 * S);
         assert_eq!((log.entries().count(), log.whole_since_us), (0, 101 * S));
     }
 }

@@ -285,7 +285,7 @@ impl Advice {
         let mut advised = Advised::default();
         if let Some((family, entry)) = self.recognise(client) {
             let version = entry.version_of(client);
-            let case = Case {
+            let case = AdviceCriteria {
                 rule,
                 picture,
                 side,
@@ -300,7 +300,7 @@ impl Advice {
                 .collect();
         }
         if advised.changes.is_empty() {
-            let case = Case {
+            let case = AdviceCriteria {
                 rule,
                 picture,
                 side,
@@ -321,7 +321,7 @@ impl Advice {
 }
 
 /// The criteria by which advice is selected.
-struct Case<'a> {
+struct AdviceCriteria<'a> {
     rule: Rule,
     picture: Picture,
     side: Side,
@@ -329,7 +329,7 @@ struct Case<'a> {
     version: Option<&'a Version>,
 }
 
-impl Case<'_> {
+impl AdviceCriteria<'_> {
     fn is_for(&self, clients: &[String]) -> bool {
         clients.is_empty() || self.entry.is_some_and(|entry| clients.contains(&entry.id))
     }

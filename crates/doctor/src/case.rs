@@ -103,12 +103,12 @@ impl Case {
 /// The signs of one step; of equal ones the strongest.
 #[derive(Debug, Default)]
 pub(crate) struct Signs {
-    seen: BTreeMap<CaseKey, Seen>,
+    seen: BTreeMap<CaseKey, SeenSign>,
 }
 
 /// A sign, and where it was seen.
 #[derive(Debug)]
-struct Seen {
+struct SeenSign {
     sign: Sign,
     connections: u64,
     at: BTreeSet<u64>,
@@ -133,7 +133,7 @@ impl Signs {
             None => {
                 let connections = at.len().max(1) as u64;
                 let at = at.iter().copied().collect();
-                let seen = Seen {
+                let seen = SeenSign {
                     sign,
                     connections,
                     at,
@@ -224,7 +224,7 @@ impl Cases {
             }
         }
         for (key, seen) in signs.seen {
-            let Seen {
+            let SeenSign {
                 sign,
                 connections,
                 at,

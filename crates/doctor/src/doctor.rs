@@ -189,16 +189,16 @@ impl Doctor {
         self.connections = observation.snapshot.connections.len() as u64;
         let totals = observation.snapshot.totals.iter();
         self.connections_opened = totals.map(|it| it.connections_opened).sum();
-        self.queues.look(&observation.queues, now_us);
+        self.queues.observe(&observation.queues, now_us);
         let way = |id| self.histories.get(&id).map(History::round_trips);
         self.closed
-            .look(&observation.snapshot, |id| way(id).unwrap_or_default());
-        self.names.look(&observation.snapshot, &self.advice);
+            .observe(&observation.snapshot, |id| way(id).unwrap_or_default());
+        self.names.observe(&observation.snapshot, &self.advice);
         let is_first = self.since_us.is_none();
         let since_us = *self.since_us.get_or_insert(now_us);
         for connection in &observation.snapshot.connections {
             if let Some(history) = self.histories.get_mut(&connection.id) {
-                history.look(connection, now_us);
+                history.observe(connection, now_us);
             }
         }
         // An observation that comes a little early still ends the step.

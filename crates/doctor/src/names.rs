@@ -22,17 +22,17 @@ const REMEMBERED_US: u64 = 3_600_000_000;
 const NAMES_MAX: usize = 2048;
 
 /// The key of connections that belong together: address, protocol and `client.id`.
-type Place = (IpAddr, Protocol, String);
+type OriginKey = (IpAddr, Protocol, String);
 
 /// Names that were declared once.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    told: BTreeMap<Place, BTreeMap<(String, String), u64>>,
+    declared: BTreeMap<OriginKey, BTreeMap<(String, String), u64>>,
 }
 
 impl Names {
     /// Remembers the names that connections declare.
-    pub(crate) fn look(&mut self, snapshot: &Snapshot, advice: &Advice) {
+    pub(crate) fn observe(&mut self, snapshot: &Snapshot, advice: &Advice) {
         let now_us = snapshot.taken_us;
         let open = snapshot.connections.iter();
         let open = open.map(|it| (it.protocol, it.peer, &it.identity, now_us));
@@ -45,7 +45,7 @@ impl Names {
             }
         }
         let oldest_us = now_us.saturating_sub(REMEMBERED_US);
-        self.told.retain(|_, names| {
+        self.declared.retain(|_, names| {
             names.retain(|_, seen_us| *seen_us >= oldest_us);
             !names.is_empty()
         });
@@ -53,10 +53,10 @@ impl Names {
 
     fn tell(&mut self, client: Client, seen_us: u64) {
         let place = (client.address, client.protocol, client.client_id);
-        if self.told.len() >= NAMES_MAX && !self.told.contains_key(&place) {
+        if self.declared.len() >= NAMES_MAX && !self.declared.contains_key(&place) {
             return;
         }
-        let names = self.told.entry(place).or_default();
+        let names = self.declared.entry(place).or_default();
         let last_us = names.entry((client.library, client.version)).or_default();
         *last_us = seen_us.max(*last_us);
         // Keeps two names at most: if several versions run on a host, none can be attributed.
@@ -85,7 +85,7 @@ impl Names {
 
     fn name_of(&self, client: &Client) -> Option<(String, String)> {
         let place = (client.address, client.protocol, client.client_id.clone());
-        let names = self.told.get(&place)?;
+        let names = self.declared.get(&place)?;
         let (newest, newest_us) = names.iter().max_by_key(|(_, seen_us)| **seen_us)?;
         let is_other = |(name, seen_us): (&(String, String), &u64)| {
             name != newest && *seen_us + LONG_US > *newest_us
@@ -134,7 +134,7 @@ mod tests {
         /// Library and version of each connection.
         fn seen(&mut self, now_us: u64) -> Vec<String> {
             let snapshot = self.registry.snapshot(now_us, |_| None);
-            self.names.look(&snapshot, &self.advice);
+            self.names.observe(&snapshot, &self.advice);
             let clients = snapshot.connections.iter().map(|it| self.names.client(it));
             clients.map(|it| it.library + " " + &it.version).collect()
         }
@@ -143,13 +143,13 @@ mod tests {
     #[test]
     fn what_was_told_once_holds_for_connections_of_that_name() {
         let mut host = Host::new();
-        let told = host.connect("kgo", "1.20.6", "orders");
+        let declared = host.connect("kgo", "1.20.6", "orders");
         let _silent = host.connect("", "", "orders");
         let _other = host.connect("", "", "others");
         let _nameless = host.connect("", "", "");
         assert_eq!(host.seen(2 * S), ["kgo 1.20.6", "kgo 1.20.6", " ", " "]);
         // The name is remembered after the connection has closed, but it expires.
-        drop(told);
+        drop(declared);
         assert_eq!(host.seen(100 * S), ["kgo 1.20.6", " ", " "]);
         assert_eq!(host.seen(3 * S + REMEMBERED_US), [" ", " ", " "]);
     }
@@ -180,12 +180,12 @@ mod tests {
             .map(|number| host.connect("kgo", "1.20.6", &format!("name-{number}")))
             .collect();
         host.seen(2 * S);
-        assert_eq!(host.names.told.len(), NAMES_MAX);
+        assert_eq!(host.names.declared.len(), NAMES_MAX);
         drop(many);
         let _versions: Vec<_> = (0..50)
             .map(|number| host.connect("kgo", &format!("1.{number}"), "name-1"))
             .collect();
         host.seen(3 * S);
-        assert!(host.names.told.values().all(|names| names.len() <= 2));
+        assert!(host.names.declared.values().all(|names| names.len() <= 2));
     }
 }

@@ -5,13 +5,13 @@ use std::collections::{HashMap, VecDeque};
 use crate::observation::{Partition, Queue};
 
 /// Maximum observations kept of a queue.
-const LOOKS_MAX: usize = 32;
+const OBSERVATIONS_MAX: usize = 32;
 
 /// Older observations are not used, in microseconds.
-const LOOK_AGE_US_MAX: u64 = 40_000_000;
+const OBSERVATION_AGE_US_MAX: u64 = 40_000_000;
 
 /// Minimum observations for a share.
-const LOOKS_MIN: usize = 3;
+const OBSERVATIONS_MIN: usize = 3;
 
 /// Maximum queues that are watched; those with the most consumers are preferred.
 const QUEUES_MAX: usize = 4096;
@@ -25,10 +25,10 @@ pub const PARTITIONS_MAX: usize = 1024;
 pub const ALL_PARTITIONS_MAX: usize = 65_536;
 
 /// Minimum time between the two observations of partitions that are compared, in microseconds.
-const MARK_US: u64 = 6_000_000;
+const PARTITIONS_INTERVAL_US: u64 = 6_000_000;
 
 #[derive(Debug, Clone, Copy)]
-struct Look {
+struct QueueObservation {
     taken_us: u64,
     waits: bool,
     /// A consumer with free credit has no messages, while another one has several.
@@ -39,7 +39,7 @@ struct Look {
 
 /// The state of partitions at a time.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Mark {
+pub(crate) struct PartitionsObservation {
     pub(crate) taken_us: u64,
     pub(crate) partitions: Vec<Partition>,
 }
@@ -49,20 +49,20 @@ pub(crate) struct Mark {
 pub(crate) struct QueueHistory {
     /// The last observation of the queue.
     pub(crate) queue: Queue,
-    looks: VecDeque<Look>,
-    marks: [Mark; 2],
+    observations: VecDeque<QueueObservation>,
+    partition_observations: [PartitionsObservation; 2],
 }
 
 impl QueueHistory {
     fn new(queue: &Queue) -> QueueHistory {
         QueueHistory {
             queue: shown(queue, false),
-            looks: VecDeque::new(),
-            marks: Default::default(),
+            observations: VecDeque::new(),
+            partition_observations: Default::default(),
         }
     }
 
-    fn look(&mut self, seen: &Queue, with_partitions: bool, taken_us: u64) {
+    fn observe(&mut self, seen: &Queue, with_partitions: bool, taken_us: u64) {
         let mut has_several = false;
         let mut has_none = false;
         let mut most = (0, 0);
@@ -73,26 +73,26 @@ impl QueueHistory {
                 most = (consumer.connection, consumer.in_flight);
             }
         }
-        if self.looks.len() == LOOKS_MAX {
-            self.looks.pop_front();
+        if self.observations.len() == OBSERVATIONS_MAX {
+            self.observations.pop_front();
         }
-        self.looks.push_back(Look {
+        self.observations.push_back(QueueObservation {
             taken_us,
             waits: seen.backlog > 0,
             idles: has_several && has_none,
             most,
         });
-        let oldest_us = taken_us.saturating_sub(LOOK_AGE_US_MAX);
-        self.looks.retain(|look| look.taken_us >= oldest_us);
+        let oldest_us = taken_us.saturating_sub(OBSERVATION_AGE_US_MAX);
+        self.observations.retain(|it| it.taken_us >= oldest_us);
         self.queue = shown(seen, with_partitions);
         if self.queue.partitions.is_empty() {
-            self.marks = Default::default();
+            self.partition_observations = Default::default();
             return;
         }
-        let marked_us = self.marks[1].taken_us;
-        if marked_us == 0 || taken_us >= marked_us.saturating_add(MARK_US) {
-            self.marks.swap(0, 1);
-            self.marks[1] = Mark {
+        let marked_us = self.partition_observations[1].taken_us;
+        if marked_us == 0 || taken_us >= marked_us.saturating_add(PARTITIONS_INTERVAL_US) {
+            self.partition_observations.swap(0, 1);
+            self.partition_observations[1] = PartitionsObservation {
                 taken_us,
                 partitions: self.queue.partitions.clone(),
             };
@@ -106,43 +106,46 @@ impl QueueHistory {
 
     /// Share of the observations in which messages waited; 0 while there are too few observations.
     pub(crate) fn waiting_share(&self) -> f64 {
-        self.share(|look| look.waits)
+        self.share(|it| it.waits)
     }
 
     /// Share of the observations in which a consumer was idle while another one had several
     /// messages.
     pub(crate) fn idling_share(&self) -> f64 {
-        self.share(|look| look.idles)
+        self.share(|it| it.idles)
     }
 
     /// Mean number of messages of this connection's consumer, over the observations in which it had
     /// the most of all.
     pub(crate) fn held_by(&self, connection: u64) -> Option<f64> {
-        let looks = self.looks.iter().filter(|look| look.most.0 == connection);
-        let held: Vec<u64> = looks.map(|look| look.most.1).collect();
+        let observations = self
+            .observations
+            .iter()
+            .filter(|it| it.most.0 == connection);
+        let held: Vec<u64> = observations.map(|it| it.most.1).collect();
         let sum: u64 = held.iter().sum();
         (!held.is_empty()).then(|| sum as f64 / held.len() as f64)
     }
 
-    fn share(&self, is: impl Fn(&Look) -> bool) -> f64 {
-        let count = self.looks.len();
-        if count < LOOKS_MIN {
+    fn share(&self, is: impl Fn(&QueueObservation) -> bool) -> f64 {
+        let count = self.observations.len();
+        if count < OBSERVATIONS_MIN {
             return 0.0;
         }
-        self.looks.iter().filter(|look| is(look)).count() as f64 / count as f64
+        self.observations.iter().filter(|it| is(it)).count() as f64 / count as f64
     }
 
     /// Age of the older observation of the partitions, in microseconds.
     pub(crate) fn queue_span_us(&self) -> Option<u64> {
-        let now_us = self.looks.back()?.taken_us;
+        let now_us = self.observations.back()?.taken_us;
         now_us
-            .checked_sub(self.mark()?.taken_us)
+            .checked_sub(self.older_partitions()?.taken_us)
             .filter(|span_us| *span_us > 0)
     }
 
     /// The older of the last two observations of the partitions, if there are two.
-    pub(crate) fn mark(&self) -> Option<&Mark> {
-        Some(&self.marks[0]).filter(|mark| mark.taken_us > 0)
+    pub(crate) fn older_partitions(&self) -> Option<&PartitionsObservation> {
+        Some(&self.partition_observations[0]).filter(|it| it.taken_us > 0)
     }
 }
 
@@ -171,7 +174,7 @@ pub(crate) struct Queues {
 
 impl Queues {
     /// Adds an observation of all queues, and drops those that no longer exist.
-    pub(crate) fn look(&mut self, seen: &[Queue], taken_us: u64) {
+    pub(crate) fn observe(&mut self, seen: &[Queue], taken_us: u64) {
         let mut shown: Vec<&Queue> = seen.iter().filter(|it| !it.consumers.is_empty()).collect();
         shown.sort_by(|a, b| {
             let most = b.consumers.len().cmp(&a.consumers.len());
@@ -187,7 +190,7 @@ impl Queues {
             let count = queue.partitions.len();
             let has_room = count <= PARTITIONS_MAX.min(room);
             room -= if has_room { count } else { 0 };
-            history.look(queue, has_room, taken_us);
+            history.observe(queue, has_room, taken_us);
             known.insert(key, history);
         }
         self.known = known;
@@ -257,12 +260,12 @@ mod tests {
         let mut queues = Queues::default();
         for second in 1..=60 {
             let waits = u64::from(second > 45);
-            queues.look(&[queue("a", &[(1, 3), (2, 0)], waits)], second * 1_000_000);
+            queues.observe(&[queue("a", &[(1, 3), (2, 0)], waits)], second * 1_000_000);
         }
         let known = queues.all()[0];
         assert_eq!(known.idling_share(), 1.0);
         assert!((known.waiting_share() - 15.0 / 32.0).abs() < 0.01);
-        queues.look(&[queue("b", &[(1, 1), (2, 0)], 9)], 61_000_000);
+        queues.observe(&[queue("b", &[(1, 1), (2, 0)], 9)], 61_000_000);
         assert_eq!(queues.all().len(), 1);
         assert_eq!(queues.all()[0].waiting_share(), 0.0, "one look is none");
     }
@@ -278,7 +281,7 @@ mod tests {
                 lag: 0,
                 connection: None,
             }];
-            queues.look(std::slice::from_ref(&seen), second * 1_000_000);
+            queues.observe(std::slice::from_ref(&seen), second * 1_000_000);
             queues.all()[0].queue_span_us()
         };
         // Also for a broker that has just been started.
@@ -293,7 +296,10 @@ mod tests {
         let mut count = 0;
         let mut names = Vec::new();
         for history in queues.all() {
-            let marked = history.marks.iter().map(|mark| mark.partitions.capacity());
+            let marked = history
+                .partition_observations
+                .iter()
+                .map(|it| it.partitions.capacity());
             count += history.queue.partitions.capacity() + marked.sum::<usize>();
             if !history.queue.partitions.is_empty() {
                 names.push(history.queue.name.clone());
@@ -322,7 +328,7 @@ mod tests {
         seen.push(group(9000, 3, 1024));
         seen.push(group(9001, 3, 1025));
         for second in 1..=20 {
-            queues.look(&seen, second * 1_000_000);
+            queues.observe(&seen, second * 1_000_000);
         }
         let (count, names) = kept(&queues);
         assert!(count <= 3 * ALL_PARTITIONS_MAX, "{count}");
@@ -332,7 +338,7 @@ mod tests {
         // Queues with more consumers appear: the partitions of the first ones are dropped.
         let crowds = (1000..1065).map(|number| group(number, 2, 1000));
         seen.extend(crowds);
-        queues.look(&seen, 21_000_000);
+        queues.observe(&seen, 21_000_000);
         let (count, names) = kept(&queues);
         assert!(count <= 3 * ALL_PARTITIONS_MAX, "{count}");
         assert_eq!((names.len(), names[0].as_str()), (65, "1000"));
@@ -346,7 +352,7 @@ mod tests {
             queue("b", &[(2, 0)], 0),
             queue("c", &[], 0),
         ];
-        queues.look(&seen, 1);
+        queues.observe(&seen, 1);
         let by_connection = queues.by_connection();
         assert_eq!(by_connection[&1].unwrap().queue.name, "a");
         assert!(by_connection[&2].is_none());

@@ -145,15 +145,16 @@ impl History {
             history.since_us = known_since_us;
             history.totals_us = known_since_us;
             let latencies = &seen.histograms.ack_latency_us;
-            history.ack_log.look(latencies, known_since_us);
+            history.ack_log.observe(latencies, known_since_us);
             history.totals = history.totals_of(seen, known_since_us);
         }
         history
     }
 
     /// Records figures that need a finer resolution than a step.
-    pub(crate) fn look(&mut self, seen: &ConnectionSnapshot, now_us: u64) {
-        self.ack_log.look(&seen.histograms.ack_latency_us, now_us);
+    pub(crate) fn observe(&mut self, seen: &ConnectionSnapshot, now_us: u64) {
+        self.ack_log
+            .observe(&seen.histograms.ack_latency_us, now_us);
         let first_us = seen.gauges.first_ack_us;
         let is_known = |last: &(u64, u64)| last.1 == first_us;
         if first_us > 0 && !self.first_acks.back().is_some_and(is_known) {

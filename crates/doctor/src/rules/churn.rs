@@ -8,7 +8,7 @@ use cloverleaf_telemetry::{Protocol, Snapshot};
 use crate::Client;
 use crate::advice::Side;
 use crate::finding::{Confidence, Measure, Prediction};
-use crate::rules::given_up::{GaveUp, GivenUps, RoundTrips};
+use crate::rules::given_up::{GivenUpTotals, GivenUps, RoundTrips};
 use crate::rules::rounds::RTT_SLACK;
 use crate::rules::{ConnectionView, EVENTS_MIN, GAIN_MIN, LONG_US, Sign, WAIT_US_MIN};
 use crate::templates::TEMPLATES;
@@ -44,7 +44,7 @@ pub(super) const SANE_MAX: u64 = 1 << 40;
 
 /// Sums over closed connections of a client.
 #[derive(Debug, Clone, Copy, Default)]
-struct Closed {
+struct ClosedConnectionSums {
     at_us: u64,
     count: u64,
     requests: u64,
@@ -54,8 +54,8 @@ struct Closed {
     abandoned: u64,
 }
 
-impl Closed {
-    fn add(&mut self, other: &Closed) {
+impl ClosedConnectionSums {
+    fn add(&mut self, other: &ClosedConnectionSums) {
         self.count += other.count;
         self.requests += other.requests;
         self.publishes += other.publishes;
@@ -69,13 +69,13 @@ impl Closed {
 #[derive(Debug, Default)]
 pub(crate) struct ClosedConnections {
     seen_to: u64,
-    clients: BTreeMap<Client, OfClient>,
+    clients: BTreeMap<Client, ClosedByClient>,
 }
 
 /// A client's closed connections.
 #[derive(Debug, Default)]
-struct OfClient {
-    closed: VecDeque<Closed>,
+struct ClosedByClient {
+    closed: VecDeque<ClosedConnectionSums>,
     /// The closed connections that the client gave up.
     given_up: GivenUps,
     /// The minimum round trip of its connections, in microseconds, from observations while they
@@ -83,7 +83,7 @@ struct OfClient {
     rtt_us: u32,
 }
 
-impl OfClient {
+impl ClosedByClient {
     fn note_rtt(&mut self, rtt_us: u32) {
         self.rtt_us = match (self.rtt_us, rtt_us) {
             (0, rtt_us) => rtt_us,
@@ -96,7 +96,7 @@ impl OfClient {
 impl ClosedConnections {
     /// Adds the connections that were closed since the last observation; `way` returns the round
     /// trips of one.
-    pub(crate) fn look(&mut self, snapshot: &Snapshot, way: impl Fn(u64) -> RoundTrips) {
+    pub(crate) fn observe(&mut self, snapshot: &Snapshot, way: impl Fn(u64) -> RoundTrips) {
         let now_us = snapshot.taken_us;
         // They are listed in the order in which they were closed, so those up to the last one of
         // the observation before are known. In the first observation all are old.
@@ -121,12 +121,12 @@ impl ClosedConnections {
             let abandoned = abandoned.min(SANE_MAX);
             let one = match messages {
                 // A port scanner or a health check, without requests.
-                0 => Closed {
+                0 => ClosedConnectionSums {
                     at_us: now_us,
                     abandoned,
-                    ..Closed::default()
+                    ..ClosedConnectionSums::default()
                 },
-                _ => Closed {
+                _ => ClosedConnectionSums {
                     at_us: now_us,
                     count: 1,
                     requests: counters.requests.min(SANE_MAX),
@@ -140,7 +140,7 @@ impl ClosedConnections {
             of_client.note_rtt(closed.young_rtt_us);
             of_client
                 .given_up
-                .look(closed, abandoned, way(closed.id), now_us);
+                .observe(closed, abandoned, way(closed.id), now_us);
             match of_client.closed.back_mut() {
                 Some(last) if now_us < last.at_us + 1_000_000 => last.add(&one),
                 _ => of_client.closed.push_back(one),
@@ -154,7 +154,7 @@ impl ClosedConnections {
             !of_client.closed.is_empty()
         });
         while self.clients.len() > CLIENTS_MAX {
-            let of_last = |(_, of_client): &(&Client, &OfClient)| {
+            let of_last = |(_, of_client): &(&Client, &ClosedByClient)| {
                 of_client.closed.back().map_or(0, |last| last.at_us)
             };
             let oldest = self.clients.iter().min_by_key(of_last);
@@ -165,7 +165,7 @@ impl ClosedConnections {
         }
         let given_up = self.clients.values().map(|it| it.given_up.len());
         for _ in GIVEN_UP_MAX..given_up.sum() {
-            let oldest_us = |it: &&mut OfClient| it.given_up.oldest_us().unwrap_or(u64::MAX);
+            let oldest_us = |it: &&mut ClosedByClient| it.given_up.oldest_us().unwrap_or(u64::MAX);
             if let Some(of_client) = self.clients.values_mut().min_by_key(oldest_us) {
                 of_client.given_up.forget_oldest();
             }
@@ -190,7 +190,10 @@ impl ClosedConnections {
 
     /// Clients that gave up connections within the last minute, each with its round trip in
     /// microseconds; 0 if unknown.
-    pub(crate) fn given_up(&self, now_us: u64) -> impl Iterator<Item = (&Client, GaveUp, u32)> {
+    pub(crate) fn given_up(
+        &self,
+        now_us: u64,
+    ) -> impl Iterator<Item = (&Client, GivenUpTotals, u32)> {
         self.clients.iter().filter_map(move |(client, of_client)| {
             let wait_us = RTT_SLACK * f64::from(of_client.rtt_us);
             let sum = of_client.given_up.sum(now_us, wait_us as u64)?;
@@ -203,18 +206,18 @@ impl ClosedConnections {
         let of_clients = self.clients.iter().map(|(client, of_client)| {
             let texts = [&client.library, &client.version, &client.client_id];
             let texts = texts.iter().map(|text| text.len()).sum::<usize>() + client.platform.len();
-            let closed = of_client.closed.capacity() * size_of::<Closed>();
+            let closed = of_client.closed.capacity() * size_of::<ClosedConnectionSums>();
             // A tree's nodes are at least half full.
-            let node = 2 * size_of::<(Client, OfClient)>();
+            let node = 2 * size_of::<(Client, ClosedByClient)>();
             node + texts + closed + of_client.given_up.len_bytes()
         });
         of_clients.sum()
     }
 
-    fn of_window(&self, now_us: u64) -> impl Iterator<Item = (&Client, Closed, u32)> {
+    fn of_window(&self, now_us: u64) -> impl Iterator<Item = (&Client, ClosedConnectionSums, u32)> {
         let oldest_us = now_us.saturating_sub(WINDOW_US);
         self.clients.iter().map(move |(client, of_client)| {
-            let mut sum = Closed::default();
+            let mut sum = ClosedConnectionSums::default();
             let closed = of_client.closed.iter();
             closed
                 .filter(|it| it.at_us >= oldest_us)
@@ -234,7 +237,7 @@ pub(crate) fn connections(closed: &ClosedConnections, now_us: u64) -> Vec<(Clien
     seen.collect()
 }
 
-fn connection_sign(protocol: Protocol, sum: &Closed, rtt_us: f64) -> Option<Sign> {
+fn connection_sign(protocol: Protocol, sum: &ClosedConnectionSums, rtt_us: f64) -> Option<Sign> {
     let count = sum.count as f64;
     let messages = sum.messages as f64 / count.max(1.0);
     let lived_us = sum.lived_us as f64 / count.max(1.0);
@@ -404,7 +407,7 @@ mod tests {
                     closed: ids.map(|id| given_up(id, id % clients, taken_us)).collect(),
                     ..Snapshot::default()
                 };
-                closed.look(&snapshot, |_| RoundTrips::default());
+                closed.observe(&snapshot, |_| RoundTrips::default());
                 bytes_max = bytes_max.max(closed.len_bytes());
             }
             let given_up = closed.clients.values().map(|it| it.given_up.len());

@@ -83,7 +83,7 @@ pub(crate) struct GivenUps {
 
 /// Sums and means of a client's connections that were given up, times in microseconds.
 #[derive(Debug, Clone)]
-pub(crate) struct GaveUp {
+pub(crate) struct GivenUpTotals {
     pub(crate) connections: u64,
     /// Mean interval between two of them.
     pub(crate) every_us: f64,
@@ -110,7 +110,7 @@ pub(crate) struct GaveUp {
 
 impl GivenUps {
     /// Adds a closed connection, if its client gave it up.
-    pub(crate) fn look(
+    pub(crate) fn observe(
         &mut self,
         closed: &ClosedConnection,
         abandoned: u64,
@@ -173,7 +173,7 @@ impl GivenUps {
 
     /// Sums over all of them. A gap of at least `wait_us` counts as waiting for an answer. `None`
     /// if there are fewer than two connections.
-    pub(crate) fn sum(&self, now_us: u64, wait_us: u64) -> Option<GaveUp> {
+    pub(crate) fn sum(&self, now_us: u64, wait_us: u64) -> Option<GivenUpTotals> {
         let (first, last) = (self.all.front()?, self.all.back()?);
         let between = self.all.len() as u64 - 1;
         let span_us = last.closed_us.saturating_sub(first.closed_us);
@@ -190,7 +190,7 @@ impl GivenUps {
         let record_ages_us = self.all.iter().map(|it| it.record_ages_us as f64);
         let waited = self.all.iter().map(|it| it.gaps.as_long_as(wait_us));
         let ways = self.all.iter().map(|it| it.way);
-        (between > 0 && bytes > 0 && lived_us > 0).then_some(GaveUp {
+        (between > 0 && bytes > 0 && lived_us > 0).then_some(GivenUpTotals {
             connections: between + 1,
             every_us: span_us as f64 / between as f64,
             longest_us: longest_us.unwrap_or_default(),

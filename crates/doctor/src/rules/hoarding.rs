@@ -19,7 +19,7 @@ use cloverleaf_telemetry::HistogramSnapshot;
 use crate::advice::Picture;
 use crate::finding::Measure;
 use crate::queues::QueueHistory;
-use crate::rules::job_groups::{self, Shown, Waiting};
+use crate::rules::job_groups::{self, GroupPattern, Waiting};
 use crate::rules::{ConnectionView, LONG_US, SHORT_US, Sign, WAIT_US_MIN, worthwhile};
 use crate::templates::TEMPLATES;
 use crate::window::Window;
@@ -99,7 +99,7 @@ impl ClientConsumers<'_, '_> {
         let idle = idle.count() as f64;
         let worst = self.members.iter().map(|(view, _)| *view);
         let worst = worst.max_by_key(|view| view.gauges.credit_used)?;
-        let work = Work::of(&[(worst, 1)], JOBS_MIN)?;
+        let work = ConsumerWork::of(&[(worst, 1)], JOBS_MIN)?;
         let counters = &work.window.flow.counters;
         let in_order = counters.acks_in_order as f64 / counters.acks.max(1) as f64;
         // The observed number may be larger than the mean of the window, because finished messages
@@ -145,16 +145,16 @@ impl ClientConsumers<'_, '_> {
             // waves show nothing.
             return None;
         }
-        match job_groups::look(&self.members) {
-            Shown::Waiting(waiting) => self.waves_of(&waiting, consumers),
-            Shown::Healthy => None,
-            Shown::Nothing => self.waves_of(&self.short_waves()?, consumers),
+        match job_groups::find_pattern(&self.members) {
+            GroupPattern::Waiting(waiting) => self.waves_of(&waiting, consumers),
+            GroupPattern::Healthy => None,
+            GroupPattern::Nothing => self.waves_of(&self.short_waves()?, consumers),
         }
     }
 
     /// Waves of short jobs, judged by the distribution of all latencies in the window.
     fn short_waves(&self) -> Option<Waiting> {
-        let work = Work::of(&self.members, SHORT_JOBS_MIN)?;
+        let work = ConsumerWork::of(&self.members, SHORT_JOBS_MIN)?;
         let job_us = work.job_us();
         let per_consumer = work.acks * job_us / work.consumer_busy_us;
         let at_a_time = work.acks * job_us / work.busy_us;
@@ -280,7 +280,7 @@ fn prefetch(credits: impl IntoIterator<Item = u64>) -> f64 {
 }
 
 /// The work of some consumers in one window.
-struct Work {
+struct ConsumerWork {
     /// The window of the first member.
     window: Window,
     latencies: HistogramSnapshot,
@@ -299,11 +299,11 @@ struct Work {
     ack_gap_us: f64,
 }
 
-impl Work {
+impl ConsumerWork {
     /// The work in the shortest window that has at least this many acknowledgements.
-    fn of(members: &[(&ConnectionView<'_>, u64)], acks_min: u64) -> Option<Work> {
+    fn of(members: &[(&ConnectionView<'_>, u64)], acks_min: u64) -> Option<ConsumerWork> {
         WINDOWS_US.iter().find_map(|length_us| {
-            let work = Work::within(members, *length_us)?;
+            let work = ConsumerWork::within(members, *length_us)?;
             // A window that is shorter than the longest jobs has seen too few of them.
             let longest_us = work.latencies.quantile(0.9) as f64;
             let is_long = work.window.span_us as f64 >= longest_us;
@@ -311,8 +311,8 @@ impl Work {
         })
     }
 
-    fn within(members: &[(&ConnectionView<'_>, u64)], length_us: u64) -> Option<Work> {
-        let mut all: Option<Work> = None;
+    fn within(members: &[(&ConnectionView<'_>, u64)], length_us: u64) -> Option<ConsumerWork> {
+        let mut all: Option<ConsumerWork> = None;
         for (view, consumers) in members {
             let window = view.history.window(view.now_us, length_us);
             let acks = window.flow.counters.acks as f64;
@@ -322,7 +322,7 @@ impl Work {
             let busy_us = window.flow.counters.holding_us.min(window.span_us) as f64;
             let latencies = &window.flow.histograms.ack_latency_us;
             let rtt_us = view.rtt_us().unwrap_or_default();
-            let work = all.get_or_insert_with(|| Work {
+            let work = all.get_or_insert_with(|| ConsumerWork {
                 window: window.clone(),
                 latencies: HistogramSnapshot::default(),
                 acks: 0.0,

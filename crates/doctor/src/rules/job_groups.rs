@@ -51,7 +51,7 @@ const TOGETHER_US: f64 = 1_250_000.0;
 
 /// Tolerances for the durations of jobs.
 #[derive(Debug, Clone, Copy)]
-struct Widths {
+struct Tolerances {
     /// Distance from one or two times a job's duration, and from three or more times, as a share of
     /// that duration.
     early: f64,
@@ -61,12 +61,12 @@ struct Widths {
 }
 
 /// Narrow tolerances for few jobs, whose pattern may be chance.
-const FEW: Widths = Widths {
+const FEW: Tolerances = Tolerances {
     early: 0.15,
     late: 0.25,
     alike: 1.25,
 };
-const MANY: Widths = Widths {
+const MANY: Tolerances = Tolerances {
     early: 0.27,
     late: 0.4,
     alike: 1.35,
@@ -125,12 +125,12 @@ impl Group {
     }
 
     /// `None` if the durations are not about one, two, three times that of the shortest job.
-    fn waves(&self, widths: Widths) -> Option<Waves> {
+    fn waves(&self, widths: Tolerances) -> Option<Waves> {
         self.waves_of(widths, |_| true)
     }
 
     /// The same, for some of its jobs.
-    fn waves_of(&self, widths: Widths, is_meant: impl Fn(&Done) -> bool) -> Option<Waves> {
+    fn waves_of(&self, widths: Tolerances, is_meant: impl Fn(&Done) -> bool) -> Option<Waves> {
         let job_us = self.shortest_us();
         let mut waves = Waves::new();
         for Done { time_us, count, .. } in self.done.iter().filter(|it| is_meant(it)) {
@@ -151,7 +151,7 @@ impl Group {
     }
 
     /// Whether its jobs may have this duration and have waited for each other.
-    fn agrees(&self, job_us: f64, widths: Widths) -> bool {
+    fn agrees(&self, job_us: f64, widths: Tolerances) -> bool {
         let factor = self.shortest_us() / job_us;
         let is_alike = factor.max(1.0 / factor) <= widths.alike;
         let waves = self.waves(widths);
@@ -206,7 +206,7 @@ fn have_workers_of_their_own(groups: &[&Group], members: usize) -> bool {
 
 /// The pattern that the groups of a client show.
 #[derive(Debug)]
-pub(super) enum Shown {
+pub(super) enum GroupPattern {
     /// Its jobs are rarely in clear groups.
     Nothing,
     /// The jobs are in clear groups, and do not wait for each other, or not demonstrably.
@@ -235,9 +235,9 @@ pub(super) struct Waiting {
 }
 
 /// The pattern that the consumers of one client show.
-pub(super) fn look(members: &[(&ConnectionView<'_>, u64)]) -> Shown {
+pub(super) fn find_pattern(members: &[(&ConnectionView<'_>, u64)]) -> GroupPattern {
     let Some((first, _)) = members.first() else {
-        return Shown::Nothing;
+        return GroupPattern::Nothing;
     };
     let mut groups = groups(members);
     let recent_us = first.now_us.saturating_sub(LONG_US) as f64;
@@ -248,7 +248,7 @@ pub(super) fn look(members: &[(&ConnectionView<'_>, u64)]) -> Shown {
     groups.retain(|group| group.is_clear);
     let last_us = groups.last().map(|group| group.end_us);
     if last_us.unwrap_or(f64::MIN) < first.now_us as f64 - IDLE_US_MAX {
-        return Shown::Nothing;
+        return GroupPattern::Nothing;
     }
     let mut times: Vec<f64> = groups.iter().map(Group::shortest_us).collect();
     times.sort_by(f64::total_cmp);
@@ -261,10 +261,10 @@ pub(super) fn look(members: &[(&ConnectionView<'_>, u64)]) -> Shown {
     };
     let against = groups.iter().filter(|group| !group.agrees(job_us, widths));
     if against.count() as f64 > CONTRADICTING_MAX * groups.len() as f64 {
-        return Shown::Healthy;
+        return GroupPattern::Healthy;
     }
     if !is_clear {
-        return Shown::Nothing;
+        return GroupPattern::Nothing;
     }
     let jobs: u64 = groups.iter().map(Group::jobs).sum();
     // An unfinished group may have further waves.
@@ -274,11 +274,11 @@ pub(super) fn look(members: &[(&ConnectionView<'_>, u64)]) -> Shown {
     groups.retain(|group| !is_on(group));
     let several: Vec<&Group> = groups.iter().filter(|group| group.jobs() > 1).collect();
     if have_workers_of_their_own(&several, members.len()) {
-        return Shown::Healthy;
+        return GroupPattern::Healthy;
     }
     match waiting(&groups, first, jobs, job_us) {
-        Some(waiting) => Shown::Waiting(waiting),
-        None => Shown::Healthy,
+        Some(waiting) => GroupPattern::Waiting(waiting),
+        None => GroupPattern::Healthy,
     }
 }
 

@@ -17,7 +17,7 @@
 use cloverleaf_telemetry::Protocol;
 
 use crate::finding::{Bound, Measure};
-use crate::rules::given_up::{GaveUp, RoundTrips};
+use crate::rules::given_up::{GivenUpTotals, RoundTrips};
 use crate::rules::{ConnectionView, LONG_US, Sign, worthwhile};
 use crate::templates::TEMPLATES;
 
@@ -92,7 +92,7 @@ pub(super) fn see(view: &ConnectionView<'_>) -> Option<Sign> {
 }
 
 /// Clients that give up connections while their requests wait before the link.
-pub(super) fn see_given_up(gave_up: &GaveUp) -> Option<Sign> {
+pub(super) fn see_given_up(gave_up: &GivenUpTotals) -> Option<Sign> {
     let ways = &gave_up.ways;
     let is_slow = |way: &&RoundTrips| {
         let longest_us = f64::from(way.longest_us);

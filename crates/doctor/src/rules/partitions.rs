@@ -37,7 +37,7 @@ pub(crate) fn see(history: &QueueHistory) -> Option<(u64, Sign)> {
     if consumed < CONSUMED_MIN || grown <= GROWTH_SHARE_MIN * published {
         return None;
     }
-    let seen = Seen {
+    let seen = GroupLag {
         members: members(history),
         rate: consumed * 1e6 / span_us as f64,
         wanted: published * 1e6 / span_us as f64,
@@ -49,7 +49,7 @@ pub(crate) fn see(history: &QueueHistory) -> Option<(u64, Sign)> {
     seen.map(|(connection, sign)| (connection, sign.at(Some(history.place()))))
 }
 
-struct Seen {
+struct GroupLag {
     members: u64,
     rate: f64,
     /// Messages published per second.
@@ -59,7 +59,7 @@ struct Seen {
     span_us: u64,
 }
 
-impl Seen {
+impl GroupLag {
     /// The sign, if the group could consume `all` messages per second, of which at most those
     /// published count.
     fn sign(&self, template: &'static Template, all: f64) -> Option<Sign> {
@@ -84,7 +84,7 @@ fn members(history: &QueueHistory) -> u64 {
 }
 
 /// Fewer partitions than members: some members have none.
-fn see_few(flows: &[Flow], seen: &Seen) -> Option<(u64, Sign)> {
+fn see_few(flows: &[Flow], seen: &GroupLag) -> Option<(u64, Sign)> {
     let partitions = flows.len() as u64;
     if seen.members <= partitions || !is_for_want_of_partitions(flows) {
         return None;
@@ -114,7 +114,7 @@ fn is_for_want_of_partitions(flows: &[Flow]) -> bool {
 }
 
 /// One partition has most of the messages.
-fn see_skew(flows: &[Flow], seen: &Seen) -> Option<(u64, Sign)> {
+fn see_skew(flows: &[Flow], seen: &GroupLag) -> Option<(u64, Sign)> {
     let hot = flows
         .iter()
         .max_by(|a, b| a.published.total_cmp(&b.published))?;
@@ -141,7 +141,7 @@ fn see_skew(flows: &[Flow], seen: &Seen) -> Option<(u64, Sign)> {
 }
 
 fn flows(history: &QueueHistory) -> Option<Vec<Flow>> {
-    let before = &history.mark()?.partitions;
+    let before = &history.older_partitions()?.partitions;
     let before: BTreeMap<u32, &Partition> = before.iter().map(|it| (it.partition, it)).collect();
     let flow = |partition: &Partition| {
         let old = before.get(&partition.partition)?;

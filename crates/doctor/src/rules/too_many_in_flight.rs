@@ -16,7 +16,7 @@ use cloverleaf_telemetry::Protocol;
 
 use crate::Client;
 use crate::finding::Measure;
-use crate::rules::given_up::GaveUp;
+use crate::rules::given_up::GivenUpTotals;
 use crate::rules::{
     ClosedConnections, ConnectionView, EVENTS_MIN, LONG_US, Sign, link_queue, worthwhile,
 };
@@ -124,7 +124,7 @@ pub(crate) fn see_given_up(closed: &ClosedConnections, now_us: u64) -> Vec<(Clie
     seen.collect()
 }
 
-fn sign_of(protocol: Protocol, gave_up: &GaveUp, rtt_us: f64) -> Option<Sign> {
+fn sign_of(protocol: Protocol, gave_up: &GivenUpTotals, rtt_us: f64) -> Option<Sign> {
     // Requests of each connection's handshake wait for answers too, but have no messages.
     let greeting = gave_up.requests.saturating_sub(gave_up.publishes);
     let waited = gave_up.waited.saturating_sub(greeting);
@@ -144,7 +144,7 @@ fn sign_of(protocol: Protocol, gave_up: &GaveUp, rtt_us: f64) -> Option<Sign> {
 }
 
 /// A sign by the ages of records.
-fn sign_of_ages(gave_up: &GaveUp, rtt_us: f64) -> Option<Sign> {
+fn sign_of_ages(gave_up: &GivenUpTotals, rtt_us: f64) -> Option<Sign> {
     let age_us = gave_up.record_age_us;
     let in_flight = gave_up.rate * age_us / 1e6;
     let (requests, messages) = (gave_up.publishes as f64, gave_up.messages as f64);
