@@ -218,7 +218,7 @@ impl Wire {
     }
 }
 
-/// Sets the size in the four bytes at `at`, which counts the bytes of `out` after them. Requests
+/// Sets the size in the four bytes at `at`: the number of bytes of `out` after them. Requests
 /// are cut before they are too large for it.
 #[inline]
 pub(crate) fn set_size(out: &mut [u8], at: usize) {
