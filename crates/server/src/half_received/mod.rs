@@ -147,7 +147,7 @@ impl HeldMemory {
 
     /// Like [`HeldMemory::try_grow`], for bytes that are already in the socket's buffer: if no
     /// memory is free, the connection is queued, and its waker is woken when some is. Then call
-    /// this again, or leave the queue with [`HeldMemory::pause`] or [`HeldMemory::expect`].
+    /// this again, or leave the queue with [`HeldMemory::pause`] or [`HeldMemory::await_peer`].
     pub(crate) fn poll_grow(
         &mut self,
         needed_bytes: usize,
