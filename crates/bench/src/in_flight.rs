@@ -1,18 +1,18 @@
-//! The messages in flight on one connection: sent, and not answered.
+//! The messages in flight on one connection: those that were sent and not answered.
 
 use std::collections::VecDeque;
 
 use crate::message_source::Message;
 
-/// Bursts without a message in flight that may lie between others before they are removed.
+/// Bursts without a message in flight that may lie between other bursts before they are removed.
 const EMPTY_BURSTS_MAX: usize = 1_024;
 
 /// Up to 64 messages with the same times, so that the messages of a request share one record.
 #[derive(Debug, Clone, Copy)]
 struct Burst {
-    /// The first one, without its key: the others differ in their sequence.
+    /// The first message, without its key. The other messages differ only in their sequence.
     first: Message,
-    /// A bit for each that is in flight; bit 0 is that of the first.
+    /// A bit for each message that is in flight. Bit 0 is that of the first message.
     in_flight: u64,
 }
 
@@ -28,7 +28,8 @@ impl Burst {
         }
     }
 
-    /// The bit of a sequence that is not below the first one's; 0: it belongs to a later burst.
+    /// The bit of a sequence, which is not below that of the first message; 0: it belongs to a
+    /// later burst.
     #[inline]
     fn bit(&self, sequence: u64) -> u64 {
         match sequence - self.first.sequence {
@@ -69,25 +70,26 @@ impl Burst {
 /// partition without a leader, cost no memory for all that were answered after them.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
-    /// In the order in which they were sent. The first one has a message in flight.
+    /// In the order in which they were sent. The first burst has a message in flight.
     bursts: VecDeque<Burst>,
     count: usize,
 }
 
 impl InFlight {
-    /// Messages in flight.
+    /// Number of messages in flight.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether everything was answered.
+    /// Whether all messages were answered.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// A message was sent, whose sequence is above those of all before it. Its key is not kept.
+    /// Adds a message, whose sequence is above those of all messages before it. Its key is not
+    /// kept.
     #[inline]
     pub(crate) fn push(&mut self, message: &Message) {
         self.count += 1;
@@ -101,7 +103,7 @@ impl InFlight {
         }
     }
 
-    /// The message with this sequence was answered; `None`: it is not in flight.
+    /// Removes the message with this sequence; `None`: it is not in flight.
     #[inline]
     pub(crate) fn take(&mut self, sequence: u64) -> Option<Message> {
         let begins = |burst: &Burst| burst.first.sequence <= sequence;
@@ -120,8 +122,8 @@ impl InFlight {
         Some(message)
     }
 
-    /// Takes the oldest message whose sequence is not above `last`, with those that follow it and
-    /// have the same times. Returns the oldest one and how many there are.
+    /// Removes the oldest messages that follow each other, have the same times and are not above
+    /// `last`. Returns the first of them and their number.
     #[inline]
     pub(crate) fn take_oldest_to(&mut self, last: u64) -> Option<(Message, u32)> {
         let burst = self.bursts.front_mut()?;
@@ -137,7 +139,7 @@ impl InFlight {
         Some((message, count))
     }
 
-    /// Takes messages one by one, from the oldest to the one with the sequence `last`.
+    /// Removes messages one by one, from the oldest to the one with the sequence `last`.
     pub(crate) fn drain_to(&mut self, last: u64) -> impl Iterator<Item = Message> {
         let bursts = std::iter::from_fn(move || self.take_oldest_to(last));
         bursts.flat_map(|(first, count)| {

@@ -8,30 +8,30 @@ use crate::schedule::{Random, Schedule};
 /// A message that is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message {
-    /// The how manieth of this producer.
+    /// Its number among the messages of its producer, from 0 on.
     pub sequence: u64,
-    /// When it was to be sent, by the measurement's clock.
+    /// When it was due, in nanoseconds of the measurement's clock.
     pub intended_ns: u64,
-    /// When it is, or was.
+    /// When it was sent, in nanoseconds of the same clock.
     pub sent_ns: u64,
     /// Its key, if messages have keys.
     pub key: Option<u64>,
-    /// It belongs to the measurement, not to the warm-up.
+    /// Whether it belongs to the measurement and not to the warm-up.
     pub is_measured: bool,
 }
 
-/// A producer's next step.
+/// What a producer has to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Send this.
+    /// Send this message.
     Send(Message),
-    /// Nothing before this time, by the measurement's clock.
+    /// Wait until this time, in nanoseconds of the measurement's clock.
     At(u64),
-    /// Nothing more.
+    /// Send no more messages.
     Done,
 }
 
-/// One producer's messages.
+/// The messages of one producer.
 #[derive(Debug, Clone)]
 pub struct MessageSource {
     clock: Clock,
@@ -42,17 +42,17 @@ pub struct MessageSource {
     keys: u64,
     random: Random,
     sequence: u64,
-    /// Messages of the measurement that are still to be sent; `u64::MAX`: until the end.
+    /// Messages of the measurement that remain to be sent; `u64::MAX`: the end is a time.
     left: u64,
     start_ns: u64,
     measured_from_ns: u64,
     end_ns: u64,
-    /// The time of the next message, where there is a schedule.
+    /// When the next message is due; `None`: in a closed loop.
     due_ns: Option<u64>,
 }
 
 impl MessageSource {
-    /// The messages of producer number `producer`, beginning at `start_ns`.
+    /// The messages of the producer with this number, from `start_ns` on.
     pub fn new(plan: &Plan, producer: u32, clock: Clock, start_ns: u64) -> MessageSource {
         let seconds = |seconds: f64| start_ns.saturating_add((seconds * 1e9) as u64);
         let seed = plan.seed ^ u64::from(producer).wrapping_mul(0x9e37_79b9);
@@ -85,12 +85,12 @@ impl MessageSource {
         self.payloads.size_bytes()
     }
 
-    /// Whether there is a schedule that does not wait for the broker.
+    /// Whether this is an open loop: the schedule does not wait for the broker.
     pub fn is_open(&self) -> bool {
         !self.schedule.is_closed()
     }
 
-    /// The next step. A message that this gives has to be sent.
+    /// The next step. The caller has to send a message that this returns.
     #[inline]
     pub fn next(&mut self, now_ns: u64) -> Next {
         let intended_ns = match self.due_ns {
@@ -122,7 +122,7 @@ impl MessageSource {
         })
     }
 
-    /// Adds the bytes of a message behind what is in `out`.
+    /// Appends the bytes of a message to `out`.
     #[inline]
     pub fn push(&mut self, message: &Message, out: &mut Vec<u8>) {
         let lag_us = message.sent_ns.saturating_sub(message.intended_ns) / 1_000;

@@ -6,28 +6,28 @@ use std::collections::VecDeque;
 use crate::driver::{DriverError, Stop};
 use crate::url::Url;
 
-/// How often a connection that has nothing to do looks whether it is stopped.
+/// How often an idle connection checks whether it is stopped.
 pub(crate) const LOOK_NS: u64 = 50_000_000;
-/// A broker that has answered nothing for so long, though something waits for it, answers no more.
+/// A broker that has not answered for this long, though messages are in flight, is given up.
 /// Brokers pause for seconds when they sync or collect garbage.
 const PATIENCE_NS: u64 = 30_000_000_000;
-/// The same after the user has said that it is enough.
+/// The same after the user has stopped the measurement.
 const STOPPED_PATIENCE_NS: u64 = 2_000_000_000;
-/// And no longer than this after it, though answers come.
+/// The maximum after the stop, even if answers come.
 const STOPPED_MAX_NS: u64 = 5_000_000_000;
-/// Most of the time between two looks that counts: who does not look gets no answers, and that is
-/// not the broker's fault.
+/// Maximum of the time between two checks that counts as silence of the broker: a generator that
+/// does not run reads no answers.
 const STEP_MAX_NS: u64 = 2 * LOOK_NS;
-/// A generator that sends what has piled up looks at the clock more often than this, whatever the
-/// size of a request; if it does not, it has paused itself.
+/// A generator with a backlog reads the clock more often than this, whatever the size of a request.
+/// If it does not, it has paused itself.
 const PAUSE_NS: u64 = 5_000_000;
-/// The error text of a message that is waited for no more.
+/// The error text of a message whose answer is no longer waited for.
 pub(crate) const UNANSWERED: &str = "no answer came";
-/// The error text of a broker that is waited for no more.
+/// The error text of a broker that is given up.
 const SILENT: &str = "it has answered nothing for 30 seconds";
 
-/// The end of a producer. Messages without an answer are the broker's fault, unless the producer
-/// was told to stop.
+/// The result of a producer. Messages without an answer are an error of the broker, unless the
+/// producer was stopped.
 pub(crate) fn answered(has_all: bool, url: &Url, stop: &Stop) -> Result<(), DriverError> {
     if has_all || stop.is_set() {
         Ok(())
@@ -36,7 +36,7 @@ pub(crate) fn answered(has_all: bool, url: &Url, stop: &Stop) -> Result<(), Driv
     }
 }
 
-/// How long nothing has come though something was waited for.
+/// How long a broker has not answered although messages were in flight.
 #[derive(Debug)]
 pub(crate) struct Patience {
     looked_ns: u64,
@@ -45,7 +45,6 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// One that begins now.
     pub(crate) fn new(now_ns: u64) -> Patience {
         Patience {
             looked_ns: now_ns,
@@ -54,14 +53,14 @@ impl Patience {
         }
     }
 
-    /// An answer came, or the broker took bytes that it had no room for before.
+    /// An answer came, or the broker accepted bytes after it accepted none.
     #[inline]
     pub(crate) fn moved(&mut self) {
         self.silent_ns = 0;
     }
 
-    /// Whether nothing more is to be waited for. It is asked at least every [`LOOK_NS`], right
-    /// after it was looked for answers.
+    /// Whether the broker is to be given up. To be called at least every [`LOOK_NS`], right after
+    /// answers were read.
     pub(crate) fn is_over(&mut self, now_ns: u64, is_waiting: bool, stop: &Stop) -> bool {
         let step_ns = now_ns.saturating_sub(self.looked_ns).min(STEP_MAX_NS);
         self.looked_ns = now_ns;
@@ -79,18 +78,18 @@ impl Patience {
     }
 }
 
-/// Backpressure on a producer with a schedule: when its window, or a buffer behind it, was full. A
-/// message that was due then has waited for the broker; one that was due at another time and is
-/// late was kept by the generator itself.
+/// Backpressure on a producer with a schedule: the times in which its window, or the buffer of its
+/// client library, was full. A message that was due then waited for the broker. The lateness of all
+/// other messages is the generator's own.
 #[derive(Debug, Default)]
 pub(crate) struct Backpressure {
-    /// There is a schedule; without one nothing is late.
+    /// Whether there is a schedule. Without one, no message is late.
     is_open: bool,
     is_full: bool,
-    /// When it became full first, if what was due since then is not all sent.
+    /// When the window became full, until all messages that were due since then are sent.
     since_ns: Option<u64>,
-    /// Such times that were ended by a pause of the generator. Some of what was due in them may
-    /// still be to be sent.
+    /// Earlier times of backpressure that a pause of the generator ended. Messages that were due in
+    /// them may remain to be sent.
     before: VecDeque<(u64, u64)>,
     looked_ns: u64,
 }
@@ -104,7 +103,7 @@ impl Backpressure {
         }
     }
 
-    /// Messages can be sent.
+    /// Records that messages can be sent.
     #[inline]
     pub(crate) fn look(&mut self, now_ns: u64) {
         if self.is_open {
@@ -113,7 +112,7 @@ impl Backpressure {
         }
     }
 
-    /// Messages cannot be sent: there is backpressure.
+    /// Records that messages cannot be sent.
     pub(crate) fn full(&mut self, now_ns: u64) {
         if self.is_open {
             self.look_closely(now_ns);
@@ -122,7 +121,7 @@ impl Backpressure {
         }
     }
 
-    /// Nothing is due: all that has waited is sent.
+    /// Records that no message is due: all that waited are sent.
     #[inline]
     pub(crate) fn caught_up(&mut self) {
         self.is_full = false;
@@ -130,7 +129,7 @@ impl Backpressure {
         self.before.clear();
     }
 
-    /// Whether messages that became due under backpressure are still being sent.
+    /// Whether messages that became due under backpressure remain to be sent.
     #[inline]
     pub(crate) fn is_behind(&self) -> bool {
         self.since_ns.is_some()
@@ -157,7 +156,8 @@ impl Backpressure {
         first.is_some_and(|(since_ns, _)| *since_ns <= intended_ns)
     }
 
-    /// Ends the time of backpressure if the generator has paused since messages can be sent again.
+    /// Ends the current time of backpressure if the generator has paused after messages could be
+    /// sent again.
     #[inline]
     fn look_closely(&mut self, now_ns: u64) {
         let paused = now_ns.saturating_sub(self.looked_ns) > PAUSE_NS;

@@ -1,6 +1,6 @@
 //! The loop of a producer and the loop of a consumer, the same for every client library: when to
-//! send, how much may be in flight, what is acknowledged, when it is over. What differs between
-//! protocols and libraries is behind two traits, the ports.
+//! send, how much may be in flight, which messages are acknowledged, when to end. Two traits, the
+//! ports, hide the differences between protocols and libraries.
 
 use std::fmt::Display;
 
@@ -15,19 +15,19 @@ use crate::url::Url;
 /// Bounds of a producer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// Most messages in flight.
+    /// Maximum of messages in flight.
     pub(crate) window: usize,
-    /// Most messages of a request.
+    /// Maximum of messages in a request.
     pub(crate) batch_messages: usize,
-    /// So many messages that are sent one right after the other have the time of the first, because
-    /// asking for it each time costs.
+    /// This many messages that are sent one right after the other get the time of the first one,
+    /// because reading the clock for each costs CPU time.
     pub(crate) same_time_messages: usize,
-    /// After so many it is looked for answers.
+    /// After this many messages, answers are read.
     pub(crate) look_after_messages: usize,
 }
 
 impl Limits {
-    /// One message at a time, and answers are looked for when nothing more can be sent.
+    /// One message in a request, and answers are read when the window is full.
     pub(crate) fn new(window: u32) -> Limits {
         Limits {
             window: window as usize,
@@ -38,12 +38,13 @@ impl Limits {
     }
 }
 
-/// Why a client library has not taken a message.
+/// Why a client library did not accept a message.
 #[derive(Debug)]
 pub(crate) enum NotTaken {
-    /// Its buffer is full; it may take the message later. In these words the message is given up.
+    /// Its buffer is full, and it may accept the message later. The text is the error of a message
+    /// that it never accepts.
     Full(String),
-    /// It never will.
+    /// It will never accept the message, for this reason.
     Refused(String),
 }
 
@@ -53,23 +54,23 @@ pub(crate) trait PublishPort: Send {
 
     fn limits(&self, source: &MessageSource) -> Limits;
 
-    /// Before the first message, on the thread that works with it from now on.
+    /// Called before the first message, on the thread that uses the library from then on.
     fn start(&mut self) {}
 
-    /// Whether bytes that were written before leave room for more.
+    /// Whether the output buffer can take more.
     fn has_room(&self) -> bool {
         true
     }
 
-    /// Begins a request of at most so many messages, at this time.
+    /// Begins a request of at most `messages_max` messages, at this time.
     fn begin_request(&mut self, _messages_max: usize, _unix_ns: u64) {}
 
-    /// Hands over a message, whose bytes [`MessageSource::push`] gives.
+    /// Passes a message on, whose bytes [`MessageSource::push`] appends.
     fn put(&mut self, message: &Message, source: &mut MessageSource) -> Result<(), NotTaken>;
 
     fn end_request(&mut self) {}
 
-    /// Sends what was handed over, waits so long at most for answers, and tells them.
+    /// Sends the messages, waits at most this long for answers, and reports them to `answers`.
     fn exchange(&mut self, most_ns: u64, answers: &mut Answers<'_>) -> Result<(), DriverError>;
 }
 
@@ -78,28 +79,28 @@ pub(crate) trait ReceivePort: Send {
     /// Begins to consume.
     fn start(&mut self) -> Result<(), DriverError>;
 
-    /// Waits so long at most for messages, tells them, and acknowledges them.
+    /// Waits at most this long for messages, reports them to `arrivals`, and acknowledges them.
     fn receive(&mut self, most_ns: u64, arrivals: &mut Arrivals<'_>) -> Result<(), DriverError>;
 
-    /// Acknowledges what is left.
+    /// Acknowledges the messages that remain.
     fn end(&mut self) -> Result<(), DriverError> {
         Ok(())
     }
 }
 
-/// The answers of one look. The clock is read with the first one.
+/// Receives the answers of one [`PublishPort::exchange`]. The first answer reads the clock.
 pub(crate) struct Answers<'a> {
     in_flight: &'a mut InFlight,
     recorder: &'a mut Recorder,
     clock: Clock,
     size_bytes: usize,
     now_ns: Option<u64>,
-    /// The broker has answered, or has taken bytes that it had no room for before.
+    /// The broker has answered, or has accepted bytes after it accepted none.
     is_alive: bool,
 }
 
 impl Answers<'_> {
-    /// The broker lives, though it may not have answered.
+    /// Records that the broker is alive, though it may not have answered.
     pub(crate) fn alive(&mut self) {
         self.is_alive = true;
     }
@@ -110,7 +111,7 @@ impl Answers<'_> {
         *self.now_ns.get_or_insert_with(|| self.clock.now_ns())
     }
 
-    /// Whether nothing is waited for.
+    /// Whether no message is in flight.
     pub(crate) fn has_all(&self) -> bool {
         self.in_flight.is_empty()
     }
@@ -149,7 +150,7 @@ impl Answers<'_> {
         }
     }
 
-    /// The client library has given the message with this sequence up: the broker did not answer.
+    /// The client library gave up on the message with this sequence: the broker did not answer.
     pub(crate) fn gave_up(&mut self, sequence: u64, words: &dyn Display) {
         if let Some(message) = self.in_flight.take(sequence) {
             self.recorder.gave_up(&message, words, self.clock.now_ns());
@@ -194,9 +195,9 @@ struct Run<'r, P> {
     limits: Limits,
     backpressure: Backpressure,
     in_flight: InFlight,
-    /// The message for which the library's buffer is full, and its words.
+    /// The message that the library did not accept because its buffer is full, and the error text.
     held: Option<(Message, String)>,
-    /// Nothing more is to be sent.
+    /// No more messages are sent.
     is_done: bool,
 }
 
@@ -235,8 +236,8 @@ impl<P: PublishPort> Run<'_, P> {
         }
     }
 
-    /// Hands over the messages that are due and fit into the window. Returns when the next one can
-    /// be, 0: at once; `None`: not before something was answered.
+    /// Passes on the messages that are due and fit into the window. Returns when the next one can
+    /// be passed on, 0: at once; `None`: not before an answer.
     fn publish(&mut self, mut now_ns: u64) -> Option<u64> {
         let (mut sent, mut unread) = (0, 0);
         while !self.is_done {
@@ -264,8 +265,8 @@ impl<P: PublishPort> Run<'_, P> {
         None
     }
 
-    /// Hands over one request. Returns how many messages it has, or when the next message can be
-    /// handed over if none can now.
+    /// Passes on one request. Returns the number of its messages, or, if no message can be passed
+    /// on now, when one can.
     #[inline]
     fn request(&mut self, messages_max: usize, now_ns: u64) -> Result<usize, Option<u64>> {
         let (mut message, mut was_held) = match self.held.take() {
@@ -317,7 +318,7 @@ impl<P: PublishPort> Run<'_, P> {
         Ok(())
     }
 
-    /// The next message, or when it is due; `None`: there is none.
+    /// The next message, or when it is due; `None`: there are no more messages.
     #[inline]
     fn next(&mut self, now_ns: u64) -> Result<Message, Option<u64>> {
         match self.source.next(now_ns) {
@@ -333,8 +334,8 @@ impl<P: PublishPort> Run<'_, P> {
         }
     }
 
-    /// Writes down what was not answered. A broker that has left something unanswered, though
-    /// nobody has told the producer to stop, is told of.
+    /// Records messages without an answer. They are an error of the broker unless the producer was
+    /// stopped.
     fn end(mut self, result: Result<(), DriverError>) -> Result<(), DriverError> {
         let now_ns = self.clock.now_ns();
         if let Some((message, words)) = self.held.take() {
@@ -352,14 +353,15 @@ impl<P: PublishPort> Run<'_, P> {
     }
 }
 
-/// The messages of one look. The clock is read with the first one.
+/// Receives the messages of one [`ReceivePort::receive`]. The first message reads the clock.
 pub(crate) struct Arrivals<'a> {
     recorder: &'a mut Recorder,
     now_ns: Option<u64>,
 }
 
 impl Arrivals<'_> {
-    /// A message came. `stream` names what keeps its order ([`Recorder::came`]).
+    /// A message was received. `stream`: within which messages keep their order
+    /// ([`Recorder::came`]).
     #[inline]
     pub(crate) fn came(&mut self, message: &[u8], stream: Option<u32>) {
         let clock = self.recorder.clock();

@@ -24,14 +24,14 @@ pub struct Second {
     pub messages: u64,
     /// Bytes of these messages.
     pub bytes: u64,
-    /// Messages that were refused, or given up.
+    /// Messages that were refused, or that were given up without an answer.
     pub errors: u64,
     /// Response times.
     pub response: Histogram,
 }
 
 impl Second {
-    /// Adds what another connection has measured in the same second.
+    /// Adds the measurements of another connection in the same second.
     pub fn add(&mut self, other: &Second) {
         self.messages += other.messages;
         self.bytes += other.bytes;
@@ -40,64 +40,65 @@ impl Second {
     }
 }
 
-/// Figures of one connection, or of all of one side (producers or consumers) together.
+/// Statistics of one connection, or of all connections of one side (producers or consumers).
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ClientStats {
-    /// Messages of the measurement that were handed to the client.
+    /// Messages of the measurement that were passed to the client library.
     pub sent: u64,
-    /// Messages that were acknowledged, or that came.
+    /// Messages that were acknowledged, or that were received.
     pub messages: u64,
-    /// Bytes of these.
+    /// Bytes of these messages.
     pub bytes: u64,
     /// Messages that were refused, or whose acknowledgement did not come.
     pub errors: u64,
-    /// Those of them for which no answer came until they were given up. They are in the latencies
-    /// with the time until then: without them these would be of the lucky ones alone.
+    /// Of these, messages that got no answer until they were given up. The latencies include the
+    /// time until then; without it they would describe successful messages only.
     #[serde(default)]
     pub unanswered: u64,
-    /// The first errors in words.
+    /// The texts of the first errors.
     pub error_texts: Vec<String>,
-    /// Messages that came and are not of this measurement.
+    /// Messages that were received and are not of this measurement.
     pub foreign: u64,
-    /// Messages that came before they were to be sent, by the clocks of two machines: their
-    /// latencies count as none.
+    /// Messages that were received before they were sent, by the clocks of two machines. Their
+    /// latency counts as 0.
     #[serde(default)]
     pub early: u64,
-    /// Messages of this measurement that came with other bytes than they were sent with.
+    /// Messages of this measurement whose bytes were changed on the way.
     #[serde(default)]
     pub damaged: u64,
-    /// From the intended time to the acknowledgement, or to the consumer.
+    /// Times from when messages were due to the acknowledgement, or to the consumer.
     pub response: Histogram,
-    /// From the actual time.
+    /// Times from when messages were sent to the same.
     pub service: Histogram,
-    /// How much later than intended messages were handed to the client though nothing was waited
-    /// for: what the generator itself has done wrong. Only in an open loop.
+    /// How late messages were passed to the client library without backpressure: the delay that the
+    /// generator itself caused. Only in an open loop.
     pub lag: Histogram,
-    /// The time that a rate is about, in nanoseconds of the measurement's clock: from the end of
-    /// the warm-up until the last message was acknowledged or came. Of producers with a plan that
-    /// says how long they send, it is as long as that at least ([`crate::Plan::least_s`]).
-    /// `None`: there is no message.
+    /// The interval for which rates are computed, in nanoseconds of the measurement's clock: from
+    /// the end of the warm-up until the last message was acknowledged or received. If the plan says
+    /// how long producers send, it has at least that length ([`crate::Plan::least_s`]). `None`:
+    /// there is no message.
     pub span_ns: Option<(u64, u64)>,
-    /// Of consumers: what they did while producers sent. `None`: nobody sent, or not for long.
+    /// For consumers: their work while producers sent. `None`: there were no producers, or they
+    /// sent only briefly.
     #[serde(default)]
     pub meanwhile: Option<Meanwhile>,
-    /// How much of its time the busiest of these connections' threads was on a processor: near 1,
-    /// it had no time to wait for the broker, and is what the measurement measures. The work of a
-    /// client library in threads of its own is not in it.
+    /// The share of its time that the busiest thread of these connections was on a CPU. Near 1, the
+    /// thread never waited for the broker, so the generator was the bottleneck. Threads of a client
+    /// library are not included.
     pub busy: f64,
-    /// By second from the beginning of the measurement.
+    /// By the number of the second, from the beginning of the measurement on.
     pub seconds: BTreeMap<u32, Second>,
-    /// Sequences that were acknowledged, by producer; the warm-up too.
+    /// Sequences that were acknowledged, by producer, including the warm-up.
     pub acked: BTreeMap<u32, Ranges>,
-    /// Messages that came; the warm-up too.
+    /// Messages that were received, including the warm-up.
     pub seen: Seen,
 }
 
-/// Most errors that are kept in words.
+/// Maximum of error texts that are kept.
 const ERROR_TEXTS_MAX: usize = 5;
 
 impl ClientStats {
-    /// Adds what another connection has measured.
+    /// Adds the statistics of another connection.
     pub fn add(&mut self, other: &ClientStats) {
         self.sent += other.sent;
         self.messages += other.messages;
@@ -135,20 +136,18 @@ impl ClientStats {
         span as f64 / 1e9
     }
 
-    /// The same without the time that even the fastest message needs, as over a distance: how long
-    /// the broker took to take them.
+    /// [`ClientStats::span_s`] without the service time of the fastest message, which a distance
+    /// determines: how long the broker needed.
     pub(crate) fn taken_s(&self) -> f64 {
         (self.span_s() - self.service.min_ns() as f64 / 1e9).max(0.0)
     }
 
     /// Messages per second.
     ///
-    /// Time begins with the end of the warm-up, not with the first answer: what a broker needs for
-    /// that one is part of it. It ends with the last message. So it contains the time in which the
-    /// last ones are on their way, which is a round trip too much of a measurement, and the one at
-    /// its beginning is not left out: N messages one after the other are N round trips. Consumers
-    /// who work at the same time as producers have the rate of that time, without what they did
-    /// when these had ended ([`Meanwhile`]).
+    /// The interval begins with the end of the warm-up, not with the first answer, and ends with
+    /// the last message. So it includes the first and the last round trip: N messages one after the
+    /// other take N round trips. The rate of consumers that work beside producers is that of the
+    /// time in which the producers sent ([`Meanwhile`]).
     pub fn rate(&self) -> f64 {
         match (&self.meanwhile, self.span_s()) {
             (Some(meanwhile), _) => meanwhile.rate(),
@@ -162,7 +161,7 @@ impl ClientStats {
         self.rate() * self.bytes as f64 / self.messages.max(1) as f64
     }
 
-    /// It has lasted so many seconds at least, though the last message came earlier.
+    /// Extends the interval to at least this many seconds.
     pub(crate) fn lasted(&mut self, seconds: f64) {
         if let Some((from, to)) = &mut self.span_ns {
             *to = (*to).max(from.saturating_add((seconds * 1e9) as u64));
@@ -177,25 +176,24 @@ impl ClientStats {
     }
 }
 
-/// Figures that are shown during the measurement: the sum of all recorders of a side, a second at a
-/// time.
+/// Figures that are shown during the measurement: the sums of all recorders of a side, by second.
 #[derive(Debug, Clone, Default)]
 pub struct Live {
     seconds: Arc<Mutex<BTreeMap<u32, Second>>>,
-    /// Each recorder's messages so far, those of the warm-up too.
+    /// The number of messages of each recorder so far, including the warm-up.
     counts: Arc<Mutex<Vec<Arc<AtomicU64>>>>,
     failures: Arc<AtomicU64>,
 }
 
 impl Live {
-    /// Takes the seconds that are over, up to `before`.
+    /// Removes and returns the seconds before `before`, which are complete.
     pub fn take(&self, before: u32) -> BTreeMap<u32, Second> {
         let mut seconds = self.seconds.lock();
         let later = seconds.split_off(&before);
         std::mem::replace(&mut *seconds, later)
     }
 
-    /// Messages that were acknowledged, or that came for the first time, those of the warm-up too.
+    /// Messages that were acknowledged, or received for the first time, including the warm-up.
     pub fn count(&self) -> u64 {
         let counts = self.counts.lock();
         counts
@@ -204,7 +202,7 @@ impl Live {
             .sum()
     }
 
-    /// Messages that were refused, or given up, those of the warm-up too.
+    /// Messages that were refused or given up, including the warm-up.
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
@@ -220,13 +218,13 @@ impl Live {
     }
 }
 
-/// The record into which a connection writes its measurements.
+/// Records the messages of one connection.
 #[derive(Debug)]
 pub struct Recorder {
     clock: Clock,
     run: u32,
     measured_from_ns: u64,
-    /// A message that came counts if it came after this, whenever it was sent.
+    /// If set, a message counts if it was received after this time, whenever it was sent.
     by_arrival: Option<WarmUpEnd>,
     stats: ClientStats,
     producer: u32,
@@ -235,12 +233,12 @@ pub struct Recorder {
     at: u32,
     second: Second,
     live: Live,
-    /// Messages of this recorder, which [`Live::count`] adds up. Only this recorder writes it.
+    /// The number of messages, which [`Live::count`] adds up. Only this recorder writes it.
     counter: Arc<AtomicU64>,
 }
 
 impl Recorder {
-    /// An empty recorder of connection number `number` in measurement `run`, whose warm-up ends at
+    /// A recorder for the connection with this number in measurement `run`, whose warm-up ends at
     /// `measured_from_ns`.
     pub fn new(clock: Clock, run: u32, number: u32, measured_from_ns: u64, live: Live) -> Recorder {
         Recorder {
@@ -258,7 +256,8 @@ impl Recorder {
         }
     }
 
-    /// The same for messages that were put in before: those count that come after the warm-up.
+    /// For messages that were published before the measurement: those that are received after the
+    /// warm-up count.
     pub fn by_arrival(self, warm_up_end: WarmUpEnd) -> Recorder {
         Recorder {
             by_arrival: Some(warm_up_end),
@@ -271,8 +270,8 @@ impl Recorder {
         self.clock
     }
 
-    /// A message was handed to the client. `waited`: backpressure has kept it until then, so that
-    /// its delay is not the generator's.
+    /// Records that a message was passed to the client library. `waited`: backpressure delayed it,
+    /// so its lateness is not the generator's.
     #[inline]
     pub fn sent(&mut self, message: &Message, waited: bool) {
         if message.is_measured {
@@ -284,13 +283,14 @@ impl Recorder {
         }
     }
 
-    /// A message was acknowledged.
+    /// Records that a message was acknowledged.
     #[inline]
     pub fn acked(&mut self, message: &Message, bytes: usize, now_ns: u64) {
         self.acked_many(message, 1, bytes, now_ns);
     }
 
-    /// So many consecutive messages with the same times were acknowledged, each of so many bytes.
+    /// Records that `count` consecutive messages of `bytes` bytes each, with the same times, were
+    /// acknowledged.
     #[inline]
     pub fn acked_many(&mut self, first: &Message, count: u32, bytes: usize, now_ns: u64) {
         let count = u64::from(count);
@@ -303,9 +303,8 @@ impl Recorder {
         }
     }
 
-    /// No answer to a message came, and none is waited for any more. If an answer cannot come
-    /// because the connection has ended, it has [`Recorder::failed`]: then the time until that says
-    /// nothing.
+    /// Records that a message got no answer in time. For a message whose connection has ended,
+    /// [`Recorder::failed`] is called instead: its time until then says nothing.
     pub fn gave_up(&mut self, message: &Message, error: &dyn std::fmt::Display, now_ns: u64) {
         if message.is_measured {
             self.turn(now_ns);
@@ -318,7 +317,7 @@ impl Recorder {
         self.failed(message, error, now_ns);
     }
 
-    /// A message was refused, or got lost with its connection.
+    /// Records that a message was refused, or was lost with its connection.
     pub fn failed(&mut self, message: &Message, error: &dyn std::fmt::Display, now_ns: u64) {
         self.live.failures.fetch_add(1, Ordering::Relaxed);
         if message.is_measured {
@@ -329,8 +328,8 @@ impl Recorder {
         self.stats.note(&error.to_string());
     }
 
-    /// A message came. `stream` names what keeps its order ([`Seen::came`]). `false`: it is not of
-    /// this measurement, or was damaged.
+    /// Records that a message was received. `stream`: within which messages keep their order
+    /// ([`Seen::came`]). `false`: it is not of this measurement, or was damaged.
     #[inline]
     pub fn came(&mut self, message: &[u8], stream: Option<u32>, now_ns: u64) -> bool {
         let stamp = Stamp::read(message).filter(|stamp| stamp.run == self.run);
@@ -363,7 +362,7 @@ impl Recorder {
         true
     }
 
-    /// So many messages more.
+    /// Adds to the number of messages.
     #[inline]
     fn step(&self, more: u64) {
         let count = self.counter.load(Ordering::Relaxed);
@@ -380,7 +379,8 @@ impl Recorder {
         service_ns: u64,
     ) {
         self.turn(now_ns);
-        // The sums of a second go to the stats when it is over: one thing less per message.
+        // The sums of a second are added to the statistics when it is over, to save time per
+        // message.
         self.stats.service.record_n(service_ns, messages);
         self.second.messages += messages;
         self.second.bytes += bytes as u64 * messages;
@@ -388,7 +388,7 @@ impl Recorder {
         self.stats.span_ns = Some((self.measured_from_ns, now_ns.max(self.measured_from_ns)));
     }
 
-    /// Begins a new second if it is time.
+    /// Begins a new second if the current one is over.
     #[inline]
     fn turn(&mut self, now_ns: u64) {
         let since_ns = now_ns.saturating_sub(self.measured_from_ns);
@@ -406,13 +406,13 @@ impl Recorder {
             self.stats.messages += second.messages;
             self.stats.bytes += second.bytes;
             self.stats.response.add(&second.response);
-            // A second is looked at no more until it is over: a long run has thousands.
+            // Packed, because a long run has thousands of seconds.
             second.response.pack();
             self.stats.seconds.entry(self.at).or_default().add(&second);
         }
     }
 
-    /// The figures that were measured.
+    /// Ends the recording.
     pub fn finish(mut self) -> ClientStats {
         self.close_second();
         if !self.acked.is_empty() {

@@ -1,5 +1,4 @@
-//! A connection to a broker that is never waited for longer than until a given time, and the ports
-//! of clients of our own, which write to it and read from it without a library.
+//! A nonblocking connection to a broker, and the ports of our own clients, which need no library.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -14,7 +13,7 @@ use crate::message_source::{Message, MessageSource};
 use crate::pump::{Answers, Arrivals, Limits, NotTaken, PublishPort, ReceivePort};
 use crate::url::Url;
 
-/// Until a connection is made, and for each answer before the measurement.
+/// Timeout of connecting, and of each answer before the measurement.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes that one read takes at most.
 const READ_BYTES: usize = 256 << 10;
@@ -22,32 +21,32 @@ const READ_BYTES: usize = 256 << 10;
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WireError {
-    /// The system says so.
+    /// A system call failed.
     #[error("{0}")]
     System(#[from] io::Error),
     /// The broker has closed it.
     #[error("it closed the connection")]
     Closed,
-    /// It sends bytes that are not its protocol's.
+    /// The broker sent bytes that violate the protocol.
     #[error("{0}")]
     Protocol(String),
-    /// The broker says that it does not want it.
+    /// The broker refused a request.
     #[error("{0}")]
     Refused(String),
 }
 
-/// Bytes on their way out and in.
+/// A connection with its output and input buffers.
 #[derive(Debug)]
 pub(crate) struct Wire {
     stream: TcpStream,
     /// Bytes to be sent, from `sent` on.
     out: Vec<u8>,
     sent: usize,
-    /// The system's buffer had no room for more.
+    /// The socket's buffer was full.
     is_stuck: bool,
-    /// It has taken something since: the peer lives, though it may not have answered.
+    /// The socket accepted bytes after that: the peer is alive, though it may not have answered.
     has_moved: bool,
-    /// Bytes that have come and are not used: `taken..filled`.
+    /// Bytes that were received and not processed: `taken..filled`.
     input: Vec<u8>,
     taken: usize,
     filled: usize,
@@ -71,25 +70,25 @@ impl Wire {
         })
     }
 
-    /// With Nagle's algorithm the last bytes of a request wait for the acknowledgement of those
+    /// With Nagle's algorithm, the last bytes of a request wait for the acknowledgement of those
     /// before.
     pub(crate) fn set_nagle(&self, is_on: bool) -> io::Result<()> {
         self.stream.set_nodelay(!is_on)
     }
 
-    /// Where what is to be sent is written.
+    /// The output buffer.
     #[inline]
     pub(crate) fn out(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }
 
-    /// Bytes that wait to be sent.
+    /// Number of bytes that wait to be sent.
     #[inline]
     pub(crate) fn waiting_bytes(&self) -> usize {
         self.out.len() - self.sent
     }
 
-    /// Sends what the system takes.
+    /// Sends as many bytes as the socket accepts.
     pub(crate) fn send(&mut self) -> Result<(), WireError> {
         while self.sent < self.out.len() {
             let rest = &self.out[self.sent..];
@@ -105,7 +104,7 @@ impl Wire {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
                     self.is_stuck = true;
-                    // Sent bytes are dropped now and then, to make room.
+                    // Removes sent bytes from the buffer, but not each time.
                     if self.sent > self.out.len() / 2 {
                         self.out.drain(..self.sent);
                         self.sent = 0;
@@ -120,8 +119,8 @@ impl Wire {
         Ok(())
     }
 
-    /// Waits until something came or can be sent, but no longer than so many nanoseconds. `true`:
-    /// something came.
+    /// Waits until bytes can be received or sent, at most this many nanoseconds. `true`: they can
+    /// be received.
     pub(crate) fn wait(&self, most_ns: u64) -> Result<bool, WireError> {
         let mut wanted = PollFlags::IN;
         if self.waiting_bytes() > 0 {
@@ -138,7 +137,7 @@ impl Wire {
         Ok(polled[0].revents().intersects(PollFlags::IN | other))
     }
 
-    /// Takes in what has come. `false`: nothing.
+    /// Receives bytes into the input buffer. `false`: there are none.
     pub(crate) fn receive(&mut self) -> Result<bool, WireError> {
         if self.taken == self.filled {
             (self.taken, self.filled) = (0, 0);
@@ -148,8 +147,8 @@ impl Wire {
             self.filled -= self.taken;
             self.taken = 0;
             if self.filled == self.input.len() {
-                // A frame that is larger; each codec refuses one that is larger than can be, as
-                // soon as it says its size.
+                // The frame is larger than the buffer. Each codec refuses a frame above its bound
+                // as soon as it has the size.
                 self.input.resize(self.filled * 2, 0);
             }
         }
@@ -168,8 +167,7 @@ impl Wire {
         }
     }
 
-    /// Hands over each frame that is whole, with the output for what is to be said to it, until
-    /// `each` finds an error.
+    /// Calls `each` with each complete frame and the output buffer for answers, until it fails.
     #[inline]
     pub(crate) fn frames<F: Framing>(
         &mut self,
@@ -187,14 +185,14 @@ impl Wire {
         }
     }
 
-    /// Sends what waits, and takes in what comes within this time. `true`: something came.
+    /// Sends the output, and receives bytes within this time. `true`: some came.
     pub(crate) fn exchange(&mut self, most_ns: u64) -> Result<bool, WireError> {
         self.send()?;
         Ok(self.wait(most_ns)? && self.receive()?)
     }
 
-    /// Sends what waits, and looks for an answer among the frames that come; `None`: there was none
-    /// in time.
+    /// Sends the output, and waits for a frame that `each` takes for the answer; `None`: it did not
+    /// come in time.
     pub(crate) fn ask<F: Framing, A>(
         &mut self,
         framing: F,
@@ -248,25 +246,25 @@ pub(crate) fn put_varint(out: &mut Vec<u8>, mut number: u64) {
 pub(crate) trait Framing: Copy {
     type Frame<'f>;
 
-    /// The first frame of these bytes with its size; `None`: it is not whole.
+    /// The first frame of these bytes, and its size; `None`: it is incomplete.
     fn first<'f>(&self, bytes: &'f [u8]) -> Result<Option<(Self::Frame<'f>, usize)>, WireError>;
 }
 
-/// What a protocol adds to a producer on a socket.
+/// A protocol's part of a producer on a socket.
 pub(crate) trait PublishCodec: Send {
-    /// Begins a request of at most so many messages.
+    /// Begins a request of at most `messages_max` messages.
     fn begin_request(&mut self, _out: &mut Vec<u8>, _messages_max: usize, _unix_ns: u64) {}
 
-    /// Writes a message, whose bytes [`MessageSource::push`] gives.
+    /// Writes a message, whose bytes [`MessageSource::push`] appends.
     fn put(&mut self, out: &mut Vec<u8>, message: &Message, source: &mut MessageSource);
 
     fn end_request(&mut self, _out: &mut Vec<u8>) {}
 
-    /// Reads what has come.
+    /// Processes the input.
     fn answers(&mut self, wire: &mut Wire, answers: &mut Answers<'_>) -> Result<(), WireError>;
 
-    /// The broker's last refusal, if its protocol goes on after one: it says more than the end of
-    /// the connection that follows.
+    /// The broker's last refusal. In some protocols the connection ends only after it, and the
+    /// refusal says more than that end.
     fn refusal(&mut self) -> Option<String> {
         None
     }
@@ -277,9 +275,10 @@ pub(crate) struct SocketPublisher<C> {
     pub(crate) wire: Wire,
     pub(crate) url: Url,
     pub(crate) limits: Limits,
-    /// More is not written before the system has taken what is.
+    /// While this many bytes wait to be sent, no more messages are written.
     pub(crate) waiting_bytes_max: usize,
-    /// The broker answers. Otherwise messages count as acknowledged once the system has them.
+    /// Whether the broker answers. Otherwise messages count as acknowledged once the socket has
+    /// accepted them.
     pub(crate) is_answered: bool,
     pub(crate) codec: C,
 }
@@ -293,7 +292,7 @@ impl<C: PublishCodec> SocketPublisher<C> {
         let mut most_ns = most_ns;
         if !self.is_answered && self.wire.waiting_bytes() == 0 && !answers.has_all() {
             answers.acked_to(u64::MAX);
-            // There is room for more.
+            // The window is free again.
             most_ns = 0;
         }
         if self.wire.wait(most_ns)? && self.wire.receive()? {
@@ -340,15 +339,15 @@ impl<C: PublishCodec> PublishPort for SocketPublisher<C> {
     }
 }
 
-/// What a protocol adds to a consumer on a socket.
+/// A protocol's part of a consumer on a socket.
 pub(crate) trait ReceiveCodec: Send {
-    /// Writes what begins to consume.
+    /// Writes the command that begins to consume.
     fn start(&mut self, out: &mut Vec<u8>);
 
-    /// Reads the messages that have come, and writes what acknowledges them or asks for more.
+    /// Processes the messages of the input. Writes their acknowledgements, or requests for more.
     fn messages(&mut self, wire: &mut Wire, arrivals: &mut Arrivals<'_>) -> Result<(), WireError>;
 
-    /// Writes what ends it.
+    /// Writes the command that ends the consumer.
     fn end(&mut self, _out: &mut Vec<u8>) {}
 
     /// As [`PublishCodec::refusal`].
@@ -395,7 +394,7 @@ impl<C: ReceiveCodec> ReceivePort for SocketReceiver<C> {
     }
 }
 
-/// The error as a sentence for the user.
+/// The error for the user.
 pub(crate) fn told(error: WireError, refusal: Option<String>, url: &Url) -> DriverError {
     match (refusal, error) {
         (Some(words), _) | (None, WireError::Refused(words)) => url.refused(words),
