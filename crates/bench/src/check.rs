@@ -1,4 +1,4 @@
-//! Checks that messages came as they were sent: nothing lost, nothing twice, in order.
+//! Checks that no message was lost, received twice or out of order.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 /// A set of numbers that are mostly consecutive.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Ranges {
-    /// First and end of ranges that neither overlap nor touch.
+    /// Start and end of ranges that neither overlap nor touch.
     ranges: BTreeMap<u64, u64>,
 }
 
 impl Ranges {
-    /// Adds a number; `false`: it was there.
+    /// Adds a number; `false`: the set had it.
     #[inline]
     pub fn insert(&mut self, number: u64) -> bool {
-        // Nearly always it is the next one.
+        // Nearly always it extends the last range.
         if let Some(mut last) = self.ranges.last_entry()
             && *last.get() == number
         {
@@ -25,7 +25,7 @@ impl Ranges {
         self.insert_somewhere(number)
     }
 
-    /// Adds so many consecutive numbers; says how many were not there.
+    /// Adds `count` consecutive numbers. Returns how many of them are new.
     #[inline]
     pub fn insert_many(&mut self, first: u64, count: u64) -> u64 {
         if let Some(mut last) = self.ranges.last_entry()
@@ -58,12 +58,12 @@ impl Ranges {
         self.ranges.iter().map(|(start, end)| end - start).sum()
     }
 
-    /// Whether there are none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// How many numbers of this set are in the other one too.
+    /// How many numbers are in both sets.
     pub fn count_common(&self, other: &Ranges) -> u64 {
         let (mut mine, mut theirs) = (self.ranges.iter(), other.ranges.iter());
         let (mut one, mut two) = (mine.next(), theirs.next());
@@ -79,7 +79,7 @@ impl Ranges {
         common
     }
 
-    /// Adds all numbers of another set; says how many were there already.
+    /// Adds all numbers of another set. Returns how many were in both.
     pub fn add(&mut self, other: &Ranges) -> u64 {
         let common = self.count_common(other);
         for (start, end) in &other.ranges {
@@ -88,14 +88,14 @@ impl Ranges {
         common
     }
 
-    /// First and end of each range, in order.
+    /// Start and end of each range, in order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
         self.ranges.iter().map(|(start, end)| (*start, *end))
     }
 
     /// Adds the numbers from `start`, which is below `end`.
     pub(crate) fn insert_range(&mut self, mut start: u64, mut end: u64) {
-        // The one that begins before, and those that begin within or touch.
+        // The range that begins before it, and the ranges that begin within it or touch it.
         let before = self.ranges.range(..=start).next_back();
         if let Some((first, last)) = before.map(|(first, last)| (*first, *last))
             && last >= start
@@ -116,7 +116,7 @@ impl Ranges {
     }
 }
 
-/// Written ranges, even overlapping ones, are made a set again; empty ones are refused.
+/// Accepts overlapping ranges, which it merges, and refuses empty ones.
 impl<'de> Deserialize<'de> for Ranges {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
@@ -134,7 +134,7 @@ impl<'de> Deserialize<'de> for Ranges {
     }
 }
 
-/// Messages that one or many consumers have seen.
+/// Messages that one or several consumers have received.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Seen {
     /// Sequences by producer.
@@ -147,14 +147,14 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Whether nothing has come.
+    /// Whether no message was received.
     pub(crate) fn is_empty(&self) -> bool {
         self.numbers.is_empty()
     }
 
-    /// A message came. `stream` names what keeps its order (a partition, a queue); `None`: nothing
-    /// promises any, or the broker says itself that the message comes again. `false`: it has come
-    /// before.
+    /// Adds a message. `stream`: the partition or queue within which messages keep their order;
+    /// `None`: no order is promised, or the broker marked the message as redelivered. `false`: it
+    /// was received before.
     #[inline]
     pub fn came(&mut self, producer: u32, sequence: u64, stream: Option<u32>) -> bool {
         let is_new = self.numbers.entry(producer).or_default().insert(sequence);
@@ -173,7 +173,7 @@ impl Seen {
         true
     }
 
-    /// Adds what another consumer has seen.
+    /// Adds the messages of another consumer.
     pub fn add(&mut self, other: &Seen) {
         self.duplicates += other.duplicates;
         self.out_of_order += other.out_of_order;
@@ -183,7 +183,7 @@ impl Seen {
         }
     }
 
-    /// Adds what another consumer has seen of one producer.
+    /// Adds the messages of one producer that another consumer has received.
     pub(crate) fn add_numbers(&mut self, producer: u32, numbers: &Ranges) {
         self.duplicates += self.numbers.entry(producer).or_default().add(numbers);
     }
@@ -194,17 +194,17 @@ impl Seen {
         self.out_of_order += out_of_order;
     }
 
-    /// Messages that came more than once, and such that came behind a later one.
+    /// The numbers of duplicates and of messages out of order.
     pub(crate) fn faults(&self) -> (u64, u64) {
         (self.duplicates, self.out_of_order)
     }
 
-    /// Takes the sequences by producer, and leaves the faults.
+    /// Removes and returns the sequences by producer. The faults stay.
     pub(crate) fn take_numbers(&mut self) -> BTreeMap<u32, Ranges> {
         std::mem::take(&mut self.numbers)
     }
 
-    /// Compares with what was acknowledged to the producers.
+    /// Compares the messages with those that were acknowledged to producers.
     pub fn compare(&self, acked: &BTreeMap<u32, Ranges>) -> Findings {
         let none = Ranges::default();
         let lost = acked.iter().map(|(producer, acked)| {
@@ -223,18 +223,18 @@ impl Seen {
 /// Faults, by number of messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Findings {
-    /// Messages that were acknowledged to a producer and came to no consumer.
+    /// Messages that were acknowledged to a producer and received by no consumer.
     pub lost: u64,
-    /// Messages that came more than once, each time but the first.
+    /// Messages that were received again, counted each time after the first.
     pub duplicates: u64,
-    /// Messages that came behind a later one of the same producer on the same stream.
+    /// Messages that were received after a later one of the same producer on the same stream.
     pub out_of_order: u64,
-    /// Messages that were acknowledged and not consumed because it was over before.
+    /// Messages that were acknowledged, and not consumed before the measurement ended.
     pub unread: u64,
 }
 
 impl Findings {
-    /// The same of a measurement that was over before everything could come: what is missing is
+    /// For a measurement that ended before all messages could be received: missing messages are
     /// unread, not lost.
     pub fn of_the_unfinished(self) -> Findings {
         Findings {
@@ -244,7 +244,7 @@ impl Findings {
         }
     }
 
-    /// Whether a broker has broken its promise: what comes twice it may send twice.
+    /// Whether a broker broke its promise. Duplicates are allowed.
     pub fn is_broken(&self) -> bool {
         self.lost > 0 || self.out_of_order > 0
     }

@@ -13,26 +13,26 @@ use crate::recorder::Recorder;
 /// Why a measurement cannot go on, in a sentence for its user.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum DriverError {
-    /// Nothing answers there.
+    /// No connection can be made.
     #[error("cannot connect to {url}: {reason}")]
     Connect {
-        /// The URL, as it was given.
+        /// The URL as the user gave it.
         url: String,
         /// The reason, in the words of the system or the client.
         reason: String,
     },
-    /// The broker does not do what is asked.
+    /// The broker refuses a request.
     #[error("{url} refuses: {reason}")]
     Refused {
-        /// The URL, as it was given.
+        /// The URL as the user gave it.
         url: String,
         /// The broker's words.
         reason: String,
     },
-    /// The connection ended in the middle.
+    /// The connection ended during the measurement.
     #[error("{url} went away: {reason}")]
     Gone {
-        /// The URL, as it was given.
+        /// The URL as the user gave it.
         url: String,
         /// The reason, in the words of the system or the client.
         reason: String,
@@ -45,15 +45,15 @@ pub enum DriverError {
     },
 }
 
-/// Tells consumers, and producers that are stopped early, to end.
+/// A flag that ends consumers, and producers before their time. Copies share the flag.
 #[derive(Debug, Clone, Default)]
 pub struct Stop(Arc<Told>);
 
-/// The state that all copies share.
+/// The shared state.
 #[derive(Debug)]
 struct Told {
     is_set: AtomicBool,
-    /// No limit but each waiter's own: [`u64::MAX`].
+    /// Longest silence of a broker, in nanoseconds; [`u64::MAX`]: each caller's own limit.
     silence_ns: AtomicU64,
 }
 
@@ -67,46 +67,46 @@ impl Default for Told {
 }
 
 impl Stop {
-    /// Ends all who ask.
+    /// Sets the flag.
     pub fn set(&self) {
         self.0.is_set.store(true, Ordering::Release);
     }
 
-    /// Whether it is time to end.
+    /// Whether the flag is set.
     pub fn is_set(&self) -> bool {
         self.0.is_set.load(Ordering::Acquire)
     }
 
-    /// Has a broker given up that is silent for so long, from now on: for a caller that knows
-    /// better than to wait for half a minute.
+    /// Shortens the silence after which a broker is given up, for a caller that need not wait for
+    /// half a minute.
     pub fn give_up_after(&self, silence: Duration) {
         let ns = u64::try_from(silence.as_nanos()).unwrap_or(u64::MAX);
         self.0.silence_ns.store(ns, Ordering::Release);
     }
 
-    /// The longest silence that anybody waits, in nanoseconds.
+    /// The silence after which a broker is given up at the latest, in nanoseconds.
     pub(crate) fn silence_ns(&self) -> u64 {
         self.0.silence_ns.load(Ordering::Acquire)
     }
 }
 
-/// Durability that the broker promises when it acknowledges: part of every title.
+/// Durability that an acknowledgement promises. Every title of figures names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Promise {
-    /// Nothing.
+    /// No durability.
     None,
-    /// In the broker's memory.
+    /// The broker has the message in memory.
     Memory,
-    /// In the kernel: a killed broker loses nothing.
+    /// The message is written to the kernel: a killed broker does not lose it.
     Kernel,
-    /// Synced to disk.
+    /// The message is synced to disk.
     Disk,
-    /// As the broker is configured; it does not say.
+    /// It depends on the broker's configuration, which the broker does not report.
     Configured,
 }
 
 impl Promise {
-    /// As Cloverleaf tells its clients, and as a user says it: `none`, `memory`, `kernel`, `disk`.
+    /// By the name that Cloverleaf reports and users write: `none`, `memory`, `kernel`, `disk`.
     pub fn named(name: &str) -> Option<Promise> {
         Some(match name {
             "none" => Promise::None,
@@ -118,64 +118,63 @@ impl Promise {
     }
 }
 
-/// A broker may stand still so long, to collect its garbage or to move its files, and lose nothing.
+/// A broker may pause for this long, to collect garbage or to move files, and lose no message.
 const QUIET: Duration = Duration::from_secs(30);
 
-/// A protocol's client: makes connections to one broker. Each connection is used by one thread.
+/// A protocol's client, which makes connections to one broker. One thread uses each connection.
 pub trait Connect: Send + Sync {
-    /// Looks whether the broker is there, and makes the topic as the plan wants it.
+    /// Checks that the broker answers, and creates the topic of the plan.
     ///
     /// # Errors
-    /// It is not there, or refuses.
+    /// The broker does not answer, or refuses.
     fn prepare(&self, plan: &Plan) -> Result<(), DriverError>;
 
-    /// A connection that publishes, ready to begin.
+    /// A connection that is ready to publish.
     ///
     /// # Errors
     /// It cannot be made.
     fn producer(&self, plan: &Plan, number: u32) -> Result<Box<dyn Produce>, DriverError>;
 
-    /// A connection that consumes, subscribed so that no message is missed from now on.
+    /// A connection that is subscribed: it misses no message that is published from now on.
     ///
     /// # Errors
     /// It cannot be made.
     fn consumer(&self, plan: &Plan, number: u32) -> Result<Box<dyn Consume>, DriverError>;
 
-    /// Where each partition ended before the first message of ours, once it is prepared. Empty: the
-    /// protocol keeps by itself what a consumer has not seen.
+    /// After [`Connect::prepare`], the offset at which each partition ended before the first
+    /// message of the measurement. Empty if the broker keeps the position of consumers.
     fn starts(&self) -> Vec<i64> {
         Vec::new()
     }
 
-    /// Consumers begin there: another process has prepared the topic and found these
+    /// Sets where consumers begin: another process prepared the topic and has these
     /// [`Connect::starts`].
     fn begin_at(&self, _starts: Vec<i64>) {}
 
-    /// Consumers that get nothing for so long, though messages are missing, get nothing more: what
-    /// is missing then is lost.
+    /// If consumers receive nothing for this long, the missing messages count as lost.
     fn quiet(&self, _plan: &Plan) -> Duration {
         QUIET
     }
 
-    /// Removes what [`Connect::prepare`] has made.
+    /// Removes the topic that [`Connect::prepare`] created.
     ///
     /// # Errors
-    /// It cannot be removed; what is measured is measured all the same.
+    /// It cannot be removed. The measurement is valid all the same.
     fn clean_up(&self, plan: &Plan) -> Result<(), DriverError>;
 
-    /// The client library with its version, and the broker with its version as far as it says.
+    /// The client library and the broker, with their versions as far as they are known.
     fn versions(&self) -> Vec<(String, String)>;
 
-    /// Durability that an acknowledgement of this broker promises under this plan.
+    /// Durability that this broker's acknowledgements promise under this plan.
     fn promise(&self, plan: &Plan) -> Promise;
 
-    /// Other remarks since this was asked last, each worded for the middle of a sentence.
+    /// Other remarks since the last call, each worded for the middle of a sentence.
     fn remarks(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Why messages of one producer may change their order on the way to the broker, though that
-    /// keeps what it gets; without a full stop. `None`: they may not.
+    /// Why messages of one producer may arrive at the broker in another order, without a full stop.
+    /// `None`: they keep their order.
     fn may_reorder(&self, plan: &Plan) -> Option<String> {
         let _ = plan;
         None
@@ -200,7 +199,7 @@ pub trait Produce: Send {
 
 /// A connection that consumes.
 pub trait Consume: Send {
-    /// Takes and acknowledges messages, each recorded by [`Recorder::came`], until `stop` is set.
+    /// Receives, records ([`Recorder::came`]) and acknowledges messages until `stop` is set.
     ///
     /// # Errors
     /// The connection ended; what was recorded until then counts.

@@ -1,12 +1,12 @@
-//! The bytes of a message: a stamp by which it is known again, and bytes behind it.
+//! The bytes of a message: a stamp that identifies it, and a body.
 //!
 //! ```text
 //! stamp: magic (u32) | run (u32) | producer (u32) | sequence (u64) | intended time (u64)
 //!        | lag (u32) | check (u32)
 //! ```
 //!
-//! The check covers the fields and the size of the message; of every 64th message of a producer it
-//! covers all bytes behind the stamp too. Doing that with each would cost more than sending it.
+//! The check covers the fields and the size of the message. In every 64th message of a producer it
+//! covers the body, too. Covering each body would cost more CPU time than sending the message.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,30 +14,30 @@ use crate::schedule::Random;
 
 /// Bytes of a [`Stamp`]: the smallest message that can be checked.
 pub const STAMP_BYTES: usize = 36;
-/// Tells our messages from others'. Another layout of stamps has another one.
+/// Identifies messages with a stamp of this layout.
 const MAGIC: u32 = 0x4356_4c43;
-/// All bytes of every message whose sequence is a multiple of this are checked.
+/// The body is checked in messages whose sequence is a multiple of this.
 const BODY_CHECK_EVERY: u64 = 64;
-/// Bytes from which random bodies are cut: more than one message, so that they differ.
+/// Random bytes from which bodies are cut: more than one message, so that bodies differ.
 const RANDOM_BYTES: usize = 1 << 20;
 
 /// The identity and times that a message carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
-    /// Number of the measurement: messages that an earlier one has left are told apart.
+    /// Number of the measurement. Messages of earlier measurements may remain in a topic.
     pub run: u32,
     /// Number of the producer.
     pub producer: u32,
-    /// Number of the message of that producer, from 0.
+    /// Number of the message among those of its producer, from 0 on.
     pub sequence: u64,
-    /// When it was to be sent, in nanoseconds since 1970.
+    /// When the message was due, in nanoseconds since 1970.
     pub intended_unix_ns: u64,
-    /// How much later it was sent, in microseconds.
+    /// Time from then until it was sent, in microseconds.
     pub lag_us: u32,
 }
 
 impl Stamp {
-    /// Puts it at the beginning of a message, which is complete but for it.
+    /// Writes the stamp to the beginning of a message whose body is complete.
     ///
     /// # Panics
     /// The message is shorter than [`STAMP_BYTES`].
@@ -53,8 +53,8 @@ impl Stamp {
         message[32..STAMP_BYTES].copy_from_slice(&check.to_be_bytes());
     }
 
-    /// Reads it from the beginning of a message; `None`: it is not ours, or something in the
-    /// message was damaged, cut off or added.
+    /// Reads the stamp at the beginning of a message. `None`: there is no stamp, or bytes of the
+    /// message were changed, removed or added.
     #[inline]
     pub fn read(message: &[u8]) -> Option<Stamp> {
         let head: &[u8; STAMP_BYTES] = message.first_chunk()?;
@@ -71,13 +71,13 @@ impl Stamp {
         (number(0) == MAGIC && number(32) == stamp.check(message)).then_some(stamp)
     }
 
-    /// Whether a message that [`Stamp::read`] does not take was one of this measurement.
+    /// Whether a message for which [`Stamp::read`] returned `None` is one of this measurement.
     pub(crate) fn was_of(run: u32, message: &[u8]) -> bool {
         let begins = [MAGIC.to_be_bytes(), run.to_be_bytes()];
         message.starts_with(begins.as_flattened())
     }
 
-    /// Mixes all fields with the message's size, and with its bytes if it is its turn.
+    /// The check value of all fields and the message's size, and of its body in every 64th message.
     #[inline]
     fn check(&self, message: &[u8]) -> u32 {
         let body = match self.sequence.is_multiple_of(BODY_CHECK_EVERY) {
@@ -97,14 +97,14 @@ impl Stamp {
     }
 }
 
-/// The bytes behind the stamp.
+/// The content of bodies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PayloadKind {
-    /// Bytes that no compression makes smaller.
+    /// Incompressible bytes.
     Random,
     /// Text as of log lines, which compresses to about a fifth.
     Compressible,
-    /// Pieces of a file, one behind the other, from its beginning again at its end.
+    /// Consecutive pieces of a file, which is repeated.
     File(Vec<u8>),
 }
 
@@ -132,7 +132,7 @@ impl Payloads {
         if source.is_empty() {
             source.push(0);
         }
-        // So that a piece from any place on is whole.
+        // A body may begin at each byte of the original.
         let whole = source.len();
         while source.len() < whole + size_bytes {
             source.extend_from_within(..whole.min(size_bytes));
@@ -149,7 +149,7 @@ impl Payloads {
         self.size_bytes
     }
 
-    /// Adds a message behind what is in `out`.
+    /// Appends a message to `out`.
     #[inline]
     pub fn push(&mut self, stamp: &Stamp, out: &mut Vec<u8>) {
         let start = out.len();
@@ -162,7 +162,7 @@ impl Payloads {
     }
 }
 
-/// Lines as a web server writes them.
+/// Lines like those of a web server's log.
 fn log_lines(random: &mut Random, bytes: usize) -> Vec<u8> {
     const PATHS: [&str; 6] = [
         "/",

@@ -8,28 +8,28 @@ use crate::schedule::Arrivals;
 /// When a measurement is over.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Amount {
-    /// After so many messages of all producers together, those of the warm-up apart.
+    /// After this many messages of all producers together, the warm-up not included.
     Messages(u64),
-    /// After so many seconds, the warm-up apart.
+    /// After this many seconds, the warm-up not included.
     Seconds(f64),
 }
 
 /// The acknowledgement that a producer waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Acks {
-    /// For nothing: Kafka's `acks=0`, AMQP without confirms.
+    /// No acknowledgement: Kafka's `acks=0`, AMQP without confirms.
     None,
-    /// For the broker: Kafka's `acks=1`, AMQP's confirm of a transient message, NSQ's OK.
+    /// That of one broker: Kafka's `acks=1`, AMQP's confirm of a transient message, NSQ's OK.
     One,
-    /// For the safest that the protocol has: Kafka's `acks=all`, AMQP's confirm of a persistent
-    /// message in a durable queue; of NSQ it is the same as [`Acks::One`].
+    /// The safest of the protocol: Kafka's `acks=all`, AMQP's confirm of a persistent message in a
+    /// durable queue. With NSQ the same as [`Acks::One`].
     All,
 }
 
 /// One measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Tells its messages from those of others.
+    /// Number of the measurement, which its messages carry.
     pub run: u32,
     /// The topic, or the queue.
     pub topic: String,
@@ -39,31 +39,31 @@ pub struct Plan {
     pub consumers: u32,
     /// Bytes of each message.
     pub size_bytes: usize,
-    /// Their content.
+    /// The content of messages.
     pub payload: PayloadKind,
-    /// How many messages.
+    /// When the measurement is over.
     pub amount: Amount,
-    /// Seconds before the measurement in which messages are sent and not counted.
+    /// Seconds before the measurement, in which messages are sent and not counted.
     pub warm_up_s: f64,
-    /// When they are sent.
+    /// When messages are sent.
     pub arrivals: Arrivals,
-    /// Most messages of one request.
+    /// Maximum of messages in one request.
     pub batch_messages: u32,
-    /// Most messages of a connection that are not acknowledged; for a consumer, that it holds. 0:
-    /// no limit.
+    /// Maximum of messages of one connection that are not acknowledged, by the broker or by the
+    /// consumer. 0: no limit.
     pub in_flight: u32,
     /// The acknowledgement that a producer waits for.
     pub acks: Acks,
-    /// Partitions of the topic, where there are some.
+    /// Number of partitions of the topic, if the protocol has partitions.
     pub partitions: u32,
-    /// Different keys; 0: messages have none.
+    /// Number of different keys; 0: messages have no keys.
     pub keys: u64,
-    /// Seed of everything that is random.
+    /// Seed of all random numbers.
     pub seed: u64,
 }
 
 impl Plan {
-    /// Most messages in flight of one connection; `unbounded` where the plan has no bound.
+    /// Maximum of messages in flight on one connection; `unbounded` if the plan has no limit.
     pub(crate) fn window(&self, unbounded: u32) -> u32 {
         match self.in_flight {
             0 => unbounded,
@@ -71,7 +71,7 @@ impl Plan {
         }
     }
 
-    /// Messages that this producer has to send if messages are counted: shared out evenly.
+    /// The number of messages of this producer, an even share; `None`: the end is a time.
     pub fn share(&self, producer: u32) -> Option<u64> {
         let Amount::Messages(messages) = self.amount else {
             return None;
@@ -81,8 +81,9 @@ impl Plan {
         Some(messages / producers + more)
     }
 
-    /// Seconds that producers send at least, the warm-up apart: those that were asked for, or those
-    /// in which so many messages are due. `None`: as fast as it goes, or at random times.
+    /// Minimum of seconds in which producers send, the warm-up not included: the duration of the
+    /// plan, or the time in which its messages are due. `None` for a number of messages in a closed
+    /// loop or at random times.
     pub fn least_s(&self) -> Option<f64> {
         match (self.amount, self.arrivals) {
             (Amount::Seconds(seconds), _) => Some(seconds),
@@ -94,7 +95,8 @@ impl Plan {
         }
     }
 
-    /// Seconds after which producers end, warm-up included, if time is counted.
+    /// Seconds after which producers end, the warm-up included; `None`: they end after a number of
+    /// messages.
     pub fn end_s(&self) -> Option<f64> {
         match self.amount {
             Amount::Messages(_) => None,

@@ -1,36 +1,36 @@
-//! The schedule of messages, whatever the broker does: an open loop.
+//! The schedule of messages. In an open loop it does not depend on the broker.
 
 use serde::{Deserialize, Serialize};
 
 /// How messages arrive at all producers together.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Arrivals {
-    /// As soon as the window has room for them: a closed loop.
+    /// As soon as the window is not full: a closed loop.
     Closed,
-    /// Evenly, so many per second.
+    /// At even intervals.
     Constant {
         /// Messages per second.
         rate: f64,
     },
-    /// At random times with this mean rate, as those of many independent sources.
+    /// At random times, as from many independent sources.
     Poisson {
         /// Messages per second.
         rate: f64,
     },
-    /// So many at once, with this mean rate.
+    /// In bursts at even intervals.
     Bursts {
         /// Messages per second.
         rate: f64,
-        /// Messages that come at one time.
+        /// Messages of one burst.
         size: u32,
     },
-    /// A rate that grows evenly.
+    /// At a rate that changes linearly.
     Ramp {
         /// Messages per second at the beginning.
         from: f64,
         /// Messages per second at the end.
         to: f64,
-        /// After so many seconds; the rate stays then.
+        /// Seconds until that. The rate is constant afterwards.
         seconds: f64,
     },
 }
@@ -42,14 +42,14 @@ pub struct Schedule {
     /// Number of the producer, and of all producers.
     place: (u32, u32),
     random: Random,
-    /// Messages so far.
+    /// Number of messages so far.
     count: u64,
-    /// The time of the last one in seconds, where it follows from the one before.
+    /// The time of the last message in seconds, if times are computed from the one before.
     last_s: f64,
 }
 
 impl Schedule {
-    /// The share of producer number `producer` of `producers`. The same seed gives the same times.
+    /// The schedule of one of `producers` producers. The same seed gives the same times.
     pub fn new(arrivals: Arrivals, producer: u32, producers: u32, seed: u64) -> Schedule {
         Schedule {
             arrivals,
@@ -60,16 +60,15 @@ impl Schedule {
         }
     }
 
-    /// Whether messages are sent whenever the window has room.
+    /// Whether this is a closed loop.
     pub fn is_closed(&self) -> bool {
         self.arrivals == Arrivals::Closed
     }
 
-    /// When the next message is to be sent, in nanoseconds from the beginning; `None` in a closed
-    /// loop: now.
+    /// When the next message is due, in nanoseconds from the beginning; `None` in a closed loop.
     pub fn next_ns(&mut self) -> Option<u64> {
         let (producer, producers) = (f64::from(self.place.0), f64::from(self.place.1));
-        // The how manieth of all it is, where producers take turns.
+        // Its number among the messages of all producers, which take turns.
         let number = self.count as f64 * producers + producer;
         self.count += 1;
         let seconds = match self.arrivals {
@@ -89,7 +88,7 @@ impl Schedule {
     }
 }
 
-/// When message number `number` comes if the rate grows evenly from `from` to `to`.
+/// When the message with this number is due if the rate changes linearly from `from` to `to`.
 fn ramp_time(number: f64, from: f64, to: f64, seconds: f64) -> f64 {
     let in_ramp = (from + to) / 2.0 * seconds;
     if number >= in_ramp {
@@ -104,7 +103,7 @@ fn ramp_time(number: f64, from: f64, to: f64, seconds: f64) -> f64 {
     (root - from) / slope
 }
 
-/// SplitMix64: small, seeded, the same on every machine.
+/// SplitMix64, which gives the same numbers on every machine.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(pub(crate) u64);
 
@@ -117,12 +116,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Above 0, at most 1.
+    /// A number above 0 and at most 1.
     fn unit(&mut self) -> f64 {
         ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 
-    /// With mean 1.
+    /// An exponentially distributed number with mean 1.
     fn exponential(&mut self) -> f64 {
         -self.unit().ln()
     }

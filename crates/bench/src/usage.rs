@@ -9,10 +9,10 @@ use crate::cpu_clock;
 use crate::listeners::{self, numbers_in};
 use crate::proxy::PROXY_THREADS;
 
-/// Costs.
+/// CPU time and memory of a measurement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Seconds in which they arose.
+    /// Seconds from the beginning to the end.
     pub wall_s: f64,
     /// CPU seconds of the generator: this program, without a broker or a proxy in it.
     pub client_cpu_s: f64,
@@ -21,15 +21,16 @@ pub struct Usage {
     pub proxy_cpu_s: f64,
     /// CPU seconds of the broker; `None`: it cannot be seen from here.
     pub broker_cpu_s: Option<f64>,
-    /// The share of all cores of the generator's machine that worked, whoever for; of several
-    /// machines, of that which was busiest. `None`: the system does not say, or it was too short.
+    /// The share of the time of all cores of the generator's machine that was not idle, for any
+    /// process. With several machines, that of the busiest. `None`: it is unknown, or the
+    /// measurement was too short.
     #[serde(default)]
     pub cores_busy: Option<f64>,
-    /// The most memory that the broker had resident when it was looked at, in bytes.
+    /// Maximum of the broker's resident memory, in bytes, among the samples.
     pub broker_rss_bytes: Option<u64>,
 }
 
-/// The system's ticks, of all cores, below which nothing is said of how busy they were.
+/// Minimum of ticks of all cores for a value of [`Usage::cores_busy`].
 const CORES_TICKS_MIN: u64 = 50;
 
 /// Where the broker runs.
@@ -37,16 +38,16 @@ const CORES_TICKS_MIN: u64 = 50;
 pub enum BrokerPlace {
     /// In these processes of this machine.
     Processes(Vec<u32>),
-    /// In threads of this process whose names begin so.
+    /// In threads of this process, beside the generator's, whose names have this prefix.
     Threads(String),
-    /// Somewhere else, or in processes that may not be looked at.
+    /// On another machine, or in processes that this one may not read.
     Elsewhere,
 }
 
-/// Begins of names of the broker's threads where it runs in this process: all but ours.
+/// Prefix of the names of the generator's threads, which tells them from an embedded broker's.
 pub const GENERATOR_THREADS: &str = "bench-";
 
-/// Begins of names of threads that client libraries start: librdkafka's and lapin's.
+/// Prefixes of the names of threads that client libraries start: librdkafka's and lapin's.
 const LIBRARY_THREADS: [&str; 2] = ["rdk:", "lapin-"];
 
 impl BrokerPlace {
@@ -60,8 +61,7 @@ impl BrokerPlace {
         }
     }
 
-    /// The processes whose costs are taken for the broker's, by name and number; `None`: none are
-    /// looked at.
+    /// The processes whose costs count as the broker's, by name and number; `None`: there are none.
     pub fn names(&self) -> Option<String> {
         let BrokerPlace::Processes(processes) = self else {
             return None;
@@ -78,10 +78,10 @@ impl BrokerPlace {
     }
 }
 
-/// Processes that are named, at most.
+/// Maximum of processes that are named.
 const NAMES_MAX: usize = 4;
 
-/// Measures costs from its beginning on.
+/// Measures CPU time and memory.
 #[derive(Debug)]
 pub struct Meter {
     place: BrokerPlace,
@@ -94,7 +94,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Begins.
+    /// Starts to measure.
     pub fn begin(place: &BrokerPlace) -> Meter {
         let (client_s, proxy_s, broker_s) = cpu_s(place);
         let mut meter = Meter {
@@ -110,7 +110,7 @@ impl Meter {
         meter
     }
 
-    /// Looks at the broker's memory. To be called now and then.
+    /// Samples the broker's memory. To be called now and then.
     pub fn look(&mut self) {
         if let BrokerPlace::Processes(processes) = &self.place {
             let bytes: u64 = processes.iter().filter_map(|it| rss_bytes(*it)).sum();
@@ -125,7 +125,7 @@ impl Meter {
         (all >= CORES_TICKS_MIN).then_some(share)
     }
 
-    /// The costs since the beginning.
+    /// Ends. Returns the costs since the beginning.
     pub fn end(mut self) -> Usage {
         self.look();
         let (client_s, proxy_s, broker_s) = cpu_s(&self.place);
@@ -164,7 +164,7 @@ fn cpu_s(place: &BrokerPlace) -> (f64, f64, Option<f64>) {
     ((process_s - proxy_s - within_s).max(0.0), proxy_s, broker_s)
 }
 
-/// CPU seconds of this process's threads with such names.
+/// CPU seconds of the threads of this process whose names `is_it` accepts.
 fn cpu_of_threads(is_it: impl Fn(&str) -> bool) -> f64 {
     let threads = numbers_in("/proc/self/task").filter(|thread| {
         let name = fs::read_to_string(format!("/proc/self/task/{thread}/comm"));
@@ -173,8 +173,8 @@ fn cpu_of_threads(is_it: impl Fn(&str) -> bool) -> f64 {
     threads.filter_map(cpu_clock::of_thread).sum()
 }
 
-/// The work of the machine's cores so far, from the first line of `/proc/stat`: ticks in which they
-/// worked, and all. `None`: it does not say.
+/// The ticks of all cores so far, from the first line of `/proc/stat`: those that were not idle,
+/// and all. `None`: the line cannot be read.
 fn cores() -> Option<(u64, u64)> {
     let stat = fs::read_to_string("/proc/stat").ok()?;
     let fields = stat.lines().next()?.strip_prefix("cpu ")?;
@@ -182,8 +182,8 @@ fn cores() -> Option<(u64, u64)> {
         .split_whitespace()
         .map(|it| it.parse().ok())
         .collect();
-    // user, nice, system, idle, waiting for a disk, interrupts, and what others took from us;
-    // guests behind that are in the first two.
+    // user, nice, system, idle, iowait, irq, softirq, steal. Guest ticks follow, which are included
+    // in the first two.
     let ticks = ticks.filter(|ticks| ticks.len() >= 8)?;
     let all: u64 = ticks[..8].iter().sum();
     Some((all.saturating_sub(ticks[3] + ticks[4]), all))
