@@ -12,17 +12,16 @@ use crate::url::Url;
 /// The client of one protocol, and its properties.
 pub(crate) struct Client {
     pub(crate) protocol: Protocol,
-    /// Makes one for the broker there.
+    /// Makes a client for the broker at this URL.
     pub(crate) new: fn(&Url) -> Result<Box<dyn Connect>, DriverError>,
-    /// Whether the proxy of a distance has to exchange addresses on the way.
+    /// Whether the proxy of a distance has to rewrite addresses.
     pub(crate) carries: Carries,
-    /// Whether it also asks an HTTP interface, by the option `http`, which is the port above the
-    /// broker's unless somebody says another.
+    /// Whether the client also uses an HTTP interface. Its address is the option `http`, by default
+    /// the port after the broker's.
     pub(crate) has_http: bool,
 }
 
-/// All of them: the protocols of an embedded broker. The first is the one that is meant where
-/// nobody names one.
+/// All clients, one for each protocol of an embedded broker. The first is the default.
 pub(crate) static CLIENTS: [Client; 3] = [
     Client {
         protocol: Protocol::Nsq,
@@ -47,7 +46,7 @@ pub(crate) static CLIENTS: [Client; 3] = [
 /// The client of a protocol.
 ///
 /// # Errors
-/// There is none yet.
+/// The protocol has no client yet.
 pub(crate) fn client_of(protocol: Protocol) -> Result<&'static Client, DriverError> {
     let found = CLIENTS.iter().find(|client| client.protocol == protocol);
     found.ok_or_else(|| DriverError::Unsupported {

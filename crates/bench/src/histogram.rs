@@ -3,7 +3,7 @@
 use hdrhistogram::serialization::{Deserializer, Serializer, V2Serializer};
 use serde::{Deserialize, Serialize};
 
-/// The smallest time that is told from others, in nanoseconds.
+/// The smallest time that is distinguished, in nanoseconds.
 const LOW_NS: u64 = 1_000;
 /// The longest time that is counted as itself, in nanoseconds; longer ones count as this.
 const HIGH_NS: u64 = 3_600_000_000_000;
@@ -19,7 +19,7 @@ type Inner = hdrhistogram::Histogram<u64>;
 
 #[derive(Debug, Clone, Default)]
 enum State {
-    /// Nothing was counted, and no memory is needed.
+    /// No times were counted, and no memory is allocated.
     #[default]
     Empty,
     Open(Box<Inner>),
@@ -28,7 +28,7 @@ enum State {
 }
 
 impl Histogram {
-    /// An empty one.
+    /// An empty histogram.
     pub fn new() -> Histogram {
         Histogram::default()
     }
@@ -39,7 +39,7 @@ impl Histogram {
         self.inner().saturating_record(ns);
     }
 
-    /// Counts a time so often.
+    /// Counts a time `count` times.
     #[inline]
     pub fn record_n(&mut self, ns: u64, count: u64) {
         self.inner().saturating_record_n(ns, count);
@@ -65,7 +65,7 @@ impl Histogram {
         self.state = State::Open(Box::new(inner.unwrap_or_else(empty)));
     }
 
-    /// Takes little memory until it is changed again; looking at it costs more.
+    /// Compresses the histogram until it is changed again. Reading it costs more CPU time then.
     pub fn pack(&mut self) {
         if matches!(self.state, State::Open(_)) {
             self.state = if self.is_empty() {
@@ -76,13 +76,13 @@ impl Histogram {
         }
     }
 
-    /// Adds another one.
+    /// Adds another histogram.
     pub fn add(&mut self, other: &Histogram) {
         // The bounds are the same, so nothing can lie outside.
         let _ = other.look(|other| self.inner().add(other));
     }
 
-    /// Looks at it, if something was counted.
+    /// Calls `with` with the decoded histogram, if it is not empty.
     fn look<R>(&self, with: impl FnOnce(&Inner) -> R) -> Option<R> {
         match &self.state {
             State::Empty => None,
@@ -96,12 +96,13 @@ impl Histogram {
         self.look(Inner::len).unwrap_or(0)
     }
 
-    /// Whether none was.
+    /// Whether no times were counted.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The time below or at which this share lies, 0 to 1; in nanoseconds. 0 if there is none.
+    /// The time in nanoseconds at or below which this share (0 to 1) of the times lies; 0 without
+    /// times.
     pub fn quantile_ns(&self, quantile: f64) -> u64 {
         self.look(|inner| {
             if inner.is_empty() {
@@ -118,7 +119,7 @@ impl Histogram {
         self.look(Inner::max).unwrap_or(0)
     }
 
-    /// The shortest time in nanoseconds; 0 if there is none.
+    /// The shortest time in nanoseconds; 0 without times.
     pub fn min_ns(&self) -> u64 {
         self.look(|inner| if inner.is_empty() { 0 } else { inner.min() })
             .unwrap_or(0)
@@ -136,7 +137,7 @@ impl Histogram {
         }
         let mut bytes = Vec::new();
         let mut write = |inner: &Inner| {
-            // A vector takes everything.
+            // Writing to a vector cannot fail.
             let _ = V2Serializer::new().serialize(inner, &mut bytes);
         };
         match &self.state {
@@ -164,7 +165,7 @@ fn empty() -> Inner {
 
 fn unpacked(mut bytes: &[u8]) -> Option<Inner> {
     let read: Inner = Deserializer::new().deserialize(&mut bytes).ok()?;
-    // Our bounds, whatever bounds it had.
+    // Counts are copied into a histogram with our bounds.
     let mut inner = empty();
     inner.add(read).ok()?;
     Some(inner)
@@ -185,8 +186,8 @@ impl<'de> Deserialize<'de> for Histogram {
     }
 }
 
-/// Whether the head is as [`Histogram::to_bytes`] writes it. Others could ask for any memory: for
-/// that of their bounds, and for that of a length which is believed.
+/// Whether the head is as [`Histogram::to_bytes`] writes it. With another head, the library would
+/// allocate as much memory as the bounds and the length in it ask for.
 ///
 /// ```text
 /// cookie u32 | bytes of counts u32 | 0 u32 | digits u32 | low u64 | high u64 | 1.0 f64 | counts

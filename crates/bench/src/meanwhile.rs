@@ -4,21 +4,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::sides::Standing;
 
-/// Producers that were done within this time, in seconds, say nothing of how fast consumers are
-/// meanwhile.
+/// Seconds for which producers have to send. In less time the rate of consumers is not significant.
 const SENT_MIN_S: f64 = 0.1;
 
 /// The consumers' work while producers sent, apart from their work afterwards.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Meanwhile {
-    /// Messages that came from the end of the warm-up until producers were done. Those of the
-    /// warm-up that came late count too: they are work as well.
+    /// Messages that were received from the end of the warm-up until producers were done, including
+    /// those that were sent within the warm-up.
     pub messages: u64,
     /// Seconds from the end of the warm-up until producers were done.
     pub seconds: f64,
-    /// Messages that had not come then.
+    /// Messages that had not been received then.
     pub backlog: u64,
-    /// Seconds from then until the last one came, with producers idle.
+    /// Seconds from then until the last message, in which producers were idle.
     pub drain_s: f64,
 }
 
@@ -29,7 +28,7 @@ impl Meanwhile {
     }
 }
 
-/// When something was so, and how much had been stored and had come.
+/// The numbers of messages at one time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) at_ns: u64,
@@ -37,7 +36,7 @@ pub(crate) struct Mark {
     pub(crate) came: u64,
 }
 
-/// Looks at both sides until the producers are done.
+/// Follows both sides until producers are done.
 #[derive(Debug, Default)]
 pub(crate) struct Overlap {
     measured_from_ns: u64,
@@ -46,7 +45,8 @@ pub(crate) struct Overlap {
 }
 
 impl Overlap {
-    /// Of a measurement whose warm-up ends then. Without a warm-up nothing comes before.
+    /// For a measurement whose warm-up ends at `measured_from_ns`. Without a warm-up no message is
+    /// received before that.
     pub(crate) fn new(measured_from_ns: u64, has_warm_up: bool) -> Overlap {
         let begin = Mark {
             at_ns: measured_from_ns,
@@ -59,7 +59,7 @@ impl Overlap {
         }
     }
 
-    /// Takes note of where it stands.
+    /// Records the progress.
     pub(crate) fn look(&mut self, standing: &Standing) {
         let now = Mark {
             at_ns: standing.now_ns,
@@ -74,8 +74,8 @@ impl Overlap {
         }
     }
 
-    /// The result, when the last message came at `last_ns`. `None`: producers were done too soon to
-    /// say.
+    /// The result, if the last message was received at `last_ns`. `None`: producers were done too
+    /// soon, or no message was received until then.
     pub(crate) fn end(&self, last_ns: u64) -> Option<Meanwhile> {
         let (begun, ended) = (self.begun?, self.ended?);
         let seconds = ended.at_ns.saturating_sub(begun.at_ns) as f64 / 1e9;
@@ -85,7 +85,7 @@ impl Overlap {
             backlog: ended.stored.saturating_sub(ended.came),
             drain_s: last_ns.saturating_sub(ended.at_ns) as f64 / 1e9,
         };
-        // Where all came afterwards there is no such rate.
+        // Without messages in that time there is no rate.
         (seconds >= SENT_MIN_S && found.messages > 0).then_some(found)
     }
 }

@@ -15,43 +15,44 @@ use crate::times::Times;
 use crate::usage::{BrokerPlace, Meter, Usage};
 use crate::words;
 
-/// Between connecting and the first message, so that all threads are there.
+/// Time between connecting and the first message, in which all threads start.
 const RUN_UP_NS: u64 = 50_000_000;
-/// Most messages of one request when a topic is filled.
+/// Minimum of messages in one request when a topic is filled.
 const FILL_BATCH: u32 = 200;
-/// Most messages on their way when a topic is filled.
+/// Maximum of messages in flight when a topic is filled.
 const FILL_IN_FLIGHT: u32 = 2_000;
 
-/// One second of a measurement, to be shown meanwhile.
+/// One second of a measurement, which is shown during it.
 #[derive(Debug, Clone, Default)]
 pub struct Progress {
     /// Number of the second, from the beginning of the measurement.
     pub second: u32,
-    /// The producers' figures of it.
+    /// The producers' figures of this second.
     pub produced: Second,
-    /// The consumers' figures of it.
+    /// The consumers' figures of this second.
     pub consumed: Second,
 }
 
-/// Where and whom to measure.
+/// The broker to be measured.
 pub struct Target<'t> {
     /// The client.
     pub connect: &'t dyn Connect,
     /// The broker's name in tables.
     pub label: String,
-    /// The URL, as it was given.
+    /// The URL as the user gave it.
     pub url: String,
     /// Where the broker runs.
     pub place: BrokerPlace,
-    /// The topic is the user's, and stays.
+    /// Whether the topic is the user's, and must not be removed.
     pub keeps_topic: bool,
 }
 
 impl Target<'_> {
-    /// Measures. `progress` hears of each second once it is over; `stop` ends it early.
+    /// Measures. `progress` is called with each second once it is over; `stop` ends the measurement
+    /// early.
     ///
     /// # Errors
-    /// Nothing could be measured. Later failures are in [`Outcome::cut`].
+    /// The measurement could not begin. Later failures are in [`Outcome::cut`].
     pub fn measure(
         &self,
         kind: Kind,
@@ -64,7 +65,7 @@ impl Target<'_> {
         })
     }
 
-    /// Measures as `work` does it: with connections of this process, or of others.
+    /// Measures by `work`, which uses connections of this process or of others.
     ///
     /// # Errors
     /// As [`Target::measure`].
@@ -79,7 +80,7 @@ impl Target<'_> {
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
         let plan = &Plan {
-            // A subscription that nobody reads from would cost the broker something.
+            // A subscription without readers would cost the broker something.
             consumers: if kind == Kind::Produce {
                 0
             } else {
@@ -126,7 +127,7 @@ impl Target<'_> {
             }),
         };
         outcome.remarks.extend(self.connect.remarks());
-        // The topic goes after a failed measurement, too.
+        // The topic is removed after a failed measurement, too.
         let cleaned = if self.keeps_topic {
             Ok(())
         } else {
@@ -143,7 +144,7 @@ impl Target<'_> {
         Ok(outcome)
     }
 
-    /// Client and broker, and whose costs are taken for the broker's.
+    /// The versions of client and broker, and the processes whose costs count as the broker's.
     fn versions(&self) -> Vec<(String, String)> {
         let mut versions = self.connect.versions();
         let process = self.place.names();
@@ -151,7 +152,7 @@ impl Target<'_> {
         versions
     }
 
-    /// Puts in what will be consumed, as fast as it goes.
+    /// Publishes the messages that will be consumed, as fast as possible.
     fn fill(&self, plan: &Plan, stop: &Stop) -> Result<ClientStats, DriverError> {
         let plan = Plan {
             arrivals: Arrivals::Closed,
@@ -160,8 +161,8 @@ impl Target<'_> {
             in_flight: FILL_IN_FLIGHT,
             amount: match plan.amount {
                 Amount::Messages(messages) => Amount::Messages(messages),
-                // How fast consumers are is not known before. Where they are faster than producers,
-                // the topic is empty before the time is over, and the notes say so.
+                // The speed of consumers is unknown. If they are faster than producers, the topic
+                // is empty before the time is over, and the notes say so.
                 Amount::Seconds(seconds) => Amount::Seconds(plan.warm_up_s + seconds),
             },
             ..plan.clone()
@@ -178,7 +179,7 @@ impl Target<'_> {
         }
         let stats = sent.stats;
         if stats.errors > 0 && !stop.is_set() {
-            // Consumers would find fewer messages than were to be measured.
+            // Consumers would find fewer messages than the plan has.
             let words = stats.error_texts.first();
             return Err(DriverError::Refused {
                 url: self.url.clone(),
@@ -232,7 +233,7 @@ impl Target<'_> {
         watch.show(u64::MAX);
         outcome.usage = meter.end();
         if times.measured_from_ns() < planned_ns {
-            // Without numbers, so that it is said once for all runs.
+            // Without numbers, so that the remark of all runs is the same and appears once.
             let early = "the warm-up ended early, because consumers had its share of the messages";
             outcome.remarks.push(early.to_owned());
         }
@@ -245,7 +246,7 @@ impl Target<'_> {
     }
 }
 
-/// How long was waited for what is called lost.
+/// Adds a remark about how long lost messages were waited for.
 pub(crate) fn say_how_long(outcome: &mut Outcome, quiet: Duration) {
     if outcome.findings.is_some_and(|findings| findings.lost > 0) {
         outcome.remarks.push(format!(
@@ -260,18 +261,19 @@ pub(crate) fn say_how_long(outcome: &mut Outcome, quiet: Duration) {
 pub(crate) struct Sides<'f> {
     pub(crate) produces: bool,
     pub(crate) consumes: bool,
-    /// The messages that were put in before, if these are consumed.
+    /// Statistics of the messages that were published before, if these are consumed.
     pub(crate) filled: Option<&'f ClientStats>,
 }
 
 impl Sides<'_> {
-    /// How many messages were put in before.
+    /// Number of messages that were published before.
     pub(crate) fn put_in(&self) -> Option<u64> {
         let filled = self.filled?;
         Some(filled.acked.values().map(Ranges::len).sum())
     }
 
-    /// Puts down what both sides have done. `is_whole`: everything could come.
+    /// Writes the statistics of both sides into the outcome. `is_whole`: consumers could receive
+    /// all messages.
     pub(crate) fn settle(
         &self,
         outcome: &mut Outcome,

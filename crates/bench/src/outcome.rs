@@ -1,4 +1,4 @@
-//! The outcome of a measurement, with all that is needed to judge it.
+//! The outcome of a measurement, with the conditions that are needed to judge it.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,37 +9,37 @@ use crate::plan::Plan;
 use crate::recorder::ClientStats;
 use crate::usage::Usage;
 
-/// CPU seconds of a side below which nothing is said of its cost per message: reading the clocks of
-/// all threads takes a part of a millisecond, and so does what is waked for it.
+/// Minimum of CPU seconds of a side for a cost per message. Reading the CPU clocks of all threads
+/// takes a part of a millisecond itself.
 const CPU_MIN_S: f64 = 0.02;
 
 /// The sides that are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// Publishing alone.
+    /// Publishing only.
     Produce,
-    /// Taking out what was put in before.
+    /// Consuming messages that were published before the measurement.
     Consume,
-    /// Both at the same time.
+    /// Publishing and consuming at the same time.
     EndToEnd,
 }
 
-/// The subject of the figures: a broker, and the client library that it was reached with.
+/// The subject of figures: a broker, and the client library.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subject {
-    /// How it is called in tables, unique in a report.
+    /// Its name in tables, unique in a report.
     pub label: String,
-    /// Where it was.
+    /// Its URL.
     pub url: String,
     /// The client library and the broker, with their versions.
     pub versions: Vec<(String, String)>,
-    /// Durability that its acknowledgements promise.
+    /// The durability that its acknowledgements promise.
     pub promise: Promise,
-    /// The user says so, not the broker.
+    /// Whether the user states the durability, not the broker.
     #[serde(default)]
     pub is_claimed: bool,
-    /// Why order may break before messages are at the broker ([`crate::Connect::may_reorder`]).
+    /// Why messages may arrive at the broker in another order ([`crate::Connect::may_reorder`]).
     #[serde(default)]
     pub may_reorder: Option<String>,
 }
@@ -51,7 +51,7 @@ pub struct Outcome {
     pub subject: Subject,
     /// The sides that were measured.
     pub kind: Kind,
-    /// The plan of it.
+    /// Its plan.
     pub plan: Plan,
     /// When it began, milliseconds since 1970.
     pub started_unix_ms: u64,
@@ -59,11 +59,11 @@ pub struct Outcome {
     pub produced: Option<ClientStats>,
     /// The consumers' side.
     pub consumed: Option<ClientStats>,
-    /// Messages that were lost, came twice or out of order. `None`: there were no consumers.
+    /// Messages that were lost, duplicated or out of order. `None`: there were no consumers.
     pub findings: Option<Findings>,
-    /// Costs for this program and the broker.
+    /// CPU time and memory of this program and the broker.
     pub usage: Usage,
-    /// Why it ended before its time; then what was measured until then is here.
+    /// Why it ended before its time. The other fields are about the time until then.
     pub cut: Option<String>,
     /// Other remarks, each worded for the middle of a sentence.
     #[serde(default)]
@@ -71,35 +71,36 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The side that a title speaks of: the consumers' if there is one.
+    /// The side of the main figures: the consumers' if there is one.
     pub fn main(&self) -> Option<&ClientStats> {
         self.consumed.as_ref().or(self.produced.as_ref())
     }
 
-    /// CPU time of the generator per message, in microseconds; `None`: too little to say.
+    /// CPU time of the generator per message, in microseconds; `None`: too little to be
+    /// significant.
     pub fn client_us(&self) -> Option<f64> {
         self.per_message(self.usage.client_cpu_s)
     }
 
-    /// CPU time of the broker per message, in microseconds; `None`: it cannot be seen, or is too
-    /// little to say.
+    /// CPU time of the broker per message, in microseconds; `None`: it is unknown, or too little to
+    /// be significant.
     pub fn broker_us(&self) -> Option<f64> {
         self.per_message(self.usage.broker_cpu_s?)
     }
 
-    /// `None` too if it was so little that looking at it costs as much.
+    /// `None` if there are fewer CPU seconds than [`CPU_MIN_S`], or no messages.
     fn per_message(&self, seconds: f64) -> Option<f64> {
         let messages = self.main()?.messages;
         (messages > 0 && seconds >= CPU_MIN_S).then(|| seconds * 1e6 / messages as f64)
     }
 
-    /// Whether messages were acknowledged at all under this plan.
+    /// Whether the broker acknowledges messages under this plan.
     pub fn has_acks(&self) -> bool {
         self.subject.promise != Promise::None
     }
 
-    /// Whether something was measured, nothing was refused, unanswered, lost, damaged or out of
-    /// order, and nothing was cut short.
+    /// Whether messages were measured, none of them was refused, unanswered, lost, damaged or out
+    /// of order, and the measurement did not end early.
     pub fn is_good(&self) -> bool {
         let is_broken = self.findings.is_some_and(|findings| findings.is_broken());
         let has_any = self.main().is_some_and(|stats| stats.messages > 0);
@@ -109,8 +110,8 @@ impl Outcome {
     }
 }
 
-/// The setting that differs between the rows of a search for the knee: beyond it brokers are meant
-/// to be late.
+/// The setting that differs between the rows of a search for the knee. Beyond the knee, brokers are
+/// expected to be late.
 pub(crate) const ASKED_RATE: &str = "asked rate, messages/s";
 
 /// A setting that differs between the rows of a report, such as the message size.
@@ -122,16 +123,16 @@ pub struct Variation {
     pub value: f64,
 }
 
-/// Measurements that differ by chance alone.
+/// Measurements with the same settings.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Row {
-    /// Differences from other rows of the same subject.
+    /// The settings that differ from other rows of the same subject.
     pub variations: Vec<Variation>,
     /// The runs.
     pub runs: Vec<Outcome>,
 }
 
-/// Everything that one command has measured: what `--json` prints and `--report` draws.
+/// All measurements of one command, which `--json` prints and `--report` draws.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
     /// The title, without the durability class.
@@ -142,7 +143,7 @@ pub struct Report {
     pub conditions: Conditions,
     /// The rows, in the order of the table.
     pub rows: Vec<Row>,
-    /// Sentences that belong to the figures: what was noticed, what to think of.
+    /// Sentences that belong to the figures.
     pub notes: Vec<String>,
     /// Why rows are missing.
     pub failure: Option<String>,
@@ -157,7 +158,7 @@ impl Report {
 }
 
 impl Row {
-    /// The runs whose figures count: not those that ended before their time, if there are others.
+    /// The runs whose figures count: those that did not end before their time, or else all.
     pub fn counted(&self) -> impl Iterator<Item = &Outcome> {
         let is_whole = |run: &Outcome| run.cut.is_none();
         let has_whole = self.runs.iter().any(is_whole);

@@ -1,5 +1,5 @@
-//! The two sides of a measurement, or a part of them: their connections, and the threads that work
-//! with these until somebody says that it is over.
+//! The connections of one or both sides of a measurement, and the threads that use them until it is
+//! over.
 
 use std::io;
 use std::num::NonZeroU64;
@@ -18,16 +18,15 @@ use crate::recorder::{ClientStats, Live, Recorder};
 use crate::times::Times;
 use crate::usage::GENERATOR_THREADS;
 
-/// How often a measurement is looked at.
+/// How often the progress of a measurement is checked.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Several consumers that together got as many messages as there are may have got one twice and
-/// miss another. Whether more comes is waited for this part of the time after which what is missing
-/// is lost: for a second, unless the link is slow.
+/// Several consumers that have received as many messages as there are may have received one twice
+/// and miss another. More messages are waited for, for this fraction of the time after which
+/// missing messages count as lost: a second, unless the link is slow.
 const SETTLE_SHARE: u64 = 30;
 
-/// A machine's part of the connections of a plan. Several machines share one plan, and each has
-/// others.
+/// The connections of a plan that one machine makes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Part {
     pub(crate) producers: Range<u32>,
@@ -35,7 +34,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// All of them, of the sides that are meant.
+    /// All connections of these sides.
     pub(crate) fn whole(plan: &Plan, produces: bool, consumes: bool) -> Part {
         Part {
             producers: 0..if produces { plan.producers } else { 0 },
@@ -44,28 +43,29 @@ impl Part {
     }
 }
 
-/// Where a measurement stands.
+/// The progress of a measurement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Standing {
-    /// When that was.
+    /// The time of these numbers, in nanoseconds of the measurement's clock.
     pub(crate) now_ns: u64,
-    /// Messages that may come: acknowledged, or given up, which may have been stored all the same.
+    /// Messages that may be received: those that were acknowledged, and those that were given up,
+    /// which the broker may have stored all the same.
     pub(crate) stored: u64,
-    /// Messages that came.
+    /// Messages that were received.
     pub(crate) came: u64,
     pub(crate) producers_are_done: bool,
     pub(crate) consumers_are_gone: bool,
-    /// The moment at which producers were done, where it is known.
+    /// The progress when producers were done, if that is known.
     pub(crate) sent: Option<Mark>,
 }
 
-/// Decides when a measurement is over: once producers are done, and consumers have all there is,
-/// or get nothing more.
+/// Decides when a measurement is over: producers are done, and consumers have received all
+/// messages, or have received none for long.
 #[derive(Debug)]
 pub(crate) struct Ending {
     consumes: bool,
     has_several: bool,
-    /// Messages that were put in before, if that is what is consumed.
+    /// Number of messages that were published before the measurement, if these are consumed.
     filled: Option<u64>,
     end_ns: u64,
     quiet_ns: u64,
@@ -74,8 +74,8 @@ pub(crate) struct Ending {
 }
 
 impl Ending {
-    /// Of a measurement that begins at `start_ns`. Consumers that get nothing for `quiet` get
-    /// nothing more.
+    /// For a measurement that begins at `start_ns`. If consumers receive nothing for `quiet`, no
+    /// more messages are expected.
     pub(crate) fn new(
         plan: &Plan,
         consumes: bool,
@@ -83,7 +83,7 @@ impl Ending {
         (start_ns, quiet): (u64, Duration),
     ) -> Ending {
         let end_s = match plan.amount {
-            // Producers see to their end themselves.
+            // Producers end at the time of the plan themselves.
             Amount::Seconds(_) if filled.is_some() => plan.end_s(),
             _ => None,
         };
@@ -98,12 +98,12 @@ impl Ending {
         }
     }
 
-    /// Shortens the longest wait for a silent broker to this.
+    /// Shortens the time after which a silent broker is given up.
     pub(crate) fn shorten(&mut self, quiet_ns: u64) {
         self.quiet_ns = self.quiet_ns.min(quiet_ns);
     }
 
-    /// Whether it is over, and then whether everything could come until now.
+    /// `None`: it is not over. Otherwise, whether consumers could receive all messages.
     pub(crate) fn look(&mut self, standing: &Standing, is_stopped: bool) -> Option<bool> {
         let now_ns = standing.now_ns;
         if standing.came != self.came_before || self.quiet_since_ns == 0 {
@@ -115,7 +115,7 @@ impl Ending {
         let has_come = is_settled && standing.came >= self.filled.unwrap_or(standing.stored);
         let has_all = !self.consumes || has_come || is_quiet;
         if !standing.producers_are_done {
-            // Not quiet because of the consumers.
+            // The silence may be that of producers, so at most a half of it counts.
             let earliest_ns = now_ns.saturating_sub(self.quiet_ns / 2);
             self.quiet_since_ns = self.quiet_since_ns.max(earliest_ns);
             return None;
@@ -146,10 +146,10 @@ impl Side {
 }
 
 impl Connections {
-    /// Makes them, consumers first.
+    /// Makes the connections, those of consumers first.
     ///
     /// # Errors
-    /// One cannot be made.
+    /// A connection cannot be made.
     pub(crate) fn open(
         connect: &dyn Connect,
         plan: &Plan,
@@ -166,8 +166,8 @@ impl Connections {
         })
     }
 
-    /// Works until `look` says that it is over: then consumers end, and producers if `stop` is set.
-    /// Gives what producers and what consumers have done.
+    /// Runs until `look` returns that it is over: then consumers end, and producers if `stop` is
+    /// set. Returns the producers' and the consumers' side.
     pub(crate) fn run(
         &mut self,
         plan: &Plan,
@@ -192,7 +192,7 @@ impl Connections {
         };
         let consumers_stop = Stop::default();
         let (left, sent_at) = (AtomicUsize::new(self.producers.len()), OnceLock::new());
-        // The last producer to end says when that was.
+        // The last producer that ends records the time.
         let done = || {
             let now = mark();
             if left.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -218,7 +218,7 @@ impl Connections {
                     let source = MessageSource::new(plan, *number, times.clock, times.start_ns);
                     let thread =
                         spawn_producer(scope, (*number, done), producer, source, recorder, stop);
-                    // One that has not begun has ended.
+                    // A producer without a thread counts as ended.
                     if thread.is_err() {
                         done();
                     }
@@ -290,7 +290,7 @@ fn spawn_consumer<'s, 'e>(
         format!("{GENERATOR_THREADS}in-{number}"),
         move || {
             if times.is_filled {
-                // Messages that came before the beginning would have cost nothing.
+                // Work before the beginning would not count as cost.
                 thread::sleep(times.until(times.start_ns));
             }
             let (result, busy) = watched(|| consumer.run(&mut recorder, stop));
@@ -303,7 +303,7 @@ fn spawn_consumer<'s, 'e>(
     )
 }
 
-/// Works, and says how much of the time this thread was on a processor.
+/// Calls `work`. Returns also the share of the time that this thread was on a CPU.
 fn watched<R>(work: impl FnOnce() -> R) -> (R, f64) {
     let (begun, before_s) = (Instant::now(), cpu_clock::of_this_thread());
     let result = work();
@@ -311,7 +311,8 @@ fn watched<R>(work: impl FnOnce() -> R) -> (R, f64) {
     (result, cpu_s / wall_s.as_secs_f64().max(1e-9))
 }
 
-/// A thread, or why the system gives none: there may be more connections than it has threads for.
+/// A thread, or the error of starting it: there may be more connections than the system allows
+/// threads.
 type Spawned<'s> = io::Result<ScopedJoinHandle<'s, Joined>>;
 
 fn spawn<'s, 'e>(
@@ -320,8 +321,8 @@ fn spawn<'s, 'e>(
     work: impl FnOnce() -> Joined + Send + 's,
 ) -> Spawned<'s> {
     let work = move || {
-        // A thread that sleeps until a message is due wakes when it is, not up to 50 µs later.
-        // Where the system does not let it, the generator's lag shows it.
+        // A thread that sleeps until a message is due wakes at that time, not up to 50 µs later. If
+        // the system refuses it, the generator's lag shows it.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         work()
     };

@@ -1,5 +1,5 @@
-//! A connection for one short exchange, all of which has to be over by a given time: a peer that
-//! sends a byte now and then cannot make it longer.
+//! A connection for one short exchange with a deadline, which a peer that sends a byte now and then
+//! cannot extend.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,7 +13,7 @@ pub(crate) struct Timed {
 }
 
 impl Timed {
-    /// Connects; that and everything later together may take so long.
+    /// Connects. The deadline covers connecting and all later reads and writes.
     pub(crate) fn connect(address: &SocketAddr, most: Duration) -> io::Result<Timed> {
         let end = Instant::now() + most;
         Ok(Timed {

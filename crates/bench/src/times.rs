@@ -1,4 +1,4 @@
-//! The times of a measurement: since when something is done, and since when it counts.
+//! The times of a measurement: when it begins, and when its warm-up ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,23 +7,24 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::plan::{Amount, Plan};
 
-/// How often a topic that is emptied is looked at during the warm-up, which may end at any moment.
+/// How often the end of the warm-up is checked while consumers empty a topic: they may end it at
+/// any moment.
 const LOOK_AT_FILLED: Duration = Duration::from_millis(2);
 
-/// The end of a warm-up, which several threads look at.
+/// The end of a warm-up, which threads share.
 #[derive(Debug, Clone)]
 pub struct WarmUpEnd(Arc<End>);
 
 #[derive(Debug)]
 struct End {
-    /// When it is, in nanoseconds of the measurement's clock.
+    /// The time of the end, in nanoseconds of the measurement's clock.
     ns: AtomicU64,
-    /// It is also when so many messages more have come; `u64::MAX`: however many come.
+    /// The warm-up also ends after this many more messages; `u64::MAX`: the number does not matter.
     messages_left: AtomicU64,
 }
 
 impl WarmUpEnd {
-    /// It is then.
+    /// A warm-up that ends at this time of the measurement's clock.
     pub(crate) fn at(ns: u64) -> WarmUpEnd {
         WarmUpEnd(Arc::new(End {
             ns: AtomicU64::new(ns),
@@ -31,18 +32,19 @@ impl WarmUpEnd {
         }))
     }
 
-    /// When it is, in nanoseconds of the measurement's clock.
+    /// The time of the end, in nanoseconds of the measurement's clock.
     #[inline]
     pub(crate) fn ns(&self) -> u64 {
         self.0.ns.load(Ordering::Relaxed)
     }
 
-    /// It is also when so many messages have come.
+    /// Has the warm-up also end when this many messages were received.
     fn or_after(&self, messages: u64) {
         self.0.messages_left.store(messages, Ordering::Relaxed);
     }
 
-    /// A message has come. Says when the warm-up ends: at `now_ns` with the last of its messages.
+    /// Counts a received message. Returns when the warm-up ends, which is `now_ns` with the last
+    /// message of the warm-up.
     #[inline]
     pub(crate) fn came(&self, now_ns: u64) -> u64 {
         let end_ns = self.ns();
@@ -69,21 +71,21 @@ impl WarmUpEnd {
     }
 }
 
-/// Since when something is done, by one clock.
+/// The times of one measurement, in nanoseconds of one clock.
 #[derive(Debug, Clone)]
 pub(crate) struct Times {
     pub(crate) clock: Clock,
-    /// The first message.
+    /// When the first message is sent.
     pub(crate) start_ns: u64,
-    /// Messages that were to be sent before do not count; if the topic was filled before: those
-    /// that come before.
+    /// Messages that were due before this do not count. If the topic was filled before the
+    /// measurement, messages that were received before this do not count.
     pub(crate) warm_up_end: WarmUpEnd,
-    /// The messages that are consumed were put in before.
+    /// Whether the topic was filled before the measurement.
     pub(crate) is_filled: bool,
 }
 
 impl Times {
-    /// A measurement that begins then.
+    /// The times of a measurement that begins at `start_ns`.
     pub(crate) fn new(clock: Clock, start_ns: u64, plan: &Plan, is_filled: bool) -> Times {
         Times {
             clock,
@@ -93,9 +95,8 @@ impl Times {
         }
     }
 
-    /// So many messages were put in before. Where consumers are much faster than the producers that
-    /// did it, they would have them all within the warm-up: it ends with its share of the messages
-    /// then.
+    /// For a topic that was filled with `put_in` messages. Consumers that are much faster than
+    /// producers would empty it within the warm-up, so the warm-up ends after its share of them.
     pub(crate) fn with_messages(self, put_in: Option<u64>, plan: &Plan) -> Times {
         let share = match plan.amount {
             Amount::Seconds(seconds) => plan.warm_up_s / (plan.warm_up_s + seconds),
@@ -107,18 +108,18 @@ impl Times {
         self
     }
 
-    /// When it begins to count.
+    /// When the warm-up ends.
     pub(crate) fn measured_from_ns(&self) -> u64 {
         self.warm_up_end.ns()
     }
 
-    /// From now until then, if that is still to come.
+    /// The time from now until then; zero if it is past.
     pub(crate) fn until(&self, ns: u64) -> Duration {
         Duration::from_nanos(ns.saturating_sub(self.clock.now_ns()))
     }
 
-    /// How long to wait until the measurement is looked at again: not beyond the end of the
-    /// warm-up, so that costs are counted from exactly then on.
+    /// How long to wait until the next check of the measurement: not beyond the end of the warm-up,
+    /// so that costs count from exactly then on.
     pub(crate) fn next_look(&self, most: Duration) -> Duration {
         let left = self.until(self.measured_from_ns());
         match self.is_filled {

@@ -36,23 +36,23 @@ pub(crate) fn protocol_values() -> impl TypedValueParser<Value = Protocol> {
     PossibleValuesParser::new(values).try_map(|name| parse_protocol(&name))
 }
 
-/// Where a broker is, and how to reach it.
+/// The address of a broker, and how to connect to it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Url {
     /// The protocol that is spoken there.
     pub protocol: Protocol,
-    /// The name that it was given; `None`: none.
+    /// The broker's name in tables, if the user gave one.
     pub label: Option<String>,
-    /// Hosts and ports; none: a broker that this program starts itself.
+    /// Hosts and ports; empty: a broker that this program starts itself.
     pub hosts: Vec<(String, u16)>,
     /// The name of the user.
     pub user: Option<String>,
     /// The password.
     pub password: Option<String>,
-    /// The part behind the host, without its slash; `None`: no slash either.
+    /// The part after the host, without its slash; `None`: there is no slash.
     pub path: Option<String>,
     options: BTreeMap<String, String>,
-    /// Where sockets connect to in place of the hosts: what stands between. Nobody is told of it.
+    /// Where sockets connect to in place of the hosts, if a proxy is between. It is never shown.
     #[serde(skip)]
     via: Option<Vec<(String, u16)>>,
 }
@@ -66,7 +66,7 @@ pub enum UrlError {
          amqp://host:5672, or embedded:nsq for a broker in this program"
     )]
     NoProtocol(String),
-    /// The protocol is none of ours.
+    /// The protocol is unknown.
     #[error("\"{0}\" is none of nsq, kafka, amqp, nats")]
     Protocol(String),
     /// There is no such host.
@@ -75,7 +75,7 @@ pub enum UrlError {
     /// The port is no number. It may be a password to which no host was added.
     #[error("the port of \"{0}\" is no number up to 65535: write host:port or user:password@host")]
     Port(String),
-    /// It cannot be told where the password ends.
+    /// The end of the password is ambiguous.
     #[error(
         "there is an @ behind the host: write %40 for it, and in a password %2F for / and %3F for ?"
     )]
@@ -97,12 +97,12 @@ impl Url {
         }
     }
 
-    /// Has connections go there, a place for each host; errors still name the hosts.
+    /// Has connections go to these hosts and ports, one for each host. Errors still name the hosts.
     pub(crate) fn pass_through(&mut self, places: Vec<(String, u16)>) {
         self.via = Some(places);
     }
 
-    /// Where sockets connect to: hosts and ports.
+    /// The hosts and ports to which sockets connect.
     pub(crate) fn places(&self) -> &[(String, u16)] {
         self.via.as_ref().unwrap_or(&self.hosts)
     }
@@ -132,8 +132,8 @@ impl Url {
         self.options.remove(name);
     }
 
-    /// How the broker is called in tables: its name, or else where it is and all options that
-    /// change what is measured.
+    /// The broker's name in tables: the user's, or else the URL with all options that affect the
+    /// measurement.
     pub fn name(&self) -> String {
         match &self.label {
             Some(label) => label.clone(),
@@ -149,7 +149,7 @@ impl Url {
         format!("{self}{}", self.options_text(|_| true))
     }
 
-    /// As it may have been written, without a secret.
+    /// The URL in the form in which users write it, without a secret.
     pub(crate) fn written(&self) -> String {
         let label = self.label.as_ref().map(|label| format!("{label}="));
         let place = match (&self.user, &self.password) {
@@ -179,7 +179,7 @@ impl Url {
         }
     }
 
-    /// A sentence without this URL's secrets.
+    /// A text without this URL's secrets.
     pub(crate) fn hidden(&self, text: impl fmt::Display) -> String {
         let options = self.options.iter().filter(|(name, _)| is_secret(name));
         let values = options.map(|(_, value)| value.as_str());
@@ -195,7 +195,7 @@ impl Url {
         first.map_or_else(String::new, |(host, port)| format!("{host}:{port}"))
     }
 
-    /// All places to connect to, with commas.
+    /// All hosts and ports to which sockets connect, separated by commas.
     pub fn host_list(&self) -> String {
         list(self.places())
     }
@@ -223,7 +223,7 @@ impl Url {
         }
     }
 
-    /// The broker does not do what is asked.
+    /// The broker refuses a request.
     pub fn refused(&self, reason: impl fmt::Display) -> DriverError {
         DriverError::Refused {
             url: self.to_string(),
@@ -240,7 +240,7 @@ impl Url {
     }
 }
 
-/// A client for the broker there.
+/// A client for the broker at this URL.
 ///
 /// # Errors
 /// There is no client for this protocol, or it does not understand an option.
@@ -317,7 +317,7 @@ impl fmt::Debug for Url {
     }
 }
 
-/// Without password and options: errors are about it.
+/// Without password and options, as in errors.
 impl fmt::Display for Url {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let protocol = self.protocol.name();
@@ -378,7 +378,7 @@ fn encoded(text: &str) -> String {
     each.collect()
 }
 
-/// With `%41` as `A`; what is no such code stays as it is.
+/// Decodes `%41` as `A`. Other text is unchanged.
 fn decoded(text: &str) -> String {
     percent_decode_str(text).decode_utf8_lossy().into_owned()
 }

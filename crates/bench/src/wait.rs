@@ -1,4 +1,4 @@
-//! Waiting for a client library's word or for a time, whichever comes first.
+//! Waiting for a callback of a client library or for a time, whichever comes first.
 
 use std::future::Future;
 use std::pin::pin;
@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// Lets its thread sleep until somebody wakes it, or until a time.
+/// Lets its thread sleep until another thread wakes it, or until a timeout.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     thread: Thread,
@@ -16,7 +16,7 @@ pub(crate) struct Waiter {
 }
 
 impl Waiter {
-    /// One for this thread: only it may call [`Waiter::wait`].
+    /// A waiter of this thread, which alone may call [`Waiter::wait`].
     pub(crate) fn here() -> Arc<Waiter> {
         Arc::new(Waiter {
             thread: thread::current(),
@@ -24,7 +24,7 @@ impl Waiter {
         })
     }
 
-    /// Wakes the thread, or has its next wait end at once.
+    /// Wakes the thread. If it does not wait, its next wait ends at once.
     pub(crate) fn ring(&self) {
         if !self.is_woken.swap(true, Ordering::AcqRel) {
             self.thread.unpark();
