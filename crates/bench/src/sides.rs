@@ -290,7 +290,7 @@ fn spawn_consumer<'s, 'e>(
         format!("{GENERATOR_THREADS}in-{number}"),
         move || {
             if times.is_filled {
-                // Work before the beginning would not count as cost.
+                // CPU time before the beginning does not count as cost.
                 thread::sleep(times.until(times.start_ns));
             }
             let (result, busy) = watched(|| consumer.run(&mut recorder, stop));

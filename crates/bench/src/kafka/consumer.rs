@@ -18,13 +18,13 @@ pub(super) struct KafkaReceiver {
     native: NativeConsumer,
     url: Url,
     topic: String,
-    /// Partitions, and where each begins.
+    /// Partitions, and the offset at which each begins.
     partitions: Vec<(i32, i64)>,
     ends: Ends,
 }
 
 impl KafkaReceiver {
-    /// Makes one of these partitions.
+    /// A consumer of these partitions.
     pub(super) fn new(
         url: &Url,
         config: &ClientConfig,
@@ -45,8 +45,8 @@ impl KafkaReceiver {
 }
 
 impl ReceivePort for KafkaReceiver {
-    /// Begins to read. Not before it is measured: the library reads ahead what it can get. Nothing
-    /// is missed, because it is known where each partition begins.
+    /// Begins to read, not before the measurement, because the library reads ahead. No message is
+    /// missed, because the offsets were determined before.
     fn start(&mut self) -> Result<(), DriverError> {
         let mut list = TopicPartitionList::new();
         for (partition, start) in &self.partitions {

@@ -1,8 +1,8 @@
-//! The end of a client of librdkafka: whether it has come.
+//! Decides when a client of librdkafka has lost its brokers.
 //!
-//! The library itself goes on for ever: it connects again, and tells on its way what goes wrong. A
-//! measurement is over when it has nobody to speak to any more. That one broker of several goes
-//! away is not the end: what waits for it is sent to the next one.
+//! The library reconnects forever, and reports errors meanwhile. A measurement is over when no
+//! broker is left. If one broker of several fails, the measurement goes on: messages are sent to
+//! another.
 
 use rdkafka::types::RDKafkaErrorCode;
 
@@ -14,13 +14,13 @@ use super::native::Trouble;
 /// The errors that a client has reported.
 #[derive(Debug, Default)]
 pub(super) struct Ends {
-    /// The last thing that went wrong with one broker.
+    /// The text of the last error of one broker.
     last: Option<String>,
     end: Option<Trouble>,
 }
 
 impl Ends {
-    /// Something went wrong.
+    /// Records an error.
     pub(super) fn hear(&mut self, trouble: Trouble) {
         use RDKafkaErrorCode as Code;
         let is_it = matches!(trouble.code, Code::AllBrokersDown | Code::Authentication);
@@ -31,10 +31,10 @@ impl Ends {
         }
     }
 
-    /// Whether it is the end.
+    /// Checks that the client can go on.
     ///
     /// # Errors
-    /// It is.
+    /// All brokers are down, the login was refused, or the library reported a fatal error.
     pub(super) fn check(&self, url: &Url) -> Result<(), DriverError> {
         let Some(end) = &self.end else {
             return Ok(());

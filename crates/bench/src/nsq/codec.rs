@@ -4,7 +4,7 @@
 //! command   NAME [PARAMETER …]\n            SUB topic channel, RDY count, FIN id, NOP, CLS
 //!           NAME [PARAMETER …]\n  u32 bytes  body       PUB topic, IDENTIFY, AUTH
 //! MPUB      MPUB topic\n  u32 bytes  u32 messages  { u32 bytes  body }…
-//! frame     u32 bytes behind it  u32 type  data
+//! frame     u32 bytes after it  u32 type  data
 //!           type 0: response, 1: error, 2: message
 //! message   i64 timestamp  u16 attempts  16 bytes id  body
 //! ```
@@ -13,9 +13,9 @@
 
 use crate::wire::{Framing, WireError, put_sized, set_size};
 
-/// Bytes that a client sends first.
+/// The first bytes of a client.
 pub(super) const MAGIC: &[u8] = b"  V2";
-/// The answer that keeps an idle connection open.
+/// The data of a heartbeat, which the client answers with NOP.
 pub(super) const HEARTBEAT: &[u8] = b"_heartbeat_";
 /// Bytes of a message's id.
 pub(super) const ID_BYTES: usize = 16;
@@ -35,35 +35,35 @@ pub(super) enum Frame<'f> {
     Error(&'f [u8]),
     /// A message for a consumer.
     Message {
-        /// How often it was delivered, with this time.
+        /// Number of deliveries, including this one.
         attempts: u16,
-        /// By which it is acknowledged.
+        /// The id by which it is acknowledged.
         id: &'f [u8; ID_BYTES],
         /// The body as it was published.
         body: &'f [u8],
     },
 }
 
-/// Why bytes are no frame.
+/// Why bytes are not a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 enum FrameError {
-    /// It is larger than anything that was asked for.
+    /// The frame is larger than the bound.
     #[error("it sent a frame of {bytes} bytes, and {most} is the most that was expected")]
     TooLarge {
-        /// Its bytes.
+        /// The size of the frame.
         bytes: usize,
         /// The bound.
         most: usize,
     },
-    /// It is too short for what it says it is.
+    /// The frame is too short for its type.
     #[error("it sent a frame that is cut short")]
     Short,
-    /// It is of no known type.
+    /// The type is unknown.
     #[error("it sent a frame of type {0}: is this NSQ's TCP port?")]
     Type(u32),
 }
 
-/// Frames of at most so many bytes.
+/// Cuts bytes into frames of at most `bytes_max` bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Frames {
     pub(super) bytes_max: usize,
@@ -78,10 +78,10 @@ impl Framing for Frames {
     }
 }
 
-/// The frame at the beginning of `bytes` and how many bytes it takes; `None`: it is not all there.
+/// The frame at the beginning of `bytes`, and its size with head; `None`: it is incomplete.
 ///
 /// # Errors
-/// The bytes are no frame, or one of more than `most` bytes.
+/// The bytes are not a frame, or the frame has more than `most` bytes.
 #[inline]
 fn frame(bytes: &[u8], most: usize) -> Result<Option<(Frame<'_>, usize)>, FrameError> {
     let Some((size, rest)) = bytes.split_first_chunk::<SIZE_BYTES>() else {
@@ -98,7 +98,8 @@ fn frame(bytes: &[u8], most: usize) -> Result<Option<(Frame<'_>, usize)>, FrameE
         return Ok(None);
     };
     let kind = u32::from_be_bytes(*kind);
-    // Told at once: a peer that speaks something else may never send as much as it seems to say.
+    // Checked before the frame is complete: a peer of another protocol may never send as many bytes
+    // as the size seems to be.
     if kind > 2 {
         return Err(FrameError::Type(kind));
     }
@@ -149,18 +150,18 @@ pub(super) fn finish(out: &mut Vec<u8>, id: &[u8; ID_BYTES]) {
     out.extend_from_slice(&line);
 }
 
-/// One publish of one message or more, written where it will be sent from. A publish that is begun
-/// has to be ended.
+/// A publish of one message or several, while it is written to the output buffer. To be ended with
+/// [`Publish::end`].
 #[derive(Debug)]
 pub(super) struct Publish {
-    /// Where in `out` the number of bytes stands.
+    /// The index in `out` of the size of the body.
     at: usize,
     is_multiple: bool,
     messages: u32,
 }
 
 impl Publish {
-    /// Begins. With `is_multiple` it can take more than one message.
+    /// Begins a publish: MPUB with `is_multiple`, otherwise PUB, which has one message.
     pub(super) fn begin(out: &mut Vec<u8>, topic: &str, is_multiple: bool) -> Publish {
         let name = if is_multiple { "MPUB" } else { "PUB" };
         command(out, &[name, topic]);
@@ -176,7 +177,7 @@ impl Publish {
         }
     }
 
-    /// Before each message that is then written behind what is in `out`.
+    /// Begins a message. The caller appends its bytes to `out` afterwards.
     #[inline]
     pub(super) fn message(&mut self, out: &mut Vec<u8>, bytes: usize) {
         debug_assert!(self.is_multiple || self.messages == 0, "PUB takes one");
@@ -186,7 +187,7 @@ impl Publish {
         self.messages += 1;
     }
 
-    /// Writes what was not known before.
+    /// Writes the size and the number of messages.
     pub(super) fn end(self, out: &mut [u8]) {
         set_size(out, self.at);
         if self.is_multiple {
@@ -196,7 +197,7 @@ impl Publish {
     }
 }
 
-/// Message sizes are at most 1 GiB, and a batch is cut before this is too small.
+/// A size as it is written. It fits: messages have at most 1 GiB, and batches are cut below it.
 pub(super) fn length(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }

@@ -1,15 +1,15 @@
-//! A consumer: acknowledgements go out once per read.
+//! A consumer: the acknowledgements of one read are sent together.
 
 use crate::nsq::codec::{Frame, Frames, HEARTBEAT, command, finish};
 use crate::pump::Arrivals;
 use crate::wire::{ReceiveCodec, Wire, WireError};
 
-/// A connection that is subscribed, and gets nothing before it starts.
+/// A subscribed connection. It receives no messages before RDY.
 pub(super) struct Receiver {
     pub(super) frames: Frames,
-    /// Most messages that it holds.
+    /// Maximum of messages that are not acknowledged.
     pub(super) window: u32,
-    /// The words of the last refusal.
+    /// The text of the last error.
     pub(super) refused: Option<String>,
 }
 
@@ -27,11 +27,11 @@ impl ReceiveCodec for Receiver {
                     finish(out, id);
                 }
                 Frame::Response(HEARTBEAT) => command(out, &["NOP"]),
-                // An answer to a command from before.
+                // The answer to an earlier command.
                 Frame::Response(_) => {}
-                // The message's time was over, and it comes again: told as a duplicate.
+                // The message timed out and is redelivered, which counts as a duplicate.
                 Frame::Error(words) if words.starts_with(b"E_FIN_FAILED") => {}
-                // The end of the connection follows.
+                // The broker closes the connection after this.
                 Frame::Error(words) => {
                     self.refused = Some(String::from_utf8_lossy(words).into_owned());
                 }
@@ -41,7 +41,7 @@ impl ReceiveCodec for Receiver {
         wire.send()
     }
 
-    /// No more messages; acknowledgements that are still here go out before.
+    /// Asks for no more messages. Acknowledgements in the output buffer are sent before.
     fn end(&mut self, out: &mut Vec<u8>) {
         command(out, &["CLS"]);
     }

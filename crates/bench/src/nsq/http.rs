@@ -1,4 +1,4 @@
-//! The little that is asked of NSQ's HTTP API: one request per connection, answers bounded.
+//! Requests to NSQ's HTTP API: one per connection, with bounded answers.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use crate::timed::Timed;
 
-/// For all of a request.
+/// Timeout of a request with its answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Answers are short.
+/// Bound of an answer.
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
 
 /// The body of an answer with status 200; `None`: another status.
 pub(super) fn request(address: SocketAddr, method: &str, path: &str) -> io::Result<Option<String>> {
     let mut stream = Timed::connect(&address, PATIENCE)?;
-    // Version 1.0 answers neither in chunks nor keeps the connection.
+    // With HTTP 1.0 the answer has no chunks, and the connection ends after it.
     let request = format!(
         "{method} {path} HTTP/1.0\r\nHost: {address}\r\nContent-Length: 0\r\nAccept: */*\r\n\r\n"
     );

@@ -36,11 +36,11 @@ use crate::wire::{SocketPublisher, SocketReceiver, Wire, WireError};
 
 pub use self::sink::Sink;
 
-/// Most bytes of a frame, if messages are not larger: others may lie in a user's topic.
+/// Bound of a frame, if messages are not larger. A user's topic may contain other messages.
 const FRAME_BYTES_MAX: usize = 16 << 20;
-/// Bytes of a frame beside its message, and some.
+/// More than the bytes of a frame beside its message.
 const FRAME_OVERHEAD_BYTES: usize = 1 << 10;
-/// Options that are understood here, and those that concern every broker.
+/// Options of this client, and those that all brokers have.
 const OPTIONS: [&str; 6] = [
     "channel",
     "http",
@@ -49,10 +49,10 @@ const OPTIONS: [&str; 6] = [
     "durability",
     "pid",
 ];
-/// Topics whose names end so are gone with the broker's process.
+/// Suffix of topics that the broker keeps in memory only.
 const EPHEMERAL: &str = "#ephemeral";
 const USER_AGENT: &str = concat!("cloverleaf-bench/", env!("CARGO_PKG_VERSION"));
-/// RDY where a broker does not say how much it takes: nsqd's default.
+/// Maximum of RDY if the broker does not report one: nsqd's default.
 const RDY_MAX: u32 = 2_500;
 
 /// A broker that speaks NSQ's protocol.
@@ -87,7 +87,7 @@ enum Role {
     Subscribes,
 }
 
-/// A connection that has introduced itself.
+/// A connection after IDENTIFY.
 struct Introduced {
     wire: Wire,
     frames: Frames,
@@ -96,7 +96,7 @@ struct Introduced {
 }
 
 impl Nsq {
-    /// A client for the broker there.
+    /// A client for the broker at this URL.
     pub(crate) fn new(url: &Url) -> Result<Nsq, DriverError> {
         if let Some(name) = url.option_names().find(|name| !OPTIONS.contains(name)) {
             let what = format!(
@@ -153,7 +153,8 @@ impl Nsq {
             "user_agent": USER_AGENT,
             "feature_negotiation": true,
         });
-        // A connection may wait for long before the measurement begins. SUB wants heartbeats.
+        // No heartbeats, because a connection may be idle for long before the measurement begins. A
+        // connection that subscribes must have them.
         if role == Role::Publishes {
             identify["heartbeat_interval"] = json!(-1);
         }
@@ -189,7 +190,7 @@ impl Nsq {
         })
     }
 
-    /// Sends what is to be sent and waits for one answer.
+    /// Sends the output and waits for one answer.
     fn answer(&self, wire: &mut Wire, frames: Frames) -> Result<String, DriverError> {
         let answer = wire.ask(frames, |frame, out| {
             Ok(match frame {
@@ -254,16 +255,16 @@ impl Nsq {
         Ok(introduced)
     }
 
-    /// The value of an option, as the broker's HTTP API tells it; `None`: it does not.
+    /// The value of a broker's option from its HTTP API; `None`: it is not available.
     fn option(&self, name: &str) -> Option<Value> {
         let text = http::request(self.http?, "GET", &format!("/config/{name}"));
         let text = text.ok()??;
-        // Text stands there without quotes.
+        // The API returns strings without quotes.
         Some(serde_json::from_str(&text).unwrap_or(Value::String(text)))
     }
 
-    /// Durability that an OK promises there. nsqd keeps messages in memory up to `mem-queue-size`;
-    /// Cloverleaf has an option that says it.
+    /// The durability that an OK promises. nsqd keeps messages in memory up to `mem-queue-size`.
+    /// Cloverleaf has an option for it.
     fn find_promise(&self) -> Option<Promise> {
         if let Some(mode) = self.option("durability") {
             return match mode.as_str()? {
@@ -295,7 +296,7 @@ impl Connect for Nsq {
             version: introduced.version,
             promise: self.find_promise(),
         };
-        // Channels get what is published once they are there.
+        // A channel receives messages that are published after its creation.
         if plan.consumers > 0 {
             self.subscribed(plan)?;
         }
@@ -309,7 +310,7 @@ impl Connect for Nsq {
             url: self.url.clone(),
             limits: Limits {
                 batch_messages: batch_messages(plan.batch_messages, plan.size_bytes),
-                // A publish costs no more than asking for the time.
+                // The clock is read for each publish, not for each message.
                 same_time_messages: usize::MAX,
                 ..Limits::new(plan.window(u32::MAX))
             },

@@ -1,4 +1,4 @@
-//! A producer: what is due goes out in batches.
+//! A producer: messages that are due are sent in batches.
 
 use std::collections::VecDeque;
 
@@ -7,24 +7,24 @@ use crate::nsq::codec::{Frame, Frames, HEARTBEAT, Publish, command};
 use crate::pump::Answers;
 use crate::wire::{PublishCodec, Wire, WireError};
 
-/// More is not written before the system has taken what is.
+/// While this many bytes wait to be sent, no more messages are written.
 pub(super) const WAITING_BYTES_MAX: usize = 4 << 20;
-/// A publish is cut here: brokers refuse larger ones (nsqd's `max-body-size` is 5 MiB).
+/// Maximum of a publish: brokers refuse larger ones (nsqd's `max-body-size` is 5 MiB).
 const BODY_BYTES_MAX: usize = 4 << 20;
 
 /// A connection that publishes.
 pub(super) struct Publisher {
     frames: Frames,
     topic: String,
-    /// The publish that is being written, and its last message.
+    /// The publish that is being written, and the sequence of its last message.
     open: Option<(Publish, u64)>,
-    /// The last message of each publish that is not answered.
+    /// The sequence of the last message of each publish that is not answered.
     unanswered: VecDeque<u64>,
-    /// The words of the last refusal.
+    /// The text of the last error.
     refused: Option<String>,
 }
 
-/// Most messages of a publish, of so many bytes each.
+/// Maximum of messages of a publish, if messages have this many bytes.
 pub(super) fn batch_messages(plan_messages: u32, bytes: usize) -> usize {
     let fitting = BODY_BYTES_MAX / (bytes + 4);
     (plan_messages as usize).min(fitting).max(1)
@@ -80,7 +80,7 @@ impl PublishCodec for Publisher {
                     }
                     self.refused = Some(words);
                 }
-                // Nothing was subscribed.
+                // Cannot happen without a subscription.
                 Frame::Message { .. } => {}
             }
             Ok(())

@@ -1,5 +1,5 @@
-//! A peer that answers NSQ's publishes and does nothing else: against it a generator shows what it
-//! costs itself.
+//! A server that answers NSQ's publishes and drops the messages. Measurements against it show the
+//! cost of the generator itself.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -7,12 +7,12 @@ use std::thread;
 
 /// Bytes that one read takes at most.
 const READ_BYTES: usize = 256 << 10;
-/// Commands are lines; ours are shorter.
+/// Bound of a command's line. Our clients send shorter ones.
 const LINE_BYTES_MAX: usize = 1_024;
-/// The answer to everything: size, type "response", text.
+/// The answer to all commands: size, type "response", text.
 const OK: &[u8] = b"\0\0\0\x06\0\0\0\0OK";
 
-/// It listens until this process ends.
+/// A listener, which ends with this process.
 #[derive(Debug)]
 pub struct Sink {
     listener: TcpListener,
@@ -22,13 +22,13 @@ impl Sink {
     /// Listens.
     ///
     /// # Errors
-    /// The address cannot be had.
+    /// The address is not available.
     pub fn bind(address: SocketAddr) -> io::Result<Sink> {
         let listener = TcpListener::bind(address)?;
         Ok(Sink { listener })
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     ///
     /// # Errors
     /// The system does not say.
@@ -36,8 +36,7 @@ impl Sink {
         self.listener.local_addr()
     }
 
-    /// Answers every connection on a thread of its own, and does not return before listening
-    /// fails.
+    /// Answers each connection on a thread of its own. Returns only if listening fails.
     ///
     /// # Errors
     /// Listening failed.
@@ -45,7 +44,7 @@ impl Sink {
         loop {
             let (stream, _) = self.listener.accept()?;
             let thread = thread::Builder::new().name("sink".to_owned());
-            // A connection that breaks is over.
+            // Errors of a connection are ignored: it is over.
             thread.spawn(move || answer(stream).ok())?;
         }
     }
@@ -69,14 +68,14 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
     }
 }
 
-/// Where in a command the bytes stand.
+/// The state of parsing commands.
 #[derive(Debug, Default)]
 struct Reader {
-    /// The part that has come of a line, or of the size behind it.
+    /// The received part of a line, or of the size after it.
     begun: Vec<u8>,
-    /// The line is over, and four bytes of size follow.
+    /// The line is complete, and four bytes of size follow.
     is_sized: bool,
-    /// Bytes of a body that are still to come.
+    /// Bytes of a body that were not received.
     skip: usize,
 }
 
