@@ -61,6 +61,12 @@ impl TestConnection {
             .flow(directions, &|| now_ns, &mut buffer, &mut |_, _| None)
     }
 
+    /// Lets it run at `now_ns`. It waits until `until_ns` then; `None`: only for its sockets.
+    #[track_caller]
+    fn waits_until(&mut self, directions: &mut LinkDirections, now_ns: u64, until_ns: Option<u64>) {
+        assert_eq!(self.flow(directions, now_ns), NextStep::Wait(until_ns));
+    }
+
     /// The broker's end of it, once it is connected.
     fn connect(&mut self, directions: &mut LinkDirections, now_ns: u64) -> TcpStream {
         assert_eq!(self.flow(directions, now_ns), NextStep::Connect);
@@ -107,55 +113,25 @@ fn each_round_trip_takes_its_time_and_the_first_one_two() {
     let mut connection = TestConnection::new(rtt_ns);
     connection.client_sends(b"hello");
     // The client hears of the connection after 40 ms; its packet takes 20 more.
-    assert_eq!(
-        connection.flow(&mut directions, 0),
-        NextStep::Wait(Some(60 * MS))
-    );
-    assert_eq!(
-        connection.flow(&mut directions, 60 * MS - 1),
-        NextStep::Wait(Some(60 * MS))
-    );
+    connection.waits_until(&mut directions, 0, Some(60 * MS));
+    connection.waits_until(&mut directions, 60 * MS - 1, Some(60 * MS));
     let broker = connection.connect(&mut directions, 60 * MS);
-    assert_eq!(
-        connection.flow(&mut directions, 60 * MS),
-        NextStep::Wait(None)
-    );
+    connection.waits_until(&mut directions, 60 * MS, None);
     gets(&broker, b"hello");
     connection.broker_sends(&broker, b"answer");
-    assert_eq!(
-        connection.flow(&mut directions, 60 * MS),
-        NextStep::Wait(Some(80 * MS))
-    );
-    assert_eq!(
-        connection.flow(&mut directions, 80 * MS - 1),
-        NextStep::Wait(Some(80 * MS))
-    );
+    connection.waits_until(&mut directions, 60 * MS, Some(80 * MS));
+    connection.waits_until(&mut directions, 80 * MS - 1, Some(80 * MS));
     gets(&connection.client, b"");
-    assert_eq!(
-        connection.flow(&mut directions, 80 * MS),
-        NextStep::Wait(None)
-    );
+    connection.waits_until(&mut directions, 80 * MS, None);
     gets(&connection.client, b"answer");
     // Bytes do not wait for those that are on their way before them.
     connection.client_sends(b"one");
-    assert_eq!(
-        connection.flow(&mut directions, 100 * MS),
-        NextStep::Wait(Some(120 * MS))
-    );
+    connection.waits_until(&mut directions, 100 * MS, Some(120 * MS));
     connection.client_sends(b"two");
-    assert_eq!(
-        connection.flow(&mut directions, 101 * MS),
-        NextStep::Wait(Some(120 * MS))
-    );
-    assert_eq!(
-        connection.flow(&mut directions, 120 * MS),
-        NextStep::Wait(Some(121 * MS))
-    );
+    connection.waits_until(&mut directions, 101 * MS, Some(120 * MS));
+    connection.waits_until(&mut directions, 120 * MS, Some(121 * MS));
     gets(&broker, b"one");
-    assert_eq!(
-        connection.flow(&mut directions, 121 * MS),
-        NextStep::Wait(None)
-    );
+    connection.waits_until(&mut directions, 121 * MS, None);
     gets(&broker, b"two");
 }
 
@@ -191,25 +167,13 @@ fn an_end_takes_as_long_as_bytes() {
         .shutdown(std::net::Shutdown::Write)
         .unwrap();
     there(&connection.connection.client.stream);
-    assert_eq!(
-        connection.flow(&mut directions, 70 * MS),
-        NextStep::Wait(Some(90 * MS))
-    );
+    connection.waits_until(&mut directions, 70 * MS, Some(90 * MS));
     gets(&broker, b"");
-    assert_eq!(
-        connection.flow(&mut directions, 90 * MS),
-        NextStep::Wait(None)
-    );
+    connection.waits_until(&mut directions, 90 * MS, None);
     assert_eq!((&broker).read(&mut [0]).unwrap(), 0, "the client has ended");
     connection.broker_sends(&broker, b"the rest");
-    assert_eq!(
-        connection.flow(&mut directions, 95 * MS),
-        NextStep::Wait(Some(115 * MS))
-    );
-    assert_eq!(
-        connection.flow(&mut directions, 115 * MS),
-        NextStep::Wait(None)
-    );
+    connection.waits_until(&mut directions, 95 * MS, Some(115 * MS));
+    connection.waits_until(&mut directions, 115 * MS, None);
     gets(&connection.client, b"the rest");
 }
 
@@ -222,13 +186,10 @@ fn bandwidth_is_a_bound_for_all_connections_together() {
         .each_mut()
         .map(|connection| connection.connect(&mut directions, 0));
     both[0].client_sends(&[1; 16 << 10]);
-    assert_eq!(both[0].flow(&mut directions, 0), NextStep::Wait(None));
+    both[0].waits_until(&mut directions, 0, None);
     gets(&brokers[0], &[1; 16 << 10]);
     both[1].client_sends(&[2; 1_000]);
-    assert_eq!(both[1].flow(&mut directions, 0), NextStep::Wait(Some(MS)));
+    both[1].waits_until(&mut directions, 0, Some(MS));
     both[0].client_sends(&[3; 1_000]);
-    assert_eq!(
-        both[0].flow(&mut directions, 0),
-        NextStep::Wait(Some(2 * MS))
-    );
+    both[0].waits_until(&mut directions, 0, Some(2 * MS));
 }
