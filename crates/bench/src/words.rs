@@ -98,45 +98,33 @@ pub fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
         0 => "no limit".to_owned(),
         limit => count(limit.into()),
     };
+    let units = |number: u64, unit: &str| format!("{}{SPACE}{unit}", count(number));
+    let amount = match plan.amount {
+        Amount::Messages(messages) => units(messages, "messages"),
+        Amount::Seconds(time) => seconds(time),
+    };
+    let acks = match plan.acks {
+        Acks::None => "none",
+        Acks::One => "one",
+        Acks::All => "all",
+    };
+    let keys = match plan.keys {
+        0 => "none".to_owned(),
+        keys => count(keys),
+    };
     vec![
-        (
-            "message size",
-            format!("{}{SPACE}bytes", count(plan.size_bytes as u64)),
-        ),
+        ("message size", units(plan.size_bytes as u64, "bytes")),
         ("payload", payload(&plan.payload)),
-        (
-            "amount",
-            match plan.amount {
-                Amount::Messages(messages) => format!("{}{SPACE}messages", count(messages)),
-                Amount::Seconds(time) => seconds(time),
-            },
-        ),
+        ("amount", amount),
         ("warm-up", seconds(plan.warm_up_s)),
         ("arrivals", arrivals(&plan.arrivals)),
         ("producers", count(plan.producers.into())),
         ("consumers", count(plan.consumers.into())),
-        (
-            "batch",
-            format!("{}{SPACE}messages", count(plan.batch_messages.into())),
-        ),
+        ("batch", units(plan.batch_messages.into(), "messages")),
         ("in flight per connection", limit(plan.in_flight)),
-        (
-            "acks",
-            match plan.acks {
-                Acks::None => "none",
-                Acks::One => "one",
-                Acks::All => "all",
-            }
-            .to_owned(),
-        ),
+        ("acks", acks.to_owned()),
         ("partitions", count(plan.partitions.into())),
-        (
-            "keys",
-            match plan.keys {
-                0 => "none".to_owned(),
-                keys => count(keys),
-            },
-        ),
+        ("keys", keys),
         ("topic", plan.topic.clone()),
         ("seed", plan.seed.to_string()),
     ]
