@@ -91,6 +91,19 @@ impl Context {
         options.start()
     }
 
+    /// Runs programs one after the other with one plain broker, whose addresses are in their
+    /// environment.
+    fn run_programs(
+        &self,
+        report: &mut Report,
+        programs: impl IntoIterator<Item = Command>,
+    ) -> Result<()> {
+        let folder = self.workspace.temp_folder("clients")?;
+        let broker = self.plain_broker(folder.path())?;
+        let mut programs = programs.into_iter();
+        programs.try_for_each(|it| report.program(&mut self.with_addresses(it, &broker)))
+    }
+
     /// A certificate and its key.
     fn tls_files(&self) -> (PathBuf, PathBuf) {
         let tls = self.workspace.client_tests().join("tls");

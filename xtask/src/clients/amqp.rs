@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 
 use super::disk::SmallDisk;
 use super::{Context, Report, own_broker, toolchains};
-use crate::broker::{Broker, Kind};
+use crate::broker::Kind;
 use crate::install::{Clients, Tool};
 use crate::workspace::Workspace;
 
@@ -56,13 +56,7 @@ pub(super) fn cross(context: &Context, report: &mut Report) -> Result<()> {
 }
 
 fn python_scripts(context: &Context, report: &mut Report, scripts: &[&str]) -> Result<()> {
-    with_broker(context, |broker| {
-        for script in scripts {
-            let mut command = context.with_addresses(python(context, script), broker);
-            report.program(&mut command)?;
-        }
-        Ok(())
-    })
+    context.run_programs(report, scripts.iter().map(|it| python(context, it)))
 }
 
 fn python(context: &Context, script: &str) -> Command {
@@ -74,18 +68,13 @@ fn python(context: &Context, script: &str) -> Command {
 pub(super) fn node(context: &Context, report: &mut Report) -> Result<()> {
     let script = source(context, "node").join("amqplib_test.js");
     let node = toolchains::node(&context.clients.amqp_node_folder(), &script);
-    with_broker(context, |broker| {
-        report.program(&mut context.with_addresses(node, broker))
-    })
+    context.run_programs(report, [node])
 }
 
 pub(super) fn go(context: &Context, report: &mut Report) -> Result<()> {
     let folder = context.workspace.clients().join("amqp-go-tests");
     toolchains::go_build(&source(context, "go"), &folder)?;
-    let program = Command::new(folder.join("amqp"));
-    with_broker(context, |broker| {
-        report.program(&mut context.with_addresses(program, broker))
-    })
+    context.run_programs(report, [Command::new(folder.join("amqp"))])
 }
 
 pub(super) fn java(context: &Context, report: &mut Report) -> Result<()> {
@@ -94,9 +83,7 @@ pub(super) fn java(context: &Context, report: &mut Report) -> Result<()> {
     let test = source(context, "java").join("ClientTest.java");
     toolchains::javac(&jars, &[test], &classes)?;
     let java = toolchains::java(&[], &jars, &classes, "ClientTest")?;
-    with_broker(context, |broker| {
-        report.program(&mut context.with_addresses(java, broker))
-    })
+    context.run_programs(report, [java])
 }
 
 pub(super) fn crash(context: &Context, report: &mut Report) -> Result<()> {
@@ -204,10 +191,4 @@ pub(super) fn backlog(context: &Context, report: &mut Report) -> Result<()> {
 
 fn source(context: &Context, language: &str) -> PathBuf {
     context.workspace.client_tests().join("amqp").join(language)
-}
-
-/// Runs programs against a broker with default options and TLS.
-fn with_broker(context: &Context, run: impl FnOnce(&Broker) -> Result<()>) -> Result<()> {
-    let folder = context.workspace.temp_folder("amqp")?;
-    run(&context.plain_broker(folder.path())?)
 }

@@ -23,14 +23,11 @@ pub(super) fn program(context: &Context, report: &mut Report) -> Result<()> {
         go.current_dir(context.workspace.client_tests().join("nsq/go"));
         output(go.args(["test", "./ledger"])).map(drop)
     });
-    let program = build(context, "manyclients")?;
-    let folder = context.workspace.temp_folder("go")?;
-    let broker = context.plain_broker(folder.path())?;
-    let mut command = context.with_addresses(Command::new(program), &broker);
+    let mut program = Command::new(build(context, "manyclients")?);
     if context.kind == Kind::Cloverleaf {
-        command.arg("-ordered");
+        program.arg("-ordered");
     }
-    report.program(&mut command)
+    context.run_programs(report, [program])
 }
 
 pub(super) fn suite(context: &Context, report: &mut Report) -> Result<()> {

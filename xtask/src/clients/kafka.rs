@@ -18,57 +18,44 @@ const CRASH_ROUNDS: u32 = 4;
 const RSS_BYTES_MAX: u64 = 300 << 20;
 
 pub(super) fn confluent(context: &Context, report: &mut Report) -> Result<()> {
-    let python = context.clients.kafka_python_program();
     for script in [
         "confluent_test.py",
         "confluent_groups_test.py",
         "confluent_admin_test.py",
     ] {
-        python_script(context, report, &python, script)?;
+        context.run_programs(report, [python(context, script)])?;
     }
     Ok(())
 }
 
 pub(super) fn old_librdkafka(context: &Context, report: &mut Report) -> Result<()> {
-    let python = context.clients.old_librdkafka_program();
     for script in ["confluent_test.py", "confluent_groups_test.py"] {
-        python_script(context, report, &python, script)?;
+        let mut program = Command::new(context.clients.old_librdkafka_program());
+        program.arg(source(context, "python").join(script));
+        context.run_programs(report, [program])?;
     }
     Ok(())
 }
 
 pub(super) fn kafka_python(context: &Context, report: &mut Report) -> Result<()> {
-    let python = context.clients.kafka_python_program();
-    python_script(context, report, &python, "kafka_python_test.py")
+    context.run_programs(report, [python(context, "kafka_python_test.py")])
 }
 
 pub(super) fn aiokafka(context: &Context, report: &mut Report) -> Result<()> {
-    let python = context.clients.kafka_python_program();
-    python_script(context, report, &python, "aiokafka_test.py")
-}
-
-fn python_script(
-    context: &Context,
-    report: &mut Report,
-    python: &PathBuf,
-    script: &str,
-) -> Result<()> {
-    let mut command = Command::new(python);
-    command.arg(source(context, "python").join(script));
-    with_broker(context, report, command)
+    context.run_programs(report, [python(context, "aiokafka_test.py")])
 }
 
 pub(super) fn node(context: &Context, report: &mut Report) -> Result<()> {
     let script = source(context, "node").join("kafkajs_test.js");
     let node = toolchains::node(&context.clients.kafka_node_folder(), &script);
-    with_broker(context, report, node)
+    context.run_programs(report, [node])
 }
 
 pub(super) fn go(context: &Context, report: &mut Report) -> Result<()> {
     let folder = context.workspace.clients().join("kafka-go-tests");
     toolchains::go_build(&source(context, "go"), &folder)?;
     for program in ["franzgo", "kafkago"] {
-        with_broker(context, report, Command::new(folder.join(program)))?;
+        context.run_programs(report, [Command::new(folder.join(program))])?;
     }
     Ok(())
 }
@@ -79,20 +66,19 @@ pub(super) fn java(context: &Context, report: &mut Report) -> Result<()> {
     let test = source(context, "java").join("ClientTest.java");
     toolchains::javac(&jars, &[test], &classes)?;
     let java = toolchains::java(&[], &jars, &classes, "ClientTest")?;
-    with_broker(context, report, java)
+    context.run_programs(report, [java])
 }
 
 pub(super) fn tools(context: &Context, report: &mut Report) -> Result<()> {
     let mut command = Command::new("python3");
     command.arg(source(context, "python").join("tools_test.py"));
     command.env("KAFKA_JARS", context.clients.kafka_jars()?);
-    with_broker(context, report, command)
+    context.run_programs(report, [command])
 }
 
 /// Kafka clients on one side, NSQ clients on the other.
 pub(super) fn cross(context: &Context, report: &mut Report) -> Result<()> {
-    let python = context.clients.kafka_python_program();
-    python_script(context, report, &python, "cross_nsq_test.py")
+    context.run_programs(report, [python(context, "cross_nsq_test.py")])
 }
 
 pub(super) fn crash(context: &Context, report: &mut Report) -> Result<()> {
@@ -134,9 +120,7 @@ fn python(context: &Context, script: &str) -> Command {
 pub(super) fn hostile(context: &Context, report: &mut Report) -> Result<()> {
     let folder = context.workspace.temp_folder("kafka-hostile")?;
     let mut broker = context.plain_broker(folder.path())?;
-    let mut command = Command::new(context.clients.kafka_python_program());
-    command.arg(source(context, "python").join("hostile_test.py"));
-    report.program(&mut context.with_addresses(command, &broker))?;
+    report.program(&mut context.with_addresses(python(context, "hostile_test.py"), &broker))?;
     if context.kind == Kind::Cloverleaf {
         report.check("memory is bounded", || {
             let peak = broker.process().usage()?.rss_peak_bytes;
@@ -150,8 +134,7 @@ pub(super) fn hostile(context: &Context, report: &mut Report) -> Result<()> {
 }
 
 pub(super) fn many_topics(context: &Context, report: &mut Report) -> Result<()> {
-    let python = context.clients.kafka_python_program();
-    python_script(context, report, &python, "many_topics_test.py")
+    context.run_programs(report, [python(context, "many_topics_test.py")])
 }
 
 /// Compaction as a consumer sees it.
@@ -163,9 +146,7 @@ pub(super) fn compaction(context: &Context, report: &mut Report) -> Result<()> {
         Kind::Cloverleaf | Kind::Nsqd | Kind::RabbitMq => "--compaction-interval=200ms".into(),
     });
     let mut broker = options.start()?;
-    let mut command = Command::new(context.clients.kafka_python_program());
-    command.arg(source(context, "python").join("compaction_test.py"));
-    report.program(&mut context.with_addresses(command, &broker))?;
+    report.program(&mut context.with_addresses(python(context, "compaction_test.py"), &broker))?;
     report.check("nothing is taken for damaged", || {
         let log = broker.process().log();
         match log.lines().find(|line| line.contains("corrupt region")) {
@@ -192,11 +173,4 @@ fn source(context: &Context, language: &str) -> PathBuf {
         .client_tests()
         .join("kafka")
         .join(language)
-}
-
-/// Runs a program against a broker with default options and TLS.
-fn with_broker(context: &Context, report: &mut Report, command: Command) -> Result<()> {
-    let folder = context.workspace.temp_folder("kafka")?;
-    let broker = context.plain_broker(folder.path())?;
-    report.program(&mut context.with_addresses(command, &broker))
 }
