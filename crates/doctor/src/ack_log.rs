@@ -2,9 +2,9 @@
 //! them.
 //!
 //! ```text
-//! looks   |         |         |         |         |
+//! seen    |         |         |         |         |     one observation a second
 //! acks          x x                  x x
-//! log                2 of J              2 of 2 J       (since the look before)
+//! log                2 of J              2 of 2 J       (since the observation before)
 //! ```
 //!
 //! Latencies of less than a tenth of a second are not logged, and neither are those of a client

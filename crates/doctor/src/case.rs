@@ -319,7 +319,7 @@ impl Cases {
         self.known.iter()
     }
 
-    /// One of them.
+    /// The case of this key.
     pub(crate) fn get(&self, key: &CaseKey) -> Option<&Case> {
         self.known.get(key)
     }

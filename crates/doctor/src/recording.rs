@@ -114,7 +114,8 @@ impl<W: Write> Recorder<W> {
 /// Reads a recording: its observations, in their order.
 ///
 /// # Errors
-/// It is none, or damaged, or beyond the bounds: 3,600 observations, 32 MiB each, 256 MiB together.
+/// It is no recording, is damaged, or exceeds the limits: 3,600 observations, 32 MiB each, 256 MiB
+/// together.
 pub fn read_recording(input: impl Read) -> Result<Vec<Observation>, RecordingError> {
     let mut lines = BufReader::new(MultiGzDecoder::new(input).take(BYTES_MAX));
     let mut number = 0;

@@ -49,7 +49,7 @@ enum Comparison {
 }
 
 impl Range {
-    /// Reads a range; `None` when it is none.
+    /// Reads a range; `None` if it is malformed.
     pub(crate) fn read(text: &str) -> Option<Range> {
         let signs = [
             ("<=", Comparison::AtMost),

@@ -116,7 +116,7 @@ fn a_change_is_written_for_the_client_that_asks() {
     assert!(!change.is_default);
     assert_eq!(change.say, "Have 5 in flight on orders, not 10; CREDIT.");
     assert_eq!(change.code, ["set(window=5)", "wrap({'w': 5})"]);
-    // The same value is what it is anyway in a later version.
+    // In a later version this value is the default.
     let advised = of(Rule::SyncProduce, &client("ours", "2.1", ""));
     assert!(advised.changes[0].is_default);
     assert_eq!(advised.changes[0].code, ["set(5);"]);
@@ -269,7 +269,7 @@ fn reach(rule: Rule) -> (&'static [Side], &'static [Protocol]) {
         Rule::TinyBatches => (PRODUCER, &[Kafka, Nsq]),
         // AMQP has no compression.
         Rule::NoCompression => (PRODUCER, &[Kafka, Nsq]),
-        // Only Kafka's records bear times.
+        // Only Kafka's records have timestamps.
         Rule::Linger => (PRODUCER, &[Kafka]),
         // Kafka's consumers fetch, and acknowledge nothing.
         Rule::Hoarding | Rule::WindowTooSmall => (CONSUMER, &[Amqp, Nsq]),
@@ -296,7 +296,7 @@ fn versions(family: &Family) -> Vec<String> {
     all
 }
 
-/// Clients as they may come: each of the family's, in each version that it may tell.
+/// Every client of the family, in every version that it may declare.
 fn comers(family: &Family) -> Vec<Client> {
     let unknown = Client {
         protocol: family.protocol,

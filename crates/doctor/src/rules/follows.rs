@@ -54,7 +54,8 @@ const DISK_US_MIN: u64 = 100;
 /// How requests follow answers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Follows {
-    /// Microseconds for each microsecond.
+    /// By how many microseconds the next request comes later for each microsecond by which the
+    /// answer comes later.
     pub(crate) slope: f64,
     /// Its standard error.
     pub(crate) error: f64,

@@ -2,7 +2,7 @@
 //! batch, and the program waits for space in the next one.
 //!
 //! ```text
-//! program  puts a batch │ waits for room ────────────────│ puts the next one │ waits
+//! program  puts a batch │ waits for space ───────────────│ puts the next one │ waits
 //! library               │ that batch waits for the answer to the one before │ sends it
 //! broker                                       ◄── way ──┤ records are a whole round old
 //! ```

@@ -129,7 +129,7 @@ impl Group {
         self.waves_of(widths, |_| true)
     }
 
-    /// The same, for some of its jobs.
+    /// Like [`Group::waves`], for the jobs that `is_meant` accepts.
     fn waves_of(&self, widths: Tolerances, is_meant: impl Fn(&Done) -> bool) -> Option<Waves> {
         let job_us = self.shortest_us();
         let mut waves = Waves::new();
@@ -337,9 +337,9 @@ fn waiting(
     })
 }
 
-/// Whether jobs of different lengths can be excluded: there are many groups of several waves and
-/// many single jobs, or many groups of many waves. A pool of workers that all consumers share is
-/// excluded.
+/// Whether jobs of different lengths can be excluded: there are enough groups of several waves and
+/// enough single jobs, or enough groups of many waves. Not for a pool of workers that all consumers
+/// share, which looks the same.
 fn is_proven(groups: &[Group], last: &[&Group]) -> bool {
     let alone = groups.iter().filter(|group| group.jobs() == 1).count();
     let with = |waves: usize| {

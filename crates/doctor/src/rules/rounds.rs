@@ -7,10 +7,10 @@
 //!                   gap = round trip + what the client does meanwhile (think)
 //! ```
 //!
-//! A round begins with a publishing request that came while nothing was in flight. In-flight
-//! requests as the broker counts them do not show whether a client waits: where the service is
-//! short, each of a pipelining client's requests finds the one before it answered. A client waits
-//! if its requests never come sooner after an answer than a round trip.
+//! A round begins with a publishing request that came while nothing was in flight. The broker's
+//! count of requests in flight does not show whether a client waits: if the service is short, each
+//! request of a pipelining client arrives after the answer to the one before. A client waits if its
+//! requests never come sooner after an answer than a round trip.
 
 use cloverleaf_telemetry::Counters;
 

@@ -21,7 +21,8 @@ const WAITING_SHARE_MIN: f64 = 0.5;
 /// rather than wait for answers, by chance about as long.
 const THINK_SHARE_SURE: f64 = 0.1;
 
-/// Records of a clock that agrees with the broker's are younger than this.
+/// Records are younger than this, in microseconds, if the producer's clock agrees with the
+/// broker's.
 const CLOCK_AGE_US_MIN: f64 = 2_000_000.0;
 
 /// Tolerance for timestamps of records, which are whole milliseconds.

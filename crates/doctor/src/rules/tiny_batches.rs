@@ -8,7 +8,7 @@ use crate::templates::TEMPLATES;
 /// Below this rate the cost does not matter.
 const REQUESTS_PER_SECOND_MIN: f64 = 2_000.0;
 
-/// A request with more than this, messages or bytes of them, is a batch, if a small one.
+/// Maximum messages and bytes of a tiny request. A larger request counts as a batch.
 const MESSAGES_MAX: f64 = 2.0;
 const REQUEST_BYTES_MAX: f64 = 1024.0;
 
