@@ -7,7 +7,7 @@ use std::task::{Context, Waker};
 use cloverleaf_amqp::host::VirtualHost;
 use cloverleaf_amqp::wire::{Method, PROTOCOL_HEADER, Writer, method};
 use cloverleaf_amqp::{Session, SessionOptions, SessionParts};
-use cloverleaf_broker::{Broker, BrokerOptions, ManualClock};
+use cloverleaf_broker::{Broker, BrokerOptions, ManualClock, Realm};
 use cloverleaf_log::{Log, LogOptions, SimDisk};
 use cloverleaf_session::{Input, Now, Output, Session as _};
 use cloverleaf_telemetry::{Protocol, Registry};
@@ -38,7 +38,7 @@ impl Default for AmqpWorld {
         let clock = Arc::new(ManualClock::new(NOW.unix_us / 1000));
         let options = BrokerOptions::default();
         let broker = Broker::open(log.clone(), recovery, options, clock).expect("a broker");
-        let host = VirtualHost::open(broker.clone()).expect("a virtual host");
+        let host = VirtualHost::open(Realm::whole(broker.clone())).expect("a virtual host");
         let declare = method::QueueDeclare {
             queue: "q",
             durable: true,

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 
-use cloverleaf_broker::{Broker, BrokerOptions, ManualClock, TopicOptions};
+use cloverleaf_broker::{Broker, BrokerOptions, ManualClock, Realm, TopicOptions};
 use cloverleaf_kafka::control::Peer;
 use cloverleaf_kafka::{KafkaContext, KafkaOptions, Session, SessionParts, Worker};
 use cloverleaf_log::{Log, LogOptions, SimDisk};
@@ -59,7 +59,12 @@ impl Default for KafkaWorld {
             ..KafkaOptions::default()
         };
         Self {
-            context: KafkaContext::new(broker.clone(), options, jobs.clone(), jobs.clone()),
+            context: KafkaContext::new(
+                Realm::whole(broker.clone()),
+                options,
+                jobs.clone(),
+                jobs.clone(),
+            ),
             log,
             broker,
             registry: Registry::new(),
