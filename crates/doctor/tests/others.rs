@@ -43,7 +43,7 @@ fn over_http(rate: u64, rtt_us: u64, messages: u64, closed_after_us: u64) -> Wor
     for _ in 0..30 {
         for _ in 0..rate {
             let probe = world.connect(&who);
-            probe.young_round_trip(rtt_us as u32);
+            probe.round_trip_at_accept(rtt_us as u32);
             // The request comes with the end of the handshake.
             let at_us = world.now_us + 80;
             probe.read(300, at_us);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::lane::{Lane, LaneMemory, Pace};
+use crate::lane::{Lane, LaneMemory, RateLimit};
 
 /// Maximum topics of one socket read that are recorded separately.
 const TOPICS_MAX: usize = 3;
@@ -101,7 +101,7 @@ pub struct Exchange {
 /// The exchanges of one connection. Its own thread adds to them, any thread reads them.
 #[derive(Debug)]
 pub(crate) struct Exchanges {
-    pub(crate) pace: Pace,
+    pub(crate) pace: RateLimit,
     state: Mutex<ExchangesState>,
     memory: Arc<LaneMemory>,
 }
@@ -130,7 +130,7 @@ pub struct ExchangesSnapshot {
 impl Exchanges {
     pub(crate) fn new(memory: Arc<LaneMemory>) -> Self {
         Self {
-            pace: Pace::default(),
+            pace: RateLimit::default(),
             state: Mutex::default(),
             memory,
         }
@@ -147,7 +147,7 @@ impl Exchanges {
     /// Returns whether an answer is expected.
     #[inline(never)]
     pub(crate) fn published(&self, topics: &Topics, mut exchange: Exchange, answer: u64) -> bool {
-        exchange.left_out = self.pace.pass(exchange.received_us);
+        exchange.left_out = self.pace.recorded(exchange.received_us);
         exchange.answer = answer;
         exchange.topics = u32::from(topics.count) + u32::from(topics.has_more);
         let mut state = self.state.lock();
@@ -185,7 +185,7 @@ impl Exchanges {
     /// Messages were read by offset, or an offset was committed.
     #[inline(never)]
     pub(crate) fn read(&self, mut exchange: Exchange, group: Option<&str>) {
-        exchange.left_out = self.pace.pass(exchange.answered_us);
+        exchange.left_out = self.pace.recorded(exchange.answered_us);
         let mut state = self.state.lock();
         if let Some(group) = group
             && state.group.as_deref() != Some(group)
@@ -213,7 +213,7 @@ impl Exchanges {
     /// Drops all exchanges, if the newest came before `before_us`.
     pub(crate) fn forget_older(&self, before_us: u64) {
         if let Some(lane) = &mut self.state.lock().lane {
-            lane.forget_unless(|newest| newest.received_us >= before_us);
+            lane.clear_unless(|newest| newest.received_us >= before_us);
         }
     }
 

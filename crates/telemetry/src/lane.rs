@@ -76,7 +76,7 @@ impl LaneMemory {
 /// counted. One thread at a time may call its methods, except [`Pace::left_out`], which any thread
 /// may call.
 #[derive(Debug, Default)]
-pub struct Pace {
+pub struct RateLimit {
     /// The latest slot's number, and in the low bits how many pieces were recorded in it.
     passed: Cell,
     /// Nothing is recorded before this time, because the slot is full.
@@ -84,16 +84,16 @@ pub struct Pace {
     left_out: Cell,
 }
 
-impl Pace {
+impl RateLimit {
     /// Whether another piece may be recorded now. The caller then calls [`Pace::pass`], or
     /// otherwise [`Pace::leave_out`].
     #[inline]
-    pub fn has_room(&self, now_us: u64) -> bool {
+    pub fn may_record(&self, now_us: u64) -> bool {
         ENABLED && now_us >= self.full_until_us.get()
     }
 
     /// A piece is recorded. Returns how many messages were left out since the piece before it.
-    pub fn pass(&self, now_us: u64) -> u64 {
+    pub fn recorded(&self, now_us: u64) -> u64 {
         let slot = now_us >> SLOT_BITS;
         let before = self.passed.get();
         let passed = if before >> PASSED_BITS == slot {
@@ -186,7 +186,7 @@ impl<T> Lane<T> {
     }
 
     /// Drops all pieces and returns their memory to the budget, unless the newest piece is wanted.
-    pub fn forget_unless(&mut self, is_wanted: impl FnOnce(&T) -> bool) {
+    pub fn clear_unless(&mut self, is_wanted: impl FnOnce(&T) -> bool) {
         if self.pieces.back().is_some_and(|newest| !is_wanted(newest)) {
             self.pieces = VecDeque::new();
             self.forgotten = 0;
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(lanes.iter().filter(|lane| !lane.is_empty()).count(), 15);
         assert!(lanes[0].iter().copied().eq(92..100));
         assert!(lanes[99].push(7).is_some() && lanes[99].is_empty());
-        lanes[0].forget_unless(|_| false);
+        lanes[0].clear_unless(|_| false);
         assert!(lanes[99].push(7).is_none());
         assert_eq!(lanes[99].last(), Some(&7));
     }
@@ -259,11 +259,11 @@ mod tests {
     #[cfg(feature = "probe")]
     #[test]
     fn above_its_pace_messages_are_counted() {
-        let pace = Pace::default();
+        let pace = RateLimit::default();
         let (mut passed, mut left_out) = (0, 0);
         for now_us in (0..1_000_000).step_by(100) {
-            if pace.has_room(now_us) {
-                left_out += pace.pass(now_us);
+            if pace.may_record(now_us) {
+                left_out += pace.recorded(now_us);
                 passed += 1;
             } else {
                 pace.leave_out(3);

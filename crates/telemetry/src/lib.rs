@@ -30,10 +30,12 @@ pub use counters::Counters;
 pub use exchanges::{Exchange, ExchangeKind, ExchangesSnapshot, Topics};
 pub use histogram::{Histogram, HistogramSnapshot};
 pub use identity::Identity;
-pub use lane::{LANE_PIECES_MAX, LANES_BYTES_MAX, Lane, LaneMemory, Pace, pieces_per_second_max};
+pub use lane::{
+    LANE_PIECES_MAX, LANES_BYTES_MAX, Lane, LaneMemory, RateLimit, pieces_per_second_max,
+};
 pub use probe::{Probe, Recorder};
 pub use prometheus::{MetricKind, MetricText, render};
-pub use protocol::{Compression, Gathers, Protocol, Traits};
+pub use protocol::{Batching, Compression, Protocol, Traits};
 pub use registry::{KnownConnection, Registry};
 pub use snapshot::{
     ClosedConnection, ConnectionSnapshot, Gauges, Histograms, ProtocolTotals, Snapshot,

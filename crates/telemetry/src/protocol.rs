@@ -48,7 +48,7 @@ pub struct Traits {
     /// How clients compress their messages.
     pub compression: Compression,
     /// How many messages a client library puts into one request.
-    pub gathers: Gathers,
+    pub batching: Batching,
     /// Round trips of the connection's handshake that do not count as requests.
     pub greeting_round_trips: u8,
     /// Whether a connection's first bytes are a request, and it may stay open without another.
@@ -58,7 +58,7 @@ pub struct Traits {
 /// How many messages a client library puts into one request, if its caller does not wait for each
 /// message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Gathers {
+pub enum Batching {
     /// One message.
     Nothing,
     /// As many messages as there are.
@@ -93,7 +93,7 @@ const PLAIN: Traits = Traits {
     has_many_requests: false,
     has_channels: false,
     compression: Compression::None,
-    gathers: Gathers::Nothing,
+    batching: Batching::Nothing,
     greeting_round_trips: 0,
     begins_with_request: false,
 };
@@ -106,7 +106,7 @@ static NSQ: Traits = Traits {
     has_batches: true,
     has_many_requests: true,
     compression: Compression::Connection,
-    gathers: Gathers::Anything,
+    batching: Batching::Anything,
     ..PLAIN
 };
 
@@ -119,7 +119,7 @@ static KAFKA: Traits = Traits {
     has_keys: true,
     has_batches: true,
     compression: Compression::Batches,
-    gathers: Gathers::UpTo { bytes: 16_384 },
+    batching: Batching::UpTo { bytes: 16_384 },
     ..PLAIN
 };
 
@@ -148,7 +148,7 @@ static HTTP: Traits = Traits {
     title: "HTTP",
     about: "HTTP",
     port: 80,
-    gathers: Gathers::Anything,
+    batching: Batching::Anything,
     begins_with_request: true,
     ..PLAIN
 };

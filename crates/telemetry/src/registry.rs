@@ -133,7 +133,7 @@ impl Registry {
     }
 
     /// The open and recently closed connections whose number `is_wanted` accepts.
-    pub fn who(&self, is_wanted: impl Fn(u64) -> bool) -> Vec<KnownConnection> {
+    pub fn connections(&self, is_wanted: impl Fn(u64) -> bool) -> Vec<KnownConnection> {
         let state = self.state.lock();
         let closed = state.closed.iter().filter(|it| is_wanted(it.id));
         let closed = closed.map(|it| KnownConnection {
@@ -281,7 +281,7 @@ mod tests {
         let registry = Registry::new();
         registry
             .open(Protocol::Http, peer(1), 5)
-            .young_round_trip(700);
+            .round_trip_at_accept(700);
         drop(registry.open(Protocol::Nsq, peer(2), 6));
         let closed = registry.snapshot(20, |_| None).closed;
         let rtts_us: Vec<u32> = closed.iter().map(|it| it.young_rtt_us).collect();

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use cloverleaf_log::Offset;
-use cloverleaf_telemetry::{Lane, LaneMemory, Pace};
+use cloverleaf_telemetry::{Lane, LaneMemory, RateLimit};
 
 use crate::broker::Broker;
 use crate::consumer::{slots::Consumers, state::ConsumerState};
@@ -70,21 +70,21 @@ pub struct DeliverySpan {
 /// The recorded holds of one consumer.
 #[derive(Debug)]
 pub(crate) struct HoldHistory {
-    pace: Pace,
+    pace: RateLimit,
     lane: Lane<DeliverySpan>,
 }
 
 impl HoldHistory {
     pub(crate) fn new(memory: Arc<LaneMemory>) -> Self {
         Self {
-            pace: Pace::default(),
+            pace: RateLimit::default(),
             lane: Lane::new(memory),
         }
     }
 
     fn push(&mut self, mut hold: DeliverySpan) {
-        if self.pace.has_room(hold.ended_us) {
-            hold.left_out = self.pace.pass(hold.ended_us);
+        if self.pace.may_record(hold.ended_us) {
+            hold.left_out = self.pace.recorded(hold.ended_us);
             self.lane.push(hold);
         } else {
             self.pace.leave_out(hold.count.into())
@@ -153,7 +153,7 @@ impl<'a> HoldRecorder<'a> {
         let holds = consumers.holds(slot);
         let pace = holds.as_ref().map(|holds| &holds.pace);
         HoldRecorder {
-            may_record: pace.is_some_and(|pace| pace.has_room(now_us)),
+            may_record: pace.is_some_and(|pace| pace.may_record(now_us)),
             holds,
             partition: 0,
             first: 0,
@@ -408,11 +408,11 @@ impl Subscription {
         let mut state = self.state.lock();
         let departed = state.consumers.departed_mut();
         for holds in departed.0.iter_mut().map(|gone| &mut gone.holds) {
-            holds.lane.forget_unless(|hold| hold.ended_us >= before_us);
+            holds.lane.clear_unless(|hold| hold.ended_us >= before_us);
         }
         departed.0.retain(|gone| !gone.holds.lane.is_empty());
         for holds in state.consumers.all_holds() {
-            holds.lane.forget_unless(|hold| hold.ended_us >= before_us);
+            holds.lane.clear_unless(|hold| hold.ended_us >= before_us);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! sync-produce: each request is sent after the answer to the one before, so most of the time is
 //! spent on the network.
 
-use cloverleaf_telemetry::Gathers;
+use cloverleaf_telemetry::Batching;
 
 use crate::finding::{Bound, Confidence, Measure};
 use crate::rules::follows::Follows;
@@ -78,10 +78,10 @@ pub(crate) fn see(view: &ConnectionView<'_>, rounds: &Rounds) -> Option<Sign> {
     let counters = &view.short.flow.counters;
     let request_bytes = counters.published_bytes as f64 / counters.publishes as f64;
     let together_bytes = in_flight * request_bytes;
-    let bound = match view.protocol.traits().gathers {
-        Gathers::UpTo { bytes } if together_bytes > f64::from(bytes) => Bound::AtMost,
-        Gathers::UpTo { .. } | Gathers::Anything => Bound::AtLeast,
-        Gathers::Nothing => Bound::Exact,
+    let bound = match view.protocol.traits().batching {
+        Batching::UpTo { bytes } if together_bytes > f64::from(bytes) => Bound::AtMost,
+        Batching::UpTo { .. } | Batching::Anything => Bound::AtLeast,
+        Batching::Nothing => Bound::Exact,
     };
     let measure = Measure::ConnectionMessagesPerSecond;
     let prediction = worthwhile(measure, rounds.rate(), after)?.bounded(bound);

@@ -150,7 +150,7 @@ fn report(
     messages: u64,
     env: &FetchEnv<'_>,
 ) {
-    if !env.probe.may_tell_fetch(messages, env.now.us) {
+    if !env.probe.may_record_fetch(messages, env.now.us) {
         return;
     }
     let mut exchanges: Vec<Exchange> = Vec::new();

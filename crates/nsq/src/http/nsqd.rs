@@ -43,7 +43,7 @@ pub struct Node {
 }
 
 /// The services that the HTTP interface needs from the process around it.
-pub trait Surroundings: Send + Sync {
+pub trait ProcessServices: Send + Sync {
     /// Nanoseconds since the Unix epoch.
     fn now_ns(&self) -> u64;
     /// `Err` with the reason if messages cannot be stored.
@@ -102,7 +102,7 @@ pub struct NsqdHttp {
     /// The options that `/config/` only shows, under nsqd's names.
     pub fixed_options: Vec<(&'static str, Value)>,
     /// The process around it.
-    pub surroundings: Arc<dyn Surroundings>,
+    pub services: Arc<dyn ProcessServices>,
 }
 
 #[derive(Serialize)]
@@ -184,7 +184,7 @@ impl NsqdHttp {
     }
 
     fn health(&self) -> Result<String, String> {
-        match self.surroundings.health() {
+        match self.services.health() {
             Ok(()) => Ok("OK".to_owned()),
             Err(reason) => Err(format!("NOK - {reason}")),
         }
@@ -222,7 +222,7 @@ impl NsqdHttp {
         let include_mem = query.get_bool("include_mem").unwrap_or(true);
         let health = self.health().unwrap_or_else(|not_ok| not_ok);
         let mut document = StatsDocument::new(health, (self.node.start_ns / NS_PER_S) as i64);
-        document.memory = include_mem.then(|| self.surroundings.memory());
+        document.memory = include_mem.then(|| self.services.memory());
         let filter = stats::gather::Filter {
             topic,
             channel,
@@ -232,7 +232,7 @@ impl NsqdHttp {
         if query.get("format") == Some("json") {
             return Ok(Response::json(&document));
         }
-        let now_ns = self.surroundings.now_ns();
+        let now_ns = self.services.now_ns();
         Ok(Response::text(stats::text::render(
             &document,
             self.node.start_ns,

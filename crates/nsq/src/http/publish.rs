@@ -94,7 +94,7 @@ impl NsqdHttp {
     /// broker is shutting down.
     async fn may_publish(&self) -> Result<(), HttpError> {
         poll_fn(|context| self.realm.write_budget().poll_free(context)).await;
-        if self.surroundings.is_exiting() {
+        if self.services.is_exiting() {
             Err(HttpError::Exiting)
         } else {
             Ok(())
@@ -102,7 +102,7 @@ impl NsqdHttp {
     }
 
     fn now_ms(&self) -> i64 {
-        (self.surroundings.now_ns() / 1_000_000) as i64
+        (self.services.now_ns() / 1_000_000) as i64
     }
 
     /// `defer=` in milliseconds; 0 if there is none.

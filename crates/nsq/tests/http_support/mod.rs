@@ -14,7 +14,7 @@ use cloverleaf_log::{Log, LogOptions, SimDisk};
 use cloverleaf_nsq::definitions::channel_options;
 use cloverleaf_nsq::http::Response;
 use cloverleaf_nsq::http::config::{LogLevel, RuntimeOptions};
-use cloverleaf_nsq::http::nsqd::{BodyError, Node, NsqdHttp, RequestHead, Surroundings};
+use cloverleaf_nsq::http::nsqd::{BodyError, Node, NsqdHttp, ProcessServices, RequestHead};
 use cloverleaf_nsq::lookup::http::LookupHttp;
 use cloverleaf_nsq::options::SessionOptions;
 use cloverleaf_nsq::stats::MemoryStats;
@@ -29,7 +29,7 @@ pub struct World {
     pub trouble: Mutex<Option<String>>,
 }
 
-impl Surroundings for World {
+impl ProcessServices for World {
     fn now_ns(&self) -> u64 {
         self.now_ns.load(Ordering::Relaxed)
     }
@@ -101,7 +101,7 @@ pub fn start() -> Nsqd {
         node: node(),
         runtime: Arc::clone(&runtime),
         fixed_options: vec![("max_msg_size", Value::from(100))],
-        surroundings: world.clone(),
+        services: world.clone(),
     };
     let lookupd = LookupHttp::new(
         Realm::unrestricted(broker.clone()),

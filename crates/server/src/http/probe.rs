@@ -60,7 +60,7 @@ impl HttpProbe {
         let descriptor = stream.as_raw_fd();
         if let Some(probe) = &state.probe {
             probe.attach_socket(descriptor);
-            probe.young_round_trip(round_trip_us(descriptor));
+            probe.round_trip_at_accept(round_trip_us(descriptor));
         }
     }
 

@@ -288,7 +288,7 @@ impl TimelineGatherer<'_> {
         let known = self
             .context
             .registry
-            .who(|id| numbers.binary_search(&id).is_ok());
+            .connections(|id| numbers.binary_search(&id).is_ok());
         let known: HashMap<u64, &KnownConnection> = known
             .iter()
             .map(|connection| (connection.id, connection))

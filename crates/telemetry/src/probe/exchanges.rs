@@ -21,7 +21,7 @@ impl Recorder {
         }
         self.requests(count, messages, bytes, first_byte_us, last_byte_us);
         if messages > 0 {
-            if self.exchanges.pace.has_room(last_byte_us) {
+            if self.exchanges.pace.may_record(last_byte_us) {
                 let exchange = Exchange {
                     wants_answer: silent < count,
                     requested_us: first_byte_us,
@@ -68,11 +68,11 @@ impl Recorder {
     /// Whether the next answer to a fetch may be recorded as exchanges. If not, its messages are
     /// counted as left out.
     #[inline]
-    pub fn may_tell_fetch(&self, messages: u64, now_us: u64) -> bool {
+    pub fn may_record_fetch(&self, messages: u64, now_us: u64) -> bool {
         if !ENABLED || messages == 0 {
             return false;
         }
-        let may = self.exchanges.pace.has_room(now_us);
+        let may = self.exchanges.pace.may_record(now_us);
         if !may {
             self.exchanges.pace.leave_out(messages);
             self.fetching_since_us.set(0);
@@ -100,7 +100,7 @@ impl Recorder {
 
     /// The client has committed an offset for a consumer group.
     pub fn committed(&self, group: &str, exchange: Exchange, now_us: u64) {
-        if ENABLED && self.exchanges.pace.has_room(now_us) {
+        if ENABLED && self.exchanges.pace.may_record(now_us) {
             let times = Exchange {
                 requested_us: now_us,
                 received_us: now_us,

@@ -183,7 +183,7 @@ impl Recorder {
 
     /// Records the kernel's round-trip time right after accept, because a short-lived connection is
     /// often closed before the next snapshot. The registry keeps it after the connection is closed.
-    pub fn young_round_trip(&self, rtt_us: u32) {
+    pub fn round_trip_at_accept(&self, rtt_us: u32) {
         self.about.lock().young_rtt_us = rtt_us;
     }
 

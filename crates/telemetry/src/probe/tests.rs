@@ -293,14 +293,14 @@ fn above_the_pace_publishes_are_counted_and_answers_still_find_theirs() {
 fn a_reader_asks_from_its_first_question_to_the_answer_with_messages() {
     let probe = recorder();
     let answer = |at_us| {
-        if probe.may_tell_fetch(5, at_us) {
+        if probe.may_record_fetch(5, at_us) {
             let exchange = Exchange::fetch(7, 0, 100, 5, 500);
             probe.fetch_answered(std::iter::once(exchange), at_us);
         }
     };
     probe.fetch_begun(1_000);
     // Two fetches end without a message.
-    assert!(!probe.may_tell_fetch(0, 1_500));
+    assert!(!probe.may_record_fetch(0, 1_500));
     probe.fetch_begun(1_600);
     probe.fetch_begun(2_100);
     answer(2_500);
@@ -337,5 +337,5 @@ fn exchanges_of_closed_connections_are_kept_for_a_while() {
         (registry.exchanges(0).len(), registry.lanes().used_bytes()),
         (0, 0)
     );
-    assert_eq!(registry.who(|id| id == 100)[0].peer, peer);
+    assert_eq!(registry.connections(|id| id == 100)[0].peer, peer);
 }

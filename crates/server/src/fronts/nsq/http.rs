@@ -105,7 +105,7 @@ fn router(front: &NsqFront, context: Arc<ServerContext>) -> Router {
         node: node::node(&context),
         runtime: Arc::clone(&front.runtime),
         fixed_options: node::fixed_options(&context),
-        surroundings: node::surroundings(context),
+        services: node::surroundings(context),
     });
     let serve = move |request: Request| {
         let api = Arc::clone(&api);

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use cloverleaf_nsq::http::nsqd::{Node, Surroundings};
+use cloverleaf_nsq::http::nsqd::{Node, ProcessServices};
 use cloverleaf_nsq::stats::MemoryStats;
 use serde_json::{Value, json};
 
@@ -163,15 +163,15 @@ fn tls_version_number(version: TlsVersion) -> u16 {
 }
 
 /// The facts about this process that the HTTP interfaces ask for.
-pub(crate) fn surroundings(context: Arc<ServerContext>) -> Arc<dyn Surroundings> {
-    Arc::new(ProcessSurroundings { context })
+pub(crate) fn surroundings(context: Arc<ServerContext>) -> Arc<dyn ProcessServices> {
+    Arc::new(BrokerProcess { context })
 }
 
-struct ProcessSurroundings {
+struct BrokerProcess {
     context: Arc<ServerContext>,
 }
 
-impl Surroundings for ProcessSurroundings {
+impl ProcessServices for BrokerProcess {
     fn now_ns(&self) -> u64 {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
