@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, LazyLock};
 
-use cloverleaf_access::{Login, Mechanism, Scram, ScramHash, Step, User, Users};
+use cloverleaf_access::{Login, LoginStep, Mechanism, Scram, ScramHash, User, Users};
 use libfuzzer_sys::fuzz_target;
 
 const MECHANISMS: [Mechanism; 4] = [
@@ -31,9 +31,9 @@ fuzz_target!(|data: (u8, Vec<Vec<u8>>)| {
     let mut is_over = false;
     for response in responses {
         match login.respond(&response) {
-            Step::Challenge(challenge) => assert!(!is_over && challenge.starts_with(b"r=")),
-            Step::Verify(_) => panic!("no verifier is slow"),
-            Step::Done(verdict) => {
+            LoginStep::Challenge(challenge) => assert!(!is_over && challenge.starts_with(b"r=")),
+            LoginStep::Verify(_) => panic!("no verifier is slow"),
+            LoginStep::Done(verdict) => {
                 assert!(verdict.is_err());
                 is_over = true;
             }

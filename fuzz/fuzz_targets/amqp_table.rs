@@ -2,7 +2,9 @@
 #![no_main]
 
 use cloverleaf_amqp::queue_arguments::QueueArguments;
-use cloverleaf_amqp::routing::{Binding, Destination, ExchangeOptions, Kind, Routed, Topology};
+use cloverleaf_amqp::routing::{
+    Binding, Destination, ExchangeOptions, ExchangeType, RoutedMessage, Topology,
+};
 use cloverleaf_amqp::wire::Table;
 use libfuzzer_sys::fuzz_target;
 
@@ -11,9 +13,13 @@ fuzz_target!(|data: (Vec<u8>, Vec<u8>)| {
         return;
     };
     let _ = QueueArguments::read("q", arguments);
-    let _ = Topology::check_arguments(Kind::Headers, arguments);
+    let _ = Topology::check_arguments(ExchangeType::Headers, arguments);
     let mut topology = Topology::default();
-    for kind in [Kind::Direct, Kind::Topic, Kind::Headers] {
+    for kind in [
+        ExchangeType::Direct,
+        ExchangeType::Topic,
+        ExchangeType::Headers,
+    ] {
         let options = ExchangeOptions {
             kind,
             delays: false,
@@ -30,7 +36,7 @@ fuzz_target!(|data: (Vec<u8>, Vec<u8>)| {
             arguments: data.0.clone().into(),
         };
         let _ = topology.bind(kind.name(), binding);
-        let message = Routed { key: "", headers };
+        let message = RoutedMessage { key: "", headers };
         let routing = topology.route(kind.name(), &message);
         assert!(routing.is_some_and(|routing| routing.queues.len() <= 1));
     }

@@ -1,8 +1,8 @@
 //! The state journal: header and entries, behind damage, too.
 #![no_main]
 
-use cloverleaf_log::{JournalId, decode_journal_entries, decode_journal_header};
 use cloverleaf_log::encode_journal_header;
+use cloverleaf_log::{JournalId, decode_journal_entries, decode_journal_header};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

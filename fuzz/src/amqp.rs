@@ -38,7 +38,7 @@ impl Default for AmqpWorld {
         let clock = Arc::new(ManualClock::new(NOW.unix_us / 1000));
         let options = BrokerOptions::default();
         let broker = Broker::open(log.clone(), recovery, options, clock).expect("a broker");
-        let host = VirtualHost::open(Realm::whole(broker.clone())).expect("a virtual host");
+        let host = VirtualHost::open(Realm::unrestricted(broker.clone())).expect("a virtual host");
         let declare = method::QueueDeclare {
             queue: "q",
             durable: true,

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 
 use cloverleaf_broker::{Broker, BrokerOptions, ManualClock, Realm, TopicOptions};
-use cloverleaf_kafka::control::Peer;
+use cloverleaf_kafka::control::ConnectionPeer;
 use cloverleaf_kafka::{KafkaContext, KafkaOptions, Session, SessionParts, Worker};
 use cloverleaf_log::{Log, LogOptions, SimDisk};
 use cloverleaf_session::{Input, Now, Output, Session as _};
@@ -60,7 +60,7 @@ impl Default for KafkaWorld {
         };
         Self {
             context: KafkaContext::new(
-                Realm::whole(broker.clone()),
+                Realm::unrestricted(broker.clone()),
                 options,
                 jobs.clone(),
                 jobs.clone(),
@@ -103,7 +103,7 @@ impl KafkaWorld {
         let address = SocketAddr::from(([127, 0, 0, 1], 9092));
         let parts = SessionParts {
             context: self.context.clone(),
-            peer: Peer {
+            peer: ConnectionPeer {
                 remote: address,
                 local: address,
                 tls: false,

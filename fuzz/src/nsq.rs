@@ -90,7 +90,7 @@ impl NsqWorld {
             ..SessionOptions::default()
         };
         let parts = SessionParts {
-            realm: Realm::whole(self.broker.clone()),
+            realm: Realm::unrestricted(self.broker.clone()),
             options: Arc::new(options),
             channel_policy: Arc::new(|_, channel| channel_options(channel)),
             client: self.clients.connect(address.to_string(), 0),
