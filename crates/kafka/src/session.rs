@@ -3,8 +3,8 @@
 //! Requests are executed in the order in which they arrive, as soon as they are complete; their
 //! answers leave in the same order ([`crate::answers`]). A request whose answer has to wait delays
 //! the answers to later requests, but not their execution: the batches of a producer with many
-//! requests in flight share group commits. Only a Fetch is executed when it is the oldest request
-//! without an answer.
+//! requests in flight share group commits. Fetch is the exception: it is executed only once it is
+//! the oldest request without an answer.
 //!
 //! A malformed request closes the connection without an answer, as in Kafka: the protocol has no
 //! error answer that fits every request.
@@ -344,8 +344,8 @@ impl Session {
         }
     }
 
-    /// Samples how well the data of a request compresses, if a sample is due. For requests that
-    /// arrived in several reads.
+    /// Samples how well the data of a request compresses, if a sample is due. Called only for a
+    /// request that arrived in several reads.
     fn sample(&mut self, input: &[u8], now: Now) {
         if let Some(sample) = self.sampler.sample(input, now.us) {
             self.meter.probe.sampled(sample.bytes, sample.compressed);

@@ -194,7 +194,8 @@ impl Server {
         self.context.doctor.report(query)
     }
 
-    /// Lets the doctor check now, as it does once a second where the clock is not driven.
+    /// Makes the doctor check now. By itself it checks once a second, but not if the clock is
+    /// driven by a test.
     pub fn check(&self) {
         self.doctor.look(&self.context);
     }

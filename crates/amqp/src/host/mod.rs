@@ -3,7 +3,7 @@
 //! A queue is a topic with one subscription. The topic's settings say that it is a queue, and how
 //! it was declared (`stored.rs`), so that one entry of the journal creates it. Exchanges and
 //! bindings have entries of their own. Dead messages are routed out of their queue, and delayed
-//! ones out of a hidden topic, by the bindings of that time (`router/mod.rs`).
+//! ones out of a hidden topic, by the bindings that exist when they are routed (`router/mod.rs`).
 //!
 //! All sessions of all cores share one [`VirtualHost`]. Changes are serialized by one lock. Routing
 //! takes a read lock, and sessions cache routes until [`VirtualHost::generation`] changes.
@@ -102,7 +102,8 @@ pub struct VirtualHost {
     cycles_logged: Mutex<HashSet<Arc<str>>>,
 }
 
-/// The definitions that only changes need.
+/// The part of the definitions that only declaring and deleting need; routing needs
+/// [`RoutingState`].
 #[derive(Default)]
 struct Definitions {
     /// The exclusive queues of each connection.

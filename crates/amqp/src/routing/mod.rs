@@ -266,7 +266,8 @@ pub enum TopologyError {
 #[derive(Debug, Default)]
 pub struct Topology {
     exchanges: BTreeMap<Arc<str>, Exchange>,
-    /// For each destination the exchanges bound to it, with the number of bindings.
+    /// For each destination the exchanges it is bound to (the sources), with the number of
+    /// bindings.
     sources: HashMap<Destination, BTreeMap<Arc<str>, usize>>,
 }
 

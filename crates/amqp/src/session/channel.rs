@@ -32,7 +32,7 @@ pub(super) enum ChannelState {
 /// The mode of a channel: how its publishes are answered.
 pub(super) enum ChannelMode {
     Plain,
-    /// `confirm.select` was sent; with the number of the next publish.
+    /// The client has sent `confirm.select`; holds the delivery tag of its next publish.
     Confirm(u64),
     Transaction(Box<Transaction>),
 }

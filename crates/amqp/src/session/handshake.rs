@@ -41,8 +41,8 @@ const CAPABILITIES: &[&str] = &[
     "direct_reply_to",
 ];
 
-/// The accepted protocol headers. RabbitMQ accepts that of AMQP 0-9, too, which Perl's
-/// AnyEvent::RabbitMQ sends: clients use nothing in which it differs from 0-9-1.
+/// The accepted protocol headers. Like RabbitMQ, the broker accepts the header of AMQP 0-9, too:
+/// Perl's AnyEvent::RabbitMQ sends it, and then uses only what 0-9 and 0-9-1 have in common.
 const PROTOCOL_HEADERS: [&[u8; 8]; 2] = [PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09"];
 
 /// A login in progress.
@@ -52,7 +52,7 @@ pub(super) struct Handshake {
     mechanism: &'static str,
     /// A password verification that the driver has not taken yet.
     verification: Option<Box<Verification>>,
-    /// A login has failed, and the driver has not asked for it yet.
+    /// A login has failed, and the driver has not learned of it yet (`take_failed_login`).
     has_failed_login: bool,
 }
 

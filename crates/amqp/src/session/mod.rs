@@ -479,8 +479,8 @@ impl Session {
     }
 
     /// Closes a channel: its consumers end, its unacknowledged deliveries are requeued, its
-    /// unfinished content and transaction are dropped. It stays in the table until the client
-    /// confirms.
+    /// unfinished content and transaction are dropped. If the broker closes it, it stays in the
+    /// table until the client's `channel.close-ok`.
     fn release_channel(&mut self, number: u16) {
         self.flush();
         let connection = &mut self.connection;

@@ -1,9 +1,10 @@
 //! Methods that reveal a queue's content take effect after this connection's earlier publishes.
 //!
-//! A publish without confirm is visible once it is written. The log usually writes at once. While
-//! the disk is slow, another thread writes, and these methods wait for it: in RabbitMQ a queue
-//! process handles everything from one channel in order. A RabbitMQ queue has also dead-lettered
-//! its messages before it handles its deletion, so `queue.delete` waits for that, too.
+//! A publish is visible once it is written, and a client without confirms cannot tell when that is.
+//! The log usually writes at once. While the disk is slow, another thread writes, and these methods
+//! wait for it: in RabbitMQ a queue process handles everything from one channel in order. A
+//! RabbitMQ queue has also dead-lettered its messages before it handles its deletion, so
+//! `queue.delete` waits for that, too.
 
 use std::sync::Arc;
 use std::task::Context;

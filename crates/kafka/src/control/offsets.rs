@@ -383,8 +383,8 @@ fn fetch_all(context: &KafkaContext, group: &str) -> FetchedOffsets {
 }
 
 /// Moves a committed offset out of a gap in the offsets, so that a tool that subtracts it from the
-/// end offset gets the right lag. After a power loss, a group may have read messages that were
-/// lost, and the next message has a far higher offset.
+/// end offset gets the right lag. Such a gap exists after a power loss: a group may have read and
+/// committed messages that were then lost, and the next message is stored at a far higher offset.
 fn out_of_gap(topic: Option<&Topic>, mut committed: Committed) -> Committed {
     if let Some(log) = topic.and_then(|topic| topic.partition(committed.partition)) {
         committed.offset = log.skip_hole(committed.offset);

@@ -46,8 +46,9 @@ use records::FetchedRecords;
 use request::{FINAL_EPOCH, INITIAL_EPOCH};
 use sessions::SessionLease;
 
-/// Clients that send an older version may not know zstd (KIP-110). They are refused only topics
-/// whose `compression.type` is zstd; other batches are sent to them unchanged.
+/// The first version whose clients are sure to know zstd (KIP-110). A Fetch of an older version
+/// gets UNSUPPORTED_COMPRESSION_TYPE for topics whose `compression.type` is zstd; batches of all
+/// other topics are sent to it unchanged, even if they are compressed with zstd.
 const ZSTD_FROM: i16 = 10;
 
 /// The environment of a Fetch.
@@ -75,7 +76,8 @@ pub(crate) struct FetchState {
     stage: FetchStage,
     request: FetchRequest,
     mode: SessionMode,
-    /// The broker's generation when the request's topics were looked up.
+    /// The realm's generation (of definitions and rights, not a group's) when the request's topics
+    /// were looked up.
     generation: u64,
     due_us: u64,
     watcher: Option<Arc<Watcher>>,

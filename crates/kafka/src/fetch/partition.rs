@@ -173,9 +173,9 @@ impl FetchPartition {
         self.watch = None;
     }
 
-    /// The high watermark for this client. After a power loss, its offset may be above the end of
-    /// the log. No message will be stored below that offset, so it counts as the high watermark:
-    /// the client has no lag.
+    /// The high watermark for this client. After a power loss, the client's offset may be above the
+    /// written end. No message will ever be stored between the two, so the client's offset is
+    /// reported as the high watermark: the client has no lag.
     fn high_watermark(&self, log: &Partition) -> i64 {
         (log.written_end() as i64).max(self.requested.offset)
     }

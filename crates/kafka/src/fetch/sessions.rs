@@ -2,8 +2,8 @@
 //! requests and answers include only those that have changed.
 //!
 //! A request takes its session out of the cache, and its answer puts the session back. No lock is
-//! held in between. A second request for the session in the meantime has the wrong epoch in any
-//! case. If the connection ends before the answer, its session ends, too.
+//! held in between. Meanwhile, a second request for the session is refused with
+//! INVALID_FETCH_SESSION_EPOCH. If the connection ends before the answer, its session ends, too.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;

@@ -93,8 +93,9 @@ impl GroupState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct JoinTimer {
     pub(super) due_ms: u64,
-    /// In the first rebalance of an empty group: the length of the current delay, and the time by
-    /// which further delays may extend it while members keep joining, both in milliseconds.
+    /// In the first rebalance of an empty group: the length of the current delay, and how much
+    /// longer the join phase may still be extended while members keep joining, both in milliseconds
+    /// (Kafka: `InitialDelayedJoin`).
     pub(super) initial: Option<(u64, u64)>,
 }
 

@@ -32,7 +32,8 @@ impl Group {
         }
     }
 
-    /// Checks a JoinGroup. An error has the member id for its answer.
+    /// Checks a JoinGroup. The error comes with the member id that the answer returns to the
+    /// client.
     fn check_join(
         &mut self,
         join: &JoinRequest,
@@ -74,8 +75,8 @@ impl Group {
         let is_awaited = id.is_empty() && self.pending.len() >= limits.members_max;
         match self.state {
             GroupState::Empty | GroupState::Dead => !is_awaited,
-            // Members that wait in a JoinGroup already, and others up to the limit. If the limit
-            // was lowered, the members that rejoin last are removed.
+            // Accepts members that wait in a JoinGroup already, and others up to the limit. If the
+            // limit was lowered, the members that rejoin last are removed.
             GroupState::PreparingRebalance => {
                 let waits = self.members.get(id).is_some_and(|m| m.joining.is_some());
                 waits || (!is_awaited && self.joining() < limits.members_max)

@@ -178,8 +178,9 @@ impl Groups {
         }))
     }
 
-    /// Calls `hook` when a timeout is set that is due earlier than the last [`Groups::tick`]
-    /// returned. The hook must not call `Groups`.
+    /// Calls `hook` when a timeout is set that is due before the time that the last
+    /// [`Groups::tick`] returned, so that the caller ticks earlier. The hook must not call
+    /// `Groups`.
     pub fn on_due(&self, hook: Box<dyn Fn() + Send + std::marker::Sync>) {
         *self.on_due.write() = Some(hook);
     }
@@ -341,8 +342,9 @@ impl Groups {
         }
     }
 
-    /// To be called under the group's lock after a request has begun to wait. Then either this call
-    /// or [`Groups::end_waits`] answers the request.
+    /// To be called under the group's lock after a request has begun to wait. During a shutdown
+    /// either this call or [`Groups::end_waits`] answers the request; otherwise this call does
+    /// nothing.
     fn end_waits_of(&self, group: &mut Group) {
         if self.is_ending.load(Ordering::SeqCst) {
             group.end_waits();

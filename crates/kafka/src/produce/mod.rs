@@ -5,10 +5,11 @@
 //!           array of { name | 13+: id, array of { partition i32, records (nullable bytes) } }
 //! ```
 //!
-//! The request is parsed twice, in place: first to validate it, because a malformed request must
-//! store nothing; then to store its batches. Each batch is copied once, out of the read buffer that
-//! the connections of a core share. A large request is read into a buffer of its own; if it has a
-//! single batch, the batch stays in that buffer ([`SingleBatch`]).
+//! The request is parsed in place to validate it, because a malformed request must store nothing. A
+//! single batch is then stored directly; several batches are stored by a second parse. Each batch
+//! is copied once, out of the read buffer that the connections of a core share. A large request is
+//! read into a buffer of its own; if it has a single batch, the batch stays in that buffer
+//! ([`SingleBatch`]).
 //!
 //! Source: <https://kafka.apache.org/protocol#The_Messages_Produce>. Batches are refused by the
 //! rules of Kafka's `ProduceRequest.validateRecords` and `UnifiedLog.analyzeAndValidateRecords`.
@@ -39,8 +40,8 @@ use crate::wire::{Malformed, Reader};
 use answer::{AppendedBatch, PartitionAnswer};
 use single_batch::ProduceElements;
 
-/// Cap on the time span for which a batch counts in the telemetry, in milliseconds: no library
-/// lingers longer, but a client may write any timestamps.
+/// Cap on a batch's time span (from its first to its last record) in the telemetry, in
+/// milliseconds: no library lingers longer, but a client may write any timestamps.
 const SPAN_MS_MAX: u64 = 3_600_000;
 
 /// Statistics of the batches of one socket read, for the telemetry.

@@ -25,9 +25,9 @@ const LINGER_BYTES_MAX: usize = 256 * 1024;
 /// Maximum bytes of one socket read.
 const READ_BYTES: usize = 256 * 1024;
 
-/// Space in front of the bytes read: half a command of up to this size is copied there, so that the
-/// command is contiguous without a buffer of its own. A larger half would cost too much to copy for
-/// each read.
+/// Space in front of the bytes read: the beginning of a half received command, up to this size, is
+/// copied there, so that the command is contiguous without a buffer of its own. A larger beginning
+/// would cost too much to copy for each read.
 const FRONT_BYTES: usize = FREE_BYTES;
 
 /// Buffers that the connections of a core share; one connection uses them at a time.
@@ -125,7 +125,8 @@ impl ConnectionIo {
         self.unsent.since_us()
     }
 
-    /// When to check again whether the rest of a half received command has come, or has its memory.
+    /// When to check a half received command again: whether its rest has come, or whether memory
+    /// for the rest is free now.
     pub(crate) fn rest_due_us(&self) -> Option<u64> {
         self.hold.due_us()
     }
@@ -136,7 +137,8 @@ impl ConnectionIo {
     }
 
     /// Adds a layer. Bytes that were read and not consumed become that layer's first input, so that
-    /// bytes sent before an upgrade are never taken for bytes that came through the layer.
+    /// plaintext that a peer pipelines before an upgrade is never taken for data that came through
+    /// the layer.
     pub(crate) fn upgrade(
         &mut self,
         add: impl FnOnce(&mut Layers) -> Result<(), LayerError>,

@@ -1,9 +1,9 @@
 //! Drives one session over one socket: reads, writes, waits. The session decides everything else. A
 //! protocol that needs more than a session, such as NSQ's upgrades, has it in its [`Link`].
 //!
-//! A connection owns a buffer only for half a command that was read, or for output that the peer
-//! has not taken. All other reads and writes use buffers that the connections of a core share, so
-//! that an idle connection costs a few kilobytes.
+//! A connection owns a buffer only for a half received command, or for output that the peer has not
+//! taken. All other reads and writes use buffers that the connections of a core share, so that an
+//! idle connection costs a few kilobytes.
 
 pub(crate) mod io;
 mod output;

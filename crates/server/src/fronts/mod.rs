@@ -220,8 +220,8 @@ pub(crate) trait Front: Send + Sync {
         Vec::new()
     }
 
-    /// The topics that consumer groups read by offset, without a subscription, for the doctor.
-    /// Called once per check.
+    /// For the doctor: one queue for each topic that a consumer group reads by offset, without a
+    /// subscription. Called once per check.
     fn groups(&self, _context: &ServerContext, _connections: &[ConnectionSnapshot]) -> Vec<Queue> {
         Vec::new()
     }

@@ -1,10 +1,10 @@
 //! Memory for commands and requests that have come in part: one bound for all connections.
 //!
-//! The first [`FREE_BYTES`] of a command are not charged to a connection. For more, the connection
-//! reserves memory from the budget before it reads, and releases at once the memory that the read
-//! did not fill, so that the bytes charged are the bytes held. Each protocol has a budget of its
-//! own for commands of usual size ([`USUAL_BYTES_MAX`]); the rest is common to all (`budget.rs`).
-//! `docs/decisions/008` says why.
+//! A connection that holds at most [`FREE_BYTES`] of a command is not charged; one that holds more
+//! is charged for its whole buffer. Such a connection reserves memory from the budget before it
+//! reads, and releases at once the memory that the read did not fill, so that the bytes charged are
+//! the bytes held. Each protocol has a budget of its own for commands of usual size
+//! ([`USUAL_BYTES_MAX`]); the rest is common to all (`budget.rs`). `docs/decisions/008` says why.
 //!
 //! A connection that finds no free memory is not read from, and waits in order. A peer that does
 //! not send the rest in time is disconnected; while others wait for memory, the connections that
@@ -32,7 +32,8 @@ const USUAL_BYTES_MAX: usize = 1 << 20 | 64 << 10;
 
 /// The memory of all connections.
 pub(crate) struct HalfReceived {
-    /// Whether a connection waits for memory, or the next one would.
+    /// Whether a connection waits for memory, or the next one that needs some from the common part
+    /// would have to.
     is_tight: AtomicBool,
     closed: AtomicU64,
     budget: Mutex<HalfReceivedBudget>,

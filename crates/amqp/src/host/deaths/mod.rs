@@ -24,8 +24,9 @@ const LAST_DEATH: [&str; 3] = [
 const DEATHS_MAX: usize = 128;
 /// Maximum number of routing keys per entry of `x-death`.
 const KEYS_MAX: usize = 16;
-/// Maximum size of `x-death`, in bytes; the oldest entries are dropped first. A header that one
-/// client has published must fit into the `frame_max` of each consumer, usually 128 KiB.
+/// Maximum size of `x-death`, in bytes; the oldest entries are dropped first. A content header
+/// cannot be split, so it must fit into one frame of each consumer's `frame_max`, usually 128 KiB,
+/// whatever its publisher's was.
 const DEATHS_BYTES_MAX: usize = 32 << 10;
 /// Maximum size of `x-death` and the message's own headers together, in bytes. The latest entry is
 /// written even if it does not fit.

@@ -2,9 +2,9 @@
 //! a hidden topic, and publishes them by the current bindings.
 //!
 //! A message is acknowledged at its source only after all its publishes are durable, so a crash may
-//! route it a second time but never loses it. Once all its publishes are written, the message
-//! counts as moved: after `kill -9` it is not routed again, although its acknowledgement still
-//! waits for the sync. A message that cannot be stored now is retried.
+//! route it a second time but never loses it. Once all its publishes are written but not yet
+//! synced, the message counts as moved: after `kill -9` it is not routed again, after a power loss
+//! it is. A message that cannot be stored now is retried.
 
 mod dead;
 mod outgoing;
@@ -38,8 +38,8 @@ const PENDING_MAX: u32 = 4096;
 const RETRY_MS: u64 = 1_000;
 /// Minimum time between two scans for queues whose topics were deleted.
 const SCAN_INTERVAL_MS: u64 = 200;
-/// For at most this many messages the router remembers which of their queues have a copy. When it
-/// retries others, all their queues get a second copy.
+/// For at most this many messages to be retried, the router remembers which of their queues have a
+/// copy already. A retry of any further message gives all its queues a copy again.
 const REACHED_MAX: usize = 100_000;
 /// Interval at which the router checks whether pending publishes are written.
 const UNWRITTEN_MS: u64 = 2;
@@ -52,8 +52,8 @@ static FAILED_PUBLISHES: LogThrottle = LogThrottle::new();
 /// A hidden topic from which the router takes messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum HiddenTopic {
-    /// Dead-lettered messages that were never stored in a queue, and those stored by an older
-    /// version.
+    /// Dead-lettered messages that were never stored in a queue, and all those that an older
+    /// version of the broker has left here.
     Dead,
     Delayed,
 }
@@ -65,16 +65,16 @@ const HIDDEN_TOPICS: [HiddenTopic; 2] = [HiddenTopic::Dead, HiddenTopic::Delayed
 pub(super) struct Router {
     consumers: [Option<Consumer>; 2],
     pending: PendingMessages,
-    /// Messages whose publishes were made on connections' threads, which handed them over until
-    /// they are durable.
+    /// Messages that connections' threads have routed and published; the router settles them once
+    /// their publishes are durable.
     handed_over: Vec<PendingMessages>,
     /// Messages that died in their queues, to be routed.
     dead: VecDeque<RoutableDeadMessage>,
     /// Dead messages that are being read from the disk, and later ones of the same queues: the end
     /// of a read wakes them, not a timer.
     awaiting_disk: VecDeque<RoutableDeadMessage>,
-    /// The ids of the subscriptions with messages in `awaiting_disk`. Later messages of these join
-    /// them unread, which keeps the order.
+    /// The ids of the subscriptions with messages in `awaiting_disk`. Their later dead messages are
+    /// appended there without being read, which keeps each queue's order.
     subscriptions_awaiting_disk: HashSet<u64>,
     reads: LookupReads,
     /// For each message to be retried: the topics of the queues that have a copy already.
@@ -98,7 +98,7 @@ impl VirtualHost {
     /// for a thread of its own.
     ///
     /// A panic here would stop dead-lettering while everything else seems to work. So it ends the
-    /// process, which a restart survives by design.
+    /// process: by design a restart loses nothing that was acknowledged.
     pub fn run_router(&self) {
         let _guard = AbortOnPanic;
         while let Some(until_ms) = self.router_tick() {
@@ -228,7 +228,7 @@ impl Router {
         all.any(PendingMessages::has_unwritten)
     }
 
-    /// Settles the messages whose publishes are decided.
+    /// Settles the messages whose publishes have all succeeded or failed.
     fn finish(&mut self, context: &mut Context<'_>, now_ms: u64) {
         let mut done = self.pending.finish(context, now_ms);
         for handed_over in &mut self.handed_over {

@@ -105,7 +105,7 @@ impl Deliveries {
     }
 
     fn acknowledge(&mut self, run: &UnackedRun) {
-        // Without the consumer, its queue was deleted, and the message with it.
+        // No consumer means that its queue was deleted, and the message with it.
         let Some(entry) = self.consumers.of_run(run) else {
             return;
         };

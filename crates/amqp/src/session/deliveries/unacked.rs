@@ -97,7 +97,8 @@ impl UnackedDeliveries {
     /// Puts back deliveries that were taken.
     pub(super) fn restore(&mut self, runs: Vec<UnackedRun>) {
         let kept = std::mem::take(&mut self.runs).into_values();
-        // Rebuilds all keys: a restored run may lie between another run's key and its first tag.
+        // Rebuilds all keys: the key of another run may be lower than its first tag, and a restored
+        // run may belong between the two.
         self.runs = kept.chain(runs).map(|run| (run.first_tag, run)).collect();
     }
 

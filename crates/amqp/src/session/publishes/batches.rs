@@ -15,7 +15,7 @@ use crate::session::connection::Connection;
 
 /// A batch is published as soon as it has this many bytes of messages.
 const BATCH_BYTES_MAX: usize = 1 << 20;
-/// Maximum number of open batches. A message for more queues opens more of them.
+/// Maximum number of open batches: once there are so many, all are published.
 const BATCHES_MAX: usize = 64;
 /// Upper bound of a record's size besides its strings, properties and body.
 const RECORD_OVERHEAD_BYTES: usize = 128;

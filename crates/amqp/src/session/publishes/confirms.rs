@@ -1,4 +1,4 @@
-//! Publishes that the log has not decided yet, and their confirms, which go out in the order of the
+//! Publishes whose outcome is not known yet, and their confirms, which go out in the order of the
 //! publishes.
 //!
 //! All publishes of one read are one [`Flush`]. Its confirms go out when all its batches are as

@@ -1,5 +1,5 @@
-//! Messages that go to many queues: their copies are made in several turns, so that the other
-//! connections of the core get theirs.
+//! Messages that go to many queues: their copies are made in several turns, so that one message
+//! does not hold up the other connections of its core.
 //!
 //! The next polls make the remaining copies. Until then nothing further is read, and no confirm
 //! goes out.

@@ -351,8 +351,8 @@ impl Publisher {
     /// Publishes all open batches: at the end of a read, and before anything that must come after
     /// them.
     pub(super) fn flush(&mut self, connection: &mut Connection) {
-        // During a fan-out the confirm cannot wait for the copies still to be made, so there is no
-        // flush: `make_copies` flushes after the last copy.
+        // No flush during a fan-out: its confirm would cover only the copies made so far.
+        // `make_copies` flushes after the last copy.
         if self.batches.is_idle() || !self.fan_out.is_empty() {
             return;
         }
