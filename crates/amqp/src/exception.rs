@@ -128,7 +128,7 @@ impl Exception {
     }
 
     /// 404: there is no such queue or exchange.
-    pub fn no(resource: &Resource<'_>) -> Self {
+    pub fn not_found(resource: &Resource<'_>) -> Self {
         Self::new(ReplyCode::NotFound, format!("no {resource}"))
     }
 
@@ -203,7 +203,7 @@ mod tests {
             "PRECONDITION_FAILED - inequivalent arg 'durable' for queue 'jobs' in vhost '/': \
              received 'false' but current is 'true'"
         );
-        let none = Exception::no(&Resource::exchange("logs"));
+        let none = Exception::not_found(&Resource::exchange("logs"));
         assert_eq!(
             none.to_string(),
             "NOT_FOUND - no exchange 'logs' in vhost '/'"

@@ -109,7 +109,9 @@ impl VirtualHost {
         match bound {
             Ok(_) => Ok(()),
             // Cannot happen: the exchange existed above, and `definitions` has been locked since.
-            Err(TopologyError::NoExchange | TopologyError::InUse) => Err(Exception::no(&resource)),
+            Err(TopologyError::NoExchange | TopologyError::InUse) => {
+                Err(Exception::not_found(&resource))
+            }
         }
     }
 
@@ -122,16 +124,16 @@ impl VirtualHost {
     ) -> Result<bool, Exception> {
         let state = self.state.read();
         let Some(exchange) = state.topology.exchange(source) else {
-            return Err(Exception::no(&Resource::exchange(source)));
+            return Err(Exception::not_found(&Resource::exchange(source)));
         };
         let queue = match &binding.destination {
             Destination::Queue(name) => match state.queues.get(name) {
                 Some(slot) if !slot.queue.is_deleted() => Some(&slot.queue),
-                _ => return Err(Exception::no(&Resource::queue(name))),
+                _ => return Err(Exception::not_found(&Resource::queue(name))),
             },
             Destination::Exchange(name) => match state.topology.exchange(name) {
                 Some(_) => None,
-                None => return Err(Exception::no(&Resource::exchange(name))),
+                None => return Err(Exception::not_found(&Resource::exchange(name))),
             },
         };
         let arguments = Table::check(&binding.arguments).unwrap_or_default();

@@ -39,7 +39,7 @@ impl VirtualHost {
             check_not_default(&name)?;
             return match self.state.read().topology.exchange(&name) {
                 Some(_) => Ok(()),
-                None => Err(Exception::no(&resource)),
+                None => Err(Exception::not_found(&resource)),
             };
         }
         let delays = declare.kind == DELAYED_MESSAGE;

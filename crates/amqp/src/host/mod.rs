@@ -244,7 +244,7 @@ impl Definitions {
 fn refused(what: &Resource<'_>, error: &CatalogError) -> Exception {
     match error {
         CatalogError::TopicDeleted { .. } | CatalogError::SubscriptionDeleted { .. } => {
-            Exception::no(what)
+            Exception::not_found(what)
         }
         CatalogError::Name
         | CatalogError::Partitions { .. }

@@ -290,7 +290,7 @@ impl VirtualHost {
         let state = self.state.read();
         match state.queues.get(name) {
             Some(slot) if !slot.queue.is_deleted() => Ok(slot.queue.clone()),
-            _ => Err(Exception::no(&Resource::queue(name))),
+            _ => Err(Exception::not_found(&Resource::queue(name))),
         }
     }
 

@@ -291,5 +291,5 @@ fn release(
 
 /// 404 for a queue that was deleted.
 pub(super) fn not_found(queue: &Queue) -> Exception {
-    Exception::no(&Resource::queue(&queue.name))
+    Exception::not_found(&Resource::queue(&queue.name))
 }

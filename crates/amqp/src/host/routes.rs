@@ -32,14 +32,14 @@ impl VirtualHost {
         }
         let resource = Resource::exchange(exchange);
         match state.topology.exchange(exchange) {
-            None => Err(Exception::no(&resource)),
+            None => Err(Exception::not_found(&resource)),
             Some(found) if found.options.internal => {
                 let text = format!("cannot publish to internal {resource}");
                 Err(Exception::new(ReplyCode::AccessRefused, text))
             }
             Some(_) => state
                 .route(exchange, message)
-                .ok_or_else(|| Exception::no(&resource)),
+                .ok_or_else(|| Exception::not_found(&resource)),
         }
     }
 

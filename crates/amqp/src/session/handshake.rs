@@ -230,7 +230,7 @@ impl Handshake {
             let error = Exception::new(ReplyCode::AccessRefused, text);
             connection.push_close(&error, NO_METHOD);
         }
-        fail_quietly(connection, lifecycle, failure);
+        end_after_replies(connection, lifecycle, failure);
     }
 }
 
@@ -263,11 +263,11 @@ fn refuse_header(connection: &mut Connection, lifecycle: &mut Lifecycle, header:
     connection.replies.bytes.extend_from_slice(PROTOCOL_HEADER);
     let header = header.escape_ascii().to_string();
     let failure = format!("bad protocol header {header:?}");
-    fail_quietly(connection, lifecycle, failure);
+    end_after_replies(connection, lifecycle, failure);
 }
 
 /// Closes the connection once its pending replies are written.
-fn fail_quietly(connection: &mut Connection, lifecycle: &mut Lifecycle, failure: String) {
+fn end_after_replies(connection: &mut Connection, lifecycle: &mut Lifecycle, failure: String) {
     connection.meter.probe.error();
     lifecycle.record_failure(failure);
     lifecycle.enter(Phase::Draining);

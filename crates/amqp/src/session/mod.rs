@@ -78,9 +78,9 @@ pub struct Session {
 impl cloverleaf_session::Session for Session {
     fn wants_input(&self) -> bool {
         self.lifecycle.takes_input()
-            && self.publisher.is_free()
-            && self.deliveries.is_free()
-            && self.ordering.is_free()
+            && self.publisher.may_read_on()
+            && self.deliveries.may_read_on()
+            && self.ordering.may_read_on()
             && self.connection.has_room_for_replies()
     }
 

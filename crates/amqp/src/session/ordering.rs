@@ -37,7 +37,7 @@ pub(super) struct MethodOrdering {
 impl MethodOrdering {
     /// Whether no method is waiting.
     #[inline]
-    pub(super) fn is_free(&self) -> bool {
+    pub(super) fn may_read_on(&self) -> bool {
         self.unwritten.is_none() && self.dead_letter_waits.is_empty()
     }
 
@@ -66,7 +66,7 @@ impl MethodOrdering {
             self.dead_letter_waits
                 .extend(connection.host.route_all_dead(&queue));
         }
-        self.has_waited = !self.is_free();
+        self.has_waited = !self.may_read_on();
         self.has_waited
     }
 

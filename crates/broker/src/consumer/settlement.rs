@@ -176,13 +176,13 @@ impl Consumer {
     /// are returned if a router replaces the dead-letter topic ([`crate::Broker::route_dead`]); the
     /// router is not notified of these.
     #[must_use]
-    pub fn nack_ranges_taking(&self, ranges: &[MessageRange]) -> Vec<DeadMessage> {
+    pub fn nack_ranges_returning_dead(&self, ranges: &[MessageRange]) -> Vec<DeadMessage> {
         self.settle_ranges_taking(SettleAction::Nack, ranges)
     }
 
     /// As [`Self::reject_ranges`]. Returns dead messages like [`Self::nack_ranges_taking`].
     #[must_use]
-    pub fn reject_ranges_taking(&self, ranges: &[MessageRange]) -> Vec<DeadMessage> {
+    pub fn reject_ranges_returning_dead(&self, ranges: &[MessageRange]) -> Vec<DeadMessage> {
         self.settle_ranges_taking(SettleAction::Reject, ranges)
     }
 

@@ -351,7 +351,7 @@ fn fetch_some(
             let committed = committed(found.as_deref(), partition);
             (
                 partition,
-                committed.map(|it| out_of_gap(found.as_deref(), it)),
+                committed.map(|it| out_of_hole(found.as_deref(), it)),
             )
         };
         let partitions = partitions.into_iter().map(one).collect();
@@ -374,7 +374,7 @@ fn fetch_all(context: &KafkaContext, group: &str) -> FetchedOffsets {
         .filter_map(|(id, partitions)| {
             let topic = topics::find_by_id(context, Operation::Describe, id).ok()?;
             let out_of_gap = |(index, committed): (i32, Option<Committed>)| {
-                (index, committed.map(|it| out_of_gap(Some(&*topic), it)))
+                (index, committed.map(|it| out_of_hole(Some(&*topic), it)))
             };
             let partitions = partitions.into_iter().map(out_of_gap).collect();
             Some((topic.name().to_owned(), partitions))
@@ -385,7 +385,7 @@ fn fetch_all(context: &KafkaContext, group: &str) -> FetchedOffsets {
 /// Moves a committed offset out of a gap in the offsets, so that a tool that subtracts it from the
 /// end offset gets the right lag. Such a gap exists after a power loss: a group may have read and
 /// committed messages that were then lost, and the next message is stored at a far higher offset.
-fn out_of_gap(topic: Option<&Topic>, mut committed: Committed) -> Committed {
+fn out_of_hole(topic: Option<&Topic>, mut committed: Committed) -> Committed {
     if let Some(log) = topic.and_then(|topic| topic.partition(committed.partition)) {
         committed.offset = log.skip_hole(committed.offset);
     }

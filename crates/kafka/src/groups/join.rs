@@ -72,17 +72,17 @@ impl Group {
     }
 
     fn accepts_member(&self, id: &str, limits: &GroupLimits) -> bool {
-        let is_awaited = id.is_empty() && self.pending.len() >= limits.members_max;
+        let is_pending_full = id.is_empty() && self.pending.len() >= limits.members_max;
         match self.state {
-            GroupState::Empty | GroupState::Dead => !is_awaited,
+            GroupState::Empty | GroupState::Dead => !is_pending_full,
             // Accepts members that wait in a JoinGroup already, and others up to the limit. If the
             // limit was lowered, the members that rejoin last are removed.
             GroupState::PreparingRebalance => {
                 let waits = self.members.get(id).is_some_and(|m| m.joining.is_some());
-                waits || (!is_awaited && self.joining() < limits.members_max)
+                waits || (!is_pending_full && self.joining() < limits.members_max)
             }
             GroupState::CompletingRebalance | GroupState::Stable => {
-                let has_room = !is_awaited && self.members.len() < limits.members_max;
+                let has_room = !is_pending_full && self.members.len() < limits.members_max;
                 self.members.contains_key(id) || has_room
             }
         }

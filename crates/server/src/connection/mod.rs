@@ -158,7 +158,7 @@ struct Connection<L: Link> {
     peer: SocketAddr,
     context: Arc<ServerContext>,
     /// Resolves when the broker shuts down.
-    draining: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    drain_signal: Option<Pin<Box<dyn Future<Output = ()>>>>,
     sleep: Option<Pin<Box<Sleep>>>,
     sleep_due_us: u64,
     handshake_since_us: Option<u64>,
@@ -193,7 +193,7 @@ impl<L: Link> Connection<L> {
             link,
             peer,
             context,
-            draining: Some(draining),
+            drain_signal: Some(draining),
             sleep: None,
             sleep_due_us: u64::MAX,
             active_us: now.us,
@@ -207,11 +207,11 @@ impl<L: Link> Connection<L> {
     /// Reads, executes and writes until nothing moves or the turn's bytes are used up.
     fn turn(&mut self, scratch: &mut ConnectionScratch, cx: &mut Context<'_>) -> Poll<CloseReason> {
         if self
-            .draining
+            .drain_signal
             .as_mut()
             .is_some_and(|it| it.as_mut().poll(cx).is_ready())
         {
-            self.draining = None;
+            self.drain_signal = None;
             self.silent_until_us = None;
             self.session.drain();
         }
@@ -264,7 +264,7 @@ impl<L: Link> Connection<L> {
             self.link
                 .on_handshake_done(&mut self.session, self.io.layers());
         }
-        if self.link.take_failed_login(&mut self.session) && self.draining.is_some() {
+        if self.link.take_failed_login(&mut self.session) && self.drain_signal.is_some() {
             let wait_us = self.context.failed_logins.count(self.peer.ip(), now.us);
             self.silent_until_us = Some(now.us + wait_us);
             return Ok(Progress::None);

@@ -31,7 +31,7 @@ pub(crate) fn queues(context: &ServerContext, connections: &[ConnectionSnapshot]
     // take them for one queue, so the group is left out.
     let known: HashSet<(String, String)> = queues.iter().map(place).collect();
     for front in &context.fronts {
-        let groups = front.groups(context, connections).into_iter();
+        let groups = front.group_queues(context, connections).into_iter();
         queues.extend(groups.filter(|it| !known.contains(&place(it))));
     }
     queues

@@ -222,12 +222,16 @@ pub(crate) trait Front: Send + Sync {
 
     /// For the doctor: one queue for each topic that a consumer group reads by offset, without a
     /// subscription. Called once per check.
-    fn groups(&self, _context: &ServerContext, _connections: &[ConnectionSnapshot]) -> Vec<Queue> {
+    fn group_queues(
+        &self,
+        _context: &ServerContext,
+        _connections: &[ConnectionSnapshot],
+    ) -> Vec<Queue> {
         Vec::new()
     }
 
     /// The members of such a group; `None`: there is no group of this name.
-    fn group(&self, _name: &str) -> Option<Vec<GroupMember>> {
+    fn group_members(&self, _name: &str) -> Option<Vec<GroupMember>> {
         None
     }
 

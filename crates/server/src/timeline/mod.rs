@@ -169,7 +169,10 @@ fn check_subscriptions(
 
 /// The members of a consumer group that reads by offset, without a subscription.
 fn group(context: &ServerContext, name: &str) -> Option<Vec<GroupMember>> {
-    context.fronts.iter().find_map(|front| front.group(name))
+    context
+        .fronts
+        .iter()
+        .find_map(|front| front.group_members(name))
 }
 
 #[derive(Clone, Copy)]

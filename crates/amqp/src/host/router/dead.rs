@@ -31,7 +31,7 @@ pub(in super::super) struct RoutableDeadMessage {
     subscription: Arc<Subscription>,
     died: DeadMessage,
     /// The topics of the queues that have a copy already.
-    reached: Vec<Uuid>,
+    copied_to: Vec<Uuid>,
     /// The router does not try before this time, in milliseconds since 1970.
     due_ms: u64,
     /// Keeps connections waiting until the message is routed.
@@ -163,7 +163,7 @@ impl RoutableDeadMessage {
         Self {
             subscription: subscription.clone(),
             died,
-            reached: Vec::new(),
+            copied_to: Vec::new(),
             due_ms: 0,
             guards: Vec::new(),
             fetched: Fetched::default(),
@@ -183,7 +183,7 @@ impl PendingMessages {
         let RoutableDeadMessage {
             subscription,
             died,
-            reached,
+            copied_to: reached,
             fetched,
             ..
         } = dead;
@@ -319,7 +319,7 @@ pub(super) fn settle_dead(done: Vec<PendingMessage>, now_ms: u64) -> VecDeque<Ro
         }
         message.subscription.note_moved(&[died.id], false);
         again.push_back(RoutableDeadMessage {
-            reached: message.reached,
+            copied_to: message.copied_to,
             due_ms: now_ms + RETRY_MS,
             ..RoutableDeadMessage::new(&message.subscription, died)
         });

@@ -40,7 +40,7 @@ const RETRY_MS: u64 = 1_000;
 const SCAN_INTERVAL_MS: u64 = 200;
 /// For at most this many messages to be retried, the router remembers which of their queues have a
 /// copy already. A retry of any further message gives all its queues a copy again.
-const REACHED_MAX: usize = 100_000;
+const RETRY_COPIES_MAX: usize = 100_000;
 /// Interval at which the router checks whether pending publishes are written.
 const UNWRITTEN_MS: u64 = 2;
 /// The router runs at least this often, even with nothing to do.
@@ -78,7 +78,7 @@ pub(super) struct Router {
     subscriptions_awaiting_disk: HashSet<u64>,
     reads: LookupReads,
     /// For each message to be retried: the topics of the queues that have a copy already.
-    reached: HashMap<(HiddenTopic, MessageId), Vec<Uuid>>,
+    copied_to: HashMap<(HiddenTopic, MessageId), Vec<Uuid>>,
     next_scan_ms: u64,
 }
 
@@ -165,7 +165,7 @@ impl Router {
             self.take_work(host);
             let mut any = self.route_dead_messages(host, waker, now_ms);
             for hidden in HIDDEN_TOPICS {
-                any |= self.take(host, hidden, &mut context, now_ms);
+                any |= self.route_hidden_topic(host, hidden, &mut context, now_ms);
             }
             if !any {
                 return;
@@ -174,7 +174,7 @@ impl Router {
     }
 
     /// Takes and routes the messages that have arrived in a hidden topic. `false`: there were none.
-    fn take(
+    fn route_hidden_topic(
         &mut self,
         host: &VirtualHost,
         hidden: HiddenTopic,
@@ -210,7 +210,7 @@ impl Router {
                     partition: delivery.partition,
                     offset,
                 };
-                let reached = self.reached.remove(&(hidden, id)).unwrap_or_default();
+                let reached = self.copied_to.remove(&(hidden, id)).unwrap_or_default();
                 let origin = MessageOrigin::HiddenTopic(hidden);
                 let number = self.pending.add(&subscription, id, origin, reached);
                 self.pending
@@ -266,11 +266,11 @@ impl Router {
         }
         for message in done.iter().filter(|message| message.has_failed) {
             if let MessageOrigin::HiddenTopic(hidden) = message.origin
-                && !message.reached.is_empty()
-                && self.reached.len() < REACHED_MAX
+                && !message.copied_to.is_empty()
+                && self.copied_to.len() < RETRY_COPIES_MAX
             {
-                let reached = message.reached.clone();
-                self.reached.insert((hidden, message.id), reached);
+                let reached = message.copied_to.clone();
+                self.copied_to.insert((hidden, message.id), reached);
             }
         }
         self.dead.extend(settle_dead(done, now_ms));

@@ -28,13 +28,13 @@ pub(super) struct PendingMessage {
     pub(super) id: MessageId,
     pub(super) origin: MessageOrigin,
     /// Pending publishes, plus one while the message is being routed.
-    undecided: u32,
-    /// Those of `undecided` that are not written yet.
+    incomplete: u32,
+    /// Those of `incomplete` that are not written yet.
     unwritten: u32,
     /// A publish failed: the message has to be routed again.
     pub(super) has_failed: bool,
     /// The topics of the queues that have a copy, which must not get a second one.
-    pub(super) reached: Vec<Uuid>,
+    pub(super) copied_to: Vec<Uuid>,
 }
 
 /// A pending publish, and the messages in it.
@@ -77,10 +77,10 @@ impl PendingMessages {
             subscription: subscription.clone(),
             id,
             origin,
-            undecided: 1,
+            incomplete: 1,
             unwritten: 1,
             has_failed: false,
-            reached,
+            copied_to: reached,
         };
         self.messages.insert(self.last_number, message);
         self.current_round.push(self.last_number);
@@ -97,21 +97,21 @@ impl PendingMessages {
     pub(super) fn end_round(&mut self) {
         for number in std::mem::take(&mut self.current_round) {
             self.count_written(number);
-            self.count_decided(number, Ok(None));
+            self.count_completed(number, Ok(None));
         }
     }
 
     /// Whether a queue has a copy of the message from an earlier attempt.
     pub(super) fn has_reached(&self, number: u64, queue: Uuid) -> bool {
         let message = self.messages.get(&number);
-        message.is_some_and(|message| message.reached.contains(&queue))
+        message.is_some_and(|message| message.copied_to.contains(&queue))
     }
 
     /// Adds a pending publish with these messages.
     pub(super) fn push(&mut self, published: Published, numbers: Vec<u64>, queue: Option<Uuid>) {
         for number in &numbers {
             if let Some(message) = self.messages.get_mut(number) {
-                message.undecided += 1;
+                message.incomplete += 1;
                 message.unwritten += 1;
             }
         }
@@ -161,7 +161,7 @@ impl PendingMessages {
                     }
                     let outcome = result.map(|()| publish.queue).map_err(drop);
                     for number in publish.numbers {
-                        self.count_decided(number, outcome);
+                        self.count_completed(number, outcome);
                     }
                 }
             }
@@ -193,16 +193,16 @@ impl PendingMessages {
     }
 
     /// Counts one publish of a message as decided: stored in a queue, or failed.
-    fn count_decided(&mut self, number: u64, outcome: Result<Option<Uuid>, ()>) {
+    fn count_completed(&mut self, number: u64, outcome: Result<Option<Uuid>, ()>) {
         let Some(message) = self.messages.get_mut(&number) else {
             return;
         };
         match outcome {
-            Ok(queue) => message.reached.extend(queue),
+            Ok(queue) => message.copied_to.extend(queue),
             Err(()) => message.has_failed = true,
         }
-        message.undecided = message.undecided.saturating_sub(1);
-        if message.undecided == 0 {
+        message.incomplete = message.incomplete.saturating_sub(1);
+        if message.incomplete == 0 {
             self.done.extend(self.messages.remove(&number));
         }
     }

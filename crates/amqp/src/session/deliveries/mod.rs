@@ -78,7 +78,7 @@ impl Deliveries {
 
     /// Whether nothing is in progress that the client's next method has to wait for.
     #[inline]
-    pub(super) fn is_free(&self) -> bool {
+    pub(super) fn may_read_on(&self) -> bool {
         self.pending_get.is_none() && self.dead_letter_waits.is_empty()
     }
 

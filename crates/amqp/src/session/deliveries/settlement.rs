@@ -85,9 +85,9 @@ impl Deliveries {
             connection.meter.probe.nacked(count);
             connection.meter.called(1);
             let died = match action {
-                SettleAction::Discard => entry.consumer.reject_ranges_taking(&ranges),
+                SettleAction::Discard => entry.consumer.reject_ranges_returning_dead(&ranges),
                 SettleAction::Ack | SettleAction::Requeue => {
-                    entry.consumer.nack_ranges_taking(&ranges)
+                    entry.consumer.nack_ranges_returning_dead(&ranges)
                 }
             };
             if !died.is_empty() {

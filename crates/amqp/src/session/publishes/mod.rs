@@ -80,7 +80,7 @@ impl Publisher {
 
     /// Whether the client's next frame may be handled.
     #[inline]
-    pub(super) fn is_free(&self) -> bool {
+    pub(super) fn may_read_on(&self) -> bool {
         !self.waits_for_room && self.fan_out.is_empty() && !self.confirms.is_full()
     }
 

@@ -110,11 +110,15 @@ impl Front for KafkaFront {
         metrics::add(text, &self.kafka, context);
     }
 
-    fn groups(&self, context: &ServerContext, connections: &[ConnectionSnapshot]) -> Vec<Queue> {
+    fn group_queues(
+        &self,
+        context: &ServerContext,
+        connections: &[ConnectionSnapshot],
+    ) -> Vec<Queue> {
         doctor::queues(&self.kafka, context, connections, &mut self.ends.lock())
     }
 
-    fn group(&self, name: &str) -> Option<Vec<GroupMember>> {
+    fn group_members(&self, name: &str) -> Option<Vec<GroupMember>> {
         let members = self.kafka.groups.view(name)?.members.into_iter();
         let members = members.map(|member| GroupMember {
             client_id: member.client_id,
