@@ -61,7 +61,8 @@ pub(crate) struct Shared {
     pub(crate) has_background_threads: BackgroundThreads,
     pub(crate) upkeep: Upkeep,
     pub(crate) identity: OnceLock<Identity>,
-    /// The memory in which consumers' holds are recorded.
+    /// The bounded memory for the timeline's record of which consumer held which messages, and
+    /// when.
     pub(crate) hold_memory: OnceLock<Arc<LaneMemory>>,
     last_topic_number: AtomicU32,
     topics: RwLock<TopicCatalog>,
@@ -184,7 +185,7 @@ impl Broker {
         self.shared.write_synced(&[])
     }
 
-    /// Whether `more` partitions may be created: for a request that only asks.
+    /// Checks the limit for `more` partitions, without creating any.
     ///
     /// # Errors
     /// There would be more than [`BrokerOptions::partitions_max`].
@@ -300,8 +301,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether `partitions` more may be created. The caller holds `definitions`, unless it only
-    /// asks.
+    /// Checks the limit for `partitions` more. A caller that then creates them holds `definitions`.
     pub(crate) fn check_partition_limit(&self, partitions: u32) -> Result<(), CatalogError> {
         let partitions_max = self.options.partitions_max;
         let current = self.topics.read().partitions;
@@ -475,8 +475,9 @@ impl Shared {
     pub(crate) fn snapshot(&self) -> Vec<Entry> {
         let topics = self.all_topics();
         // Ids are never reused, or a new subscription would get the progress of a deleted one. So
-        // the snapshot records the last id, as deleted; the definition of the last subscription
-        // follows later if it still exists.
+        // the snapshot begins with the highest id that was given, in an entry that declares it
+        // deleted. If that subscription still exists, its definition follows and overrides this
+        // entry.
         let last = self.last_subscription_id.load(Ordering::Relaxed);
         let mut entries = vec![
             Entry::Opened(self.boot_id.clone()),

@@ -1,5 +1,6 @@
-//! The only way from a session to the broker's topics, groups and kept values. A realm sees the
-//! names of one namespace; each call states its operation, so that rights are checked in one place.
+//! The only way from a session to the broker's topics, consumer groups and the values that
+//! protocols keep in the journal. A realm sees the names of one namespace; each call on a topic or
+//! a group is for one operation, so that rights are checked in one place.
 //!
 //! Rights are checked when something is looked up, created or deleted, never per message. A session
 //! that caches what it looked up stores [`Realm::generation`] beside it, and looks it up again once
@@ -87,8 +88,8 @@ impl Realm {
         self.revision += 1;
     }
 
-    /// Whether the principal may do `operation` with the object `name`. `topic` is the topic of a
-    /// channel, and empty for other kinds.
+    /// Whether the principal may do `operation` with the object `name`. `topic` is the topic of an
+    /// NSQ channel, and empty for other kinds.
     #[inline]
     pub fn may(&self, operation: Operation, kind: ResourceKind, topic: &str, name: &str) -> bool {
         let Some(rights) = &self.rights else {
@@ -182,7 +183,8 @@ impl Realm {
         self.broker.topic_or_create(name, options)
     }
 
-    /// A channel to consume from; it and its topic are created if missing.
+    /// An NSQ channel (a subscription by name) to consume from; it and its topic are created if
+    /// missing.
     ///
     /// # Errors
     /// Access is denied, or the channel cannot be created.

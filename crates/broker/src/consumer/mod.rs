@@ -135,10 +135,9 @@ impl Consumer {
         self.retire_unseen(&[]);
     }
 
-    /// As [`Self::retire`], for a session that has taken messages from the outbox which its client
-    /// was never sent: the ranges `unseen` are requeued too, at their original offsets, as if they
-    /// had not been delivered. Messages in them that are not in flight to this consumer are
-    /// ignored.
+    /// As [`Self::retire`]. `unseen` are ranges that the session has taken from the outbox but not
+    /// sent to its client: they are requeued too, at their original offsets, as if they had not
+    /// been delivered. Messages in them that are not in flight to this consumer are ignored.
     pub fn retire_unseen(&self, unseen: &[MessageRange]) {
         let left = self.subscription.change(|state| {
             if state.consumers.get(self.slot).is_none() {

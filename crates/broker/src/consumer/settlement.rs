@@ -21,9 +21,9 @@ impl Consumer {
     }
 
     /// Acknowledges messages in one call. `settled` is called for each message; it must not call
-    /// the broker. Its last argument is set for a late acknowledgement of a message whose ack
-    /// deadline has passed: how long the consumer had the message, in microseconds, if that is
-    /// remembered.
+    /// the broker. Its last argument is set only if the acknowledgement comes after the message's
+    /// ack deadline and that delivery is remembered: how long the consumer had the message, in
+    /// microseconds.
     pub fn ack_many(
         &self,
         ids: &[MessageId],
@@ -172,9 +172,10 @@ impl Consumer {
         self.settle_ranges(SettleAction::Reject, ranges);
     }
 
-    /// As [`Self::nack_ranges`]. Messages that are dead now, because they were delivered too often,
-    /// are returned if a router replaces the dead-letter topic ([`crate::Broker::route_dead`]); the
-    /// router is not notified of these.
+    /// As [`Self::nack_ranges`]. If a router replaces the dead-letter topic
+    /// ([`crate::Broker::route_dead`]), returns the messages that are dead now because they were
+    /// delivered too often. The caller must route these, because the router is not notified of
+    /// them.
     #[must_use]
     pub fn nack_ranges_returning_dead(&self, ranges: &[MessageRange]) -> Vec<DeadMessage> {
         self.settle_ranges_taking(SettleAction::Nack, ranges)

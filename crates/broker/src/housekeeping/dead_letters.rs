@@ -130,8 +130,8 @@ impl DeadLetters {
         }
     }
 
-    /// Settles the dead letters that are written by now. Returns `true` if some are still being
-    /// written.
+    /// Settles the dead letters whose publish has finished, and records as moved those that are
+    /// written but not synced yet. Returns `true` if a publish is still under way.
     pub(crate) fn take_moved(&mut self, now_ms: u64) -> bool {
         let mut failed = Vec::new();
         let mut done = 0;
@@ -238,15 +238,16 @@ fn drop_letter(dead: &PendingDeadLetter, reason: &str) {
     letters_written(std::slice::from_ref(dead));
 }
 
-/// Notifies the subscriptions that these dead letters are written, or not needed.
+/// Notifies the subscriptions that the publish of these dead letters has finished (in the class
+/// *disk*: they are synced), or that none are needed: the originals can be acknowledged.
 fn letters_written(all: &[PendingDeadLetter]) {
     for (subscription, ids) in by_subscription(all) {
         subscription.dead_letters_written(&ids);
     }
 }
 
-/// Notifies the subscriptions that these dead letters are written and survive `kill -9` or, with
-/// `has_moved` false, that their write failed.
+/// Notifies the subscriptions that these dead letters are written but not synced yet, so that they
+/// survive `kill -9` but no power loss; with `has_moved` false, that their publish has failed.
 fn letters_moved(all: &[PendingDeadLetter], has_moved: bool) {
     for (subscription, ids) in by_subscription(all) {
         subscription.note_moved(&ids, has_moved);

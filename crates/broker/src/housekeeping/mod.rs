@@ -134,8 +134,10 @@ impl Housekeeping {
 
     /// Writes the whole state into the journal's other file.
     fn snapshot(&mut self) {
-        // Collected when the journal asks for it: from then on the journal keeps later entries
-        // separately. So a change of a definition does not wait for the disk.
+        // The state is collected when the journal asks for the first entry. By then the journal
+        // keeps a copy of each entry that is appended, to write it after the snapshot. So
+        // `definitions` is locked only while the state is collected, and no change of a definition
+        // waits for the disk.
         let collect = || {
             let _definitions = self.shared.definitions.lock();
             self.shared.snapshot()

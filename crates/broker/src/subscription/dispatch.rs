@@ -262,8 +262,8 @@ impl<'a> DispatchRound<'a> {
         slot: u32,
         wanted: u64,
     ) -> Option<DispatchStep> {
-        // Reserve no more slots than messages may be waiting, because other consumers cannot use a
-        // reserved slot meanwhile.
+        // Reserve at most as many slots as there may be waiting messages (but at least one),
+        // because other consumers cannot use a reserved slot meanwhile.
         let quota =
             shared.reserve(wanted.min(self.state.log.waiting_at_most(&self.state.ledger).max(1)));
         if quota == 0 {
@@ -331,8 +331,8 @@ impl<'a> DispatchRound<'a> {
         }
     }
 
-    /// Scans the head of a partition: finds the next run, of up to `quota` messages if they can be
-    /// delivered.
+    /// Finds the next run at the head of a partition: requeued messages first, then new ones.
+    /// `quota` limits only a run that can be delivered.
     pub(crate) fn scan_head(&mut self, partition: usize, quota: u64) -> HeadScan {
         match self.state.ledger.first_ready(partition_number(partition)) {
             Some(ready) => self.scan_requeued(partition, ready, quota),

@@ -1,8 +1,8 @@
 //! Limits on the messages that wait: their number and the bytes of their bodies.
 //!
-//! `waiting_bytes.rs` counts the bytes. Messages that earlier processes stored are counted once at
-//! the start, from the newest segment back until the limit is reached: older ones exceed it in any
-//! case.
+//! `waiting_bytes.rs` counts the bytes. Messages that are stored when a subscription is created or
+//! restored are counted then, from the newest segment back until they exceed the limit. Older ones
+//! need no count: while one of them waits, the limit is exceeded in any case.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,8 +34,9 @@ impl Subscription {
         self.options().length_max.is_some() || self.options().length_bytes_max.is_some()
     }
 
-    /// Reserves queue length for a publish: `false` refuses it. Its bytes count as waiting until
-    /// [`Self::end_reservation`].
+    /// Checks a publish against the limits, and reserves its bytes: `false` refuses it. The bytes
+    /// count as waiting from now on; [`Self::end_reservation`] subtracts them if the publish
+    /// failed. Its messages count once the log has accepted them.
     fn reserve_length(&self, count: u64, bytes: u64, may_refuse: bool) -> bool {
         let mut state = self.state.lock();
         let options = self.options();
@@ -246,7 +247,7 @@ impl LengthReservation {
     /// Reserves length for `batch` in each limited subscription of `topic`.
     ///
     /// # Errors
-    /// The subscription that refuses the batch. Only `may_refuse` lets one refuse.
+    /// The subscription that refuses the batch; none refuses it if `may_refuse` is false.
     pub(crate) fn reserve(
         topic: &Topic,
         batch: &Batch,

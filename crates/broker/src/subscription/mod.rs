@@ -196,8 +196,8 @@ impl Subscription {
         result
     }
 
-    /// As [`Self::change`], but returns dead messages to the caller, which routes them, if a router
-    /// replaces the dead-letter topic. Otherwise the result is empty and the housekeeping thread
+    /// As [`Self::change`]. If a router replaces the dead-letter topic, returns the dead messages,
+    /// and the caller must route them. Otherwise the result is empty, and the housekeeping thread
     /// writes the dead letters.
     pub(crate) fn change_returning_dead(
         self: &Arc<Self>,

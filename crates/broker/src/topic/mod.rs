@@ -46,7 +46,8 @@ pub struct Topic {
     /// The revision of the definition. Changes only while `definitions` is locked.
     pub(crate) revision: AtomicU64,
     deleted: AtomicBool,
-    /// A reader by offset has come, and the topic's retention accounts for it.
+    /// A reader by offset has come, and [`Topic::note_reader`] has adjusted the retention for it:
+    /// it has nothing left to do.
     pub(crate) has_reader: AtomicBool,
     pub(crate) next_partition: AtomicU32,
     pub(crate) messages: AtomicU64,
@@ -163,8 +164,9 @@ impl Topic {
         self.shared.scheduled.count(self.id)
     }
 
-    /// Messages that were not offered to any subscription: the whole backlog of a topic without
-    /// subscriptions, or the messages published since the topic was paused.
+    /// Messages that no subscription was offered yet, as nsqd counts a topic's depth: the whole
+    /// backlog of a topic without subscriptions, or the messages published since the topic was
+    /// paused. What waits in a subscription does not count.
     pub fn depth(&self) -> u64 {
         let paused_at = self.paused_at.lock().clone();
         let from = match paused_at {
@@ -372,8 +374,8 @@ impl Topic {
         }
     }
 
-    /// The next offset of each partition, as journal entries: cursors and segments, which also
-    /// record it, may be deleted.
+    /// The next offset of each partition, as journal entries. They keep offsets from being used
+    /// twice after the segments and cursors from which a start could tell are deleted.
     pub(crate) fn next_offsets(&self) -> Vec<Entry> {
         let entry = |(partition, log): (u32, &Partition)| Entry::Next {
             topic: self.id,
@@ -486,8 +488,9 @@ impl Topic {
         }
     }
 
-    /// The bytes of the definition's journal entry, which describe the topic in its folder. An
-    /// appending thread calls this, so it must not wait for another append.
+    /// The definition as a journal entry, without the pause: the log keeps a copy of it in the
+    /// topic's folder. The log calls this on a thread that appends, so it must not wait for another
+    /// append.
     pub(crate) fn description(&self) -> Vec<u8> {
         Entry::Topic(self.definition_unpaused()).encode()
     }

@@ -27,7 +27,7 @@ pub struct PartitionStatus {
     pub start_offset: Offset,
     /// As [`Partition::written_end`].
     pub written_end: Offset,
-    /// Everything below this offset is synced, as far as it could be.
+    /// Everything below this offset is synced, except records in a segment whose sync has failed.
     pub synced_end: Offset,
     /// Bytes of its batches on disk.
     pub stored_bytes: u64,
@@ -80,8 +80,8 @@ impl Partition {
         self.log.holes()
     }
 
-    /// Ranges of offsets that no subscription must wait for: those before the first segment, and
-    /// holes.
+    /// Ranges of offsets without readable records, which subscriptions must step over: those before
+    /// the start offset, and holes.
     pub(crate) fn gone(&self) -> Vec<Range<Offset>> {
         let before = 0..self.log.start_offset();
         let all = std::iter::once(before).chain(self.holes());
@@ -240,7 +240,9 @@ impl Partition {
 
 /// Removal of records, for the broker only.
 impl Partition {
-    /// Hides records before `offset` from readers until the next start. Blocks on the disk.
+    /// Raises the start offset to `offset`, and deletes the segments wholly below it. Returns the
+    /// bytes freed. The log does not persist the start offset: the caller writes it to the journal.
+    /// Blocks on the disk.
     ///
     /// # Errors
     /// A file could not be removed.

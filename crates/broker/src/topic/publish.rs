@@ -12,8 +12,8 @@ use crate::topic::admission::BatchSource;
 use crate::topic::published::{PublishError, Published};
 
 impl Topic {
-    /// Stores a batch that the broker has built in a partition of the broker's choice. Its records
-    /// are not validated again.
+    /// Stores a batch in a partition that the broker chooses in turn. The broker itself has built
+    /// the batch, so its records are not validated again.
     ///
     /// The future resolves when the batch is as durable as `asked` says. Subscriptions get the
     /// messages as soon as they are written.
@@ -106,8 +106,8 @@ impl Topic {
         Ok(published)
     }
 
-    /// As [`Topic::publish_moved`], for a delayed message: it is not counted, because its delayed
-    /// publish was.
+    /// As [`Topic::publish_moved`], for a delayed message whose delay has passed. It does not raise
+    /// the topic's counters, because [`Topic::publish_delayed`] has done so.
     pub(crate) fn publish_counted(
         &self,
         batch: Batch,

@@ -10,8 +10,9 @@ use crate::options::Dispatch;
 use crate::subscription::Subscription;
 
 impl Consumers {
-    /// The consumer that gets the next messages, and the maximum number that keeps the load even.
-    /// `waiting` returns the approximate number of waiting messages.
+    /// The consumer that gets the next messages, and how many at most: its free slots or, among
+    /// several with [`Dispatch::LeastLoaded`], its fair share if that is less. `waiting` returns
+    /// the approximate number of waiting messages.
     #[inline]
     pub(crate) fn choose(
         &mut self,

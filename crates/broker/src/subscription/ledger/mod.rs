@@ -3,7 +3,8 @@
 //! It works on offsets, leases and the times that its caller passes in. It uses no log, no lock and
 //! no clock, so that a property test can compare it with a plain model (`tests.rs`).
 //!
-//! Every offset below a cursor's `next` is either acknowledged or in exactly one [lease](leases).
+//! Every offset below a cursor's `next` is either acknowledged or in exactly one [lease](leases),
+//! which says whether it is in flight, requeued, delayed or dead.
 
 pub(crate) mod cursor;
 pub(crate) mod leases;
@@ -201,8 +202,9 @@ impl Ledger {
         ends.max().unwrap_or(0)
     }
 
-    /// One above the highest offset of a partition that was delivered, as far as known: first
-    /// deliveries that were in flight before a restart are not known.
+    /// One above the highest offset of a partition that is known to have been delivered. First
+    /// deliveries that were in flight before a restart are not known, because the journal does not
+    /// record them one by one.
     pub(crate) fn delivered_end(&self, partition: u32) -> Offset {
         self.next(partition).max(self.leased_end(partition))
     }
@@ -233,9 +235,9 @@ impl Ledger {
         &mut self.marks
     }
 
-    /// The end of a delivery that starts at `first`: `end`, or the delivery mark of an earlier
-    /// process if that comes first, because all messages of one delivery have the same
-    /// `redelivered` flag.
+    /// Where a delivery that starts at `first` must end, at `end` at the latest. All messages of
+    /// one delivery share the `redelivered` flag, so it must not cross the delivery mark that an
+    /// earlier process left.
     #[inline]
     pub(crate) fn same_redelivered_until(
         &self,
@@ -512,8 +514,9 @@ impl Ledger {
         })
     }
 
-    /// Panics unless the counters can be the sums of the leases: each lease covers 1 to 64
-    /// messages. Call it at the end of each change.
+    /// Panics if the counters cannot be the sums of the leases: each lease covers 1 to 64 messages,
+    /// so together they count at least one and at most 64 per lease. Call it at the end of each
+    /// change.
     #[inline]
     pub(crate) fn check(&self) {
         let messages = self.ready + self.delayed + self.in_flight + self.dead;

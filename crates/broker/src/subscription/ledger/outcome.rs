@@ -252,7 +252,7 @@ impl Ledger {
             .map(|lease| lease.terms.attempts)
     }
 
-    /// Acknowledges a dead message: its dead letter is written, or there is no dead-letter topic.
+    /// Acknowledges a dead message: its dead letter is as durable as it will be, or it needs none.
     pub(crate) fn ack_dead(&mut self, id: MessageId) {
         let Some(index) = self.find(id) else { return };
         let state = self.leases.get(index).map(|lease| lease.terms.state);
