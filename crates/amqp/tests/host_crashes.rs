@@ -337,7 +337,7 @@ fn bindings_of_a_queue_that_is_gone_do_not_meet_its_successor() {
         .unwrap();
     world.queue("q");
     for (key, value) in kept {
-        world.broker.keep(&key, Some(value)).unwrap();
+        world.broker.put_value(&key, Some(value)).unwrap();
     }
     world.kill_and_restart();
     assert!(world.routed("amq.fanout", "").is_empty());
@@ -353,7 +353,7 @@ fn bindings_of_a_queue_that_is_gone_do_not_meet_its_successor() {
     world.host.delete_exchange("x", false).unwrap();
     declare(&world);
     for (key, value) in kept {
-        world.broker.keep(&key, Some(value)).unwrap();
+        world.broker.put_value(&key, Some(value)).unwrap();
     }
     world.kill_and_restart();
     assert!(world.routed("x", "").is_empty());

@@ -54,7 +54,7 @@ pub(crate) struct Shared {
     /// Held while a definition changes and while a snapshot of all definitions is made.
     pub(crate) definitions: Mutex<()>,
     pub(crate) committed: CommittedOffsets,
-    pub(crate) kept: ProtocolValues,
+    pub(crate) protocol_values: ProtocolValues,
     pub(crate) scheduled: ScheduledCounts,
     pub(crate) inflater: Inflater,
     /// Whether the threads "inflater" and "upkeep" run.
@@ -102,7 +102,7 @@ impl Broker {
             work: HousekeepingWork::default(),
             definitions: Mutex::new(()),
             committed: CommittedOffsets::default(),
-            kept: ProtocolValues::default(),
+            protocol_values: ProtocolValues::default(),
             scheduled: ScheduledCounts::default(),
             inflater,
             has_background_threads: BackgroundThreads::default(),
@@ -128,7 +128,7 @@ impl Broker {
         let found = restored.complete(&shared, &recovery)?;
         restored.install(&shared, &recovery)?;
         if !found.is_empty() {
-            shared.write(&found)?;
+            shared.write_entries(&found)?;
         }
         let identity = *shared.identity();
         shared.write_synced(&[Entry::Opened(recovery.boot_id), Entry::Identity(identity)])?;
@@ -370,7 +370,7 @@ impl Shared {
             revision: 0,
         };
         // Written for an ephemeral topic too, so that a restart may remove its folder.
-        self.write(&[Entry::Topic(definition.clone())])?;
+        self.write_entries(&[Entry::Topic(definition.clone())])?;
         let topic = Topic::open(self, definition)?;
         self.topics.write().insert(&topic);
         self.notify_changed();
@@ -408,7 +408,7 @@ impl Shared {
     /// Removes a topic from the catalog. The caller holds `definitions`, so that a snapshot has
     /// either the topic or its deletion.
     fn remove_topic(&self, topic: &Arc<Topic>) -> Result<(), CatalogError> {
-        self.write(&[Entry::TopicDeleted(topic.id())])?;
+        self.write_entries(&[Entry::TopicDeleted(topic.id())])?;
         self.topics.write().remove(topic);
         self.committed.remove_topic(topic.id());
         topic.close();
@@ -417,7 +417,7 @@ impl Shared {
     }
 
     /// Writes entries to the journal. They are in the kernel when this returns, not synced.
-    pub(crate) fn write(&self, entries: &[Entry]) -> Result<(), CatalogError> {
+    pub(crate) fn write_entries(&self, entries: &[Entry]) -> Result<(), CatalogError> {
         let encoded: Vec<Vec<u8>> = entries.iter().map(Entry::encode).collect();
         self.write_encoded(&encoded)
     }
@@ -488,7 +488,7 @@ impl Shared {
         entries.extend(removed.map(Entry::TopicDeleted));
         entries.extend(topics.iter().flat_map(|topic| topic.snapshot()));
         entries.extend(self.committed.snapshot());
-        entries.extend(self.kept.snapshot());
+        entries.extend(self.protocol_values.snapshot());
         entries
     }
 }

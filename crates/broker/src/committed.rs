@@ -186,7 +186,7 @@ impl Shared {
         let mut groups = self.committed.groups.lock();
         let entries = entries(&groups);
         if !entries.is_empty() {
-            self.write(&entries)?;
+            self.write_entries(&entries)?;
         }
         Ok(change(&mut groups, entries))
     }

@@ -312,31 +312,31 @@ impl Realm {
 
 /// Values that protocols store for themselves, in this namespace.
 impl Realm {
-    /// As [`Broker::keep`].
+    /// As [`Broker::put_value`].
     ///
     /// # Errors
     /// The journal cannot be written; then the old value stays.
-    pub fn keep(&self, key: &str, value: Option<Vec<u8>>) -> Result<(), CatalogError> {
-        self.broker.keep(self.namespace.name(key), value)
+    pub fn put_value(&self, key: &str, value: Option<Vec<u8>>) -> Result<(), CatalogError> {
+        self.broker.put_value(self.namespace.name(key), value)
     }
 
-    /// As [`Broker::keep_with`].
+    /// As [`Broker::put_value_with`].
     ///
     /// # Errors
     /// The journal cannot be written; then nothing has changed.
-    pub fn keep_with(
+    pub fn put_value_with(
         &self,
         key: &str,
         value: Option<Vec<u8>>,
         options: impl FnOnce() -> TopicOptionChanges,
     ) -> Result<(), CatalogError> {
         let key = self.namespace.name(key);
-        self.broker.keep_with(key, value, options)
+        self.broker.put_value_with(key, value, options)
     }
 
     /// The value stored under `key`.
-    pub fn kept(&self, key: &str) -> Option<Vec<u8>> {
-        self.broker.kept(self.namespace.name(key))
+    pub fn value(&self, key: &str) -> Option<Vec<u8>> {
+        self.broker.value(self.namespace.name(key))
     }
 
     /// All values whose keys begin with `prefix`, sorted by key.

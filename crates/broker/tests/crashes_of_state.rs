@@ -152,7 +152,7 @@ impl CrashRun {
             _ => {
                 let key = KEYS[partition as usize];
                 let value = (!self.random.one_in(3)).then(|| vec![self.random.next() as u8; 2]);
-                broker.keep(key, value.clone()).unwrap();
+                broker.put_value(key, value.clone()).unwrap();
                 match value {
                     Some(value) => drop(state.kept.insert(key.to_owned(), value)),
                     None => drop(state.kept.remove(key)),

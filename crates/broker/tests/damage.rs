@@ -432,14 +432,17 @@ impl DamageRun {
             (9, _) => {
                 let key = format!("key-{}", self.random.below(5));
                 let value = vec![self.random.next() as u8; 40];
-                self.world.broker.keep(&key, Some(value.clone())).unwrap();
+                self.world
+                    .broker
+                    .put_value(&key, Some(value.clone()))
+                    .unwrap();
                 self.kept.insert(key, value);
             }
             (10, _) if self.random.one_in(6) => {
                 // Fills the journal, so that it is replaced by a snapshot.
                 for round in 0..12u8 {
                     let filler = Some(vec![round; 4 << 10]);
-                    self.world.broker.keep("filler", filler).unwrap();
+                    self.world.broker.put_value("filler", filler).unwrap();
                 }
                 self.world.advance(2_000);
             }
@@ -557,7 +560,7 @@ impl DamageRun {
             );
         }
         for (key, value) in &self.kept {
-            assert!(broker.kept(key).as_ref() == Some(value) || is_hit(key.as_bytes()));
+            assert!(broker.value(key).as_ref() == Some(value) || is_hit(key.as_bytes()));
         }
     }
 }

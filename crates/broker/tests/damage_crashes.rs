@@ -72,13 +72,16 @@ fn world_with_topics(snapshot: bool) -> World {
     if snapshot {
         for round in 0..12u8 {
             let filler = Some(vec![round; 4 << 10]);
-            world.broker.keep("filler", filler).unwrap();
+            world.broker.put_value("filler", filler).unwrap();
         }
         world.advance(2_000);
     }
     // This entry records that the entries before it were synced.
     world.advance(2_000);
-    world.broker.keep("key", Some(b"value".to_vec())).unwrap();
+    world
+        .broker
+        .put_value("key", Some(b"value".to_vec()))
+        .unwrap();
     world.log.sync_all().unwrap();
     world.disk.kill();
     world
@@ -90,7 +93,7 @@ fn check_topics(world: &mut World, has_b: bool) {
     let names: Vec<&str> = topics.iter().map(|topic| topic.name()).collect();
     let expected: &[&str] = if has_b { &["a", "b", "c"] } else { &["a", "c"] };
     assert_eq!(names, expected);
-    assert_eq!(world.broker.kept("key").unwrap(), b"value");
+    assert_eq!(world.broker.value("key").unwrap(), b"value");
     let subscription = world.broker.topic("a").unwrap().subscription("s").unwrap();
     let reader = consumer(&subscription, 10);
     world.settle();

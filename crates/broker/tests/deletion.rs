@@ -74,7 +74,9 @@ fn folders(world: &World) -> BTreeSet<String> {
 fn force_snapshot(world: &World) {
     for round in 0..12u8 {
         // It fails if the disk has died.
-        let _ = world.broker.keep("filler", Some(vec![round; 12 << 10]));
+        let _ = world
+            .broker
+            .put_value("filler", Some(vec![round; 12 << 10]));
     }
     world.clock.advance(2_000);
     world.broker.tick();

@@ -100,7 +100,9 @@ fn write_folder(folder: &Path) {
     make("gone", TopicOptions::default()).unwrap();
     publish(&log, &broker, "gone", 0, &["x"]);
     broker.delete_topic("gone").unwrap();
-    broker.keep("exchange/x", Some(b"fanout".to_vec())).unwrap();
+    broker
+        .put_value("exchange/x", Some(b"fanout".to_vec()))
+        .unwrap();
     log.step();
     broker.tick();
     close(&log, &broker);
@@ -144,7 +146,7 @@ pub(crate) fn check_folder(broker: &Broker) {
     }
     let committed = broker.committed_offset("readers", orders.id(), 2).unwrap();
     assert_eq!((committed.offset, committed.metadata.as_str()), (3, "note"));
-    assert_eq!(broker.kept("exchange/x").unwrap(), b"fanout");
+    assert_eq!(broker.value("exchange/x").unwrap(), b"fanout");
     let billing = orders.subscription("billing").unwrap();
     assert_eq!(billing.options().attempts_max, 7);
     assert_eq!(billing.options().dead_letter.as_deref(), Some("dead"));

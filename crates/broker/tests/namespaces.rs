@@ -48,7 +48,7 @@ fn topics_with_one_name_in_two_namespaces_survive_kills_and_snapshots() {
             .unwrap();
         publish(&world, &topic, body);
         let kept = name(namespace, "key");
-        world.broker.keep(kept, Some(body.into())).unwrap();
+        world.broker.put_value(kept, Some(body.into())).unwrap();
     }
     for round in 0u8..3 {
         assert_eq!(world.broker.topics().len(), 2);
@@ -68,7 +68,7 @@ fn topics_with_one_name_in_two_namespaces_survive_kills_and_snapshots() {
         // More than the journal holds, so that the next start reads a snapshot.
         for filler in 0u8..20 {
             let filler = vec![round ^ filler; 8 << 10];
-            world.broker.keep("filler", Some(filler)).unwrap();
+            world.broker.put_value("filler", Some(filler)).unwrap();
             world.settle();
         }
         world.kill_and_restart();

@@ -163,7 +163,7 @@ fn a_realm_knows_its_namespace_and_no_other() {
             assert_eq!(realm.committed_offsets("g").len(), 1);
             let found = realm.committed_offset("g", own.id(), 0).unwrap();
             assert_eq!(found.offset, offset);
-            realm.keep("k", Some(vec![1])).unwrap();
+            realm.put_value("k", Some(vec![1])).unwrap();
             assert_eq!(realm.kept_under("").len(), 1);
         }
         world.kill_and_restart();

@@ -79,7 +79,10 @@ fn a_kill_while_delivery_is_idle_leaves_the_exact_mark() {
         world.advance(5_000);
     }
     for n in 0..40_000 {
-        world.broker.keep("k", Some(vec![n as u8; 100])).unwrap();
+        world
+            .broker
+            .put_value("k", Some(vec![n as u8; 100]))
+            .unwrap();
         if n % 100 == 0 {
             world.advance(1_000);
         }

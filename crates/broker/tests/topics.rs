@@ -205,16 +205,16 @@ fn protocols_keep_values() {
     let mut world = World::new();
     let cluster = world.broker.cluster_id();
     assert_eq!(world.broker.starts(), 1);
-    world.broker.keep("a/1", Some(vec![1])).unwrap();
-    world.broker.keep("a/2", Some(vec![2])).unwrap();
-    world.broker.keep("b", Some(Vec::new())).unwrap();
-    world.broker.keep("a/1", None).unwrap();
+    world.broker.put_value("a/1", Some(vec![1])).unwrap();
+    world.broker.put_value("a/2", Some(vec![2])).unwrap();
+    world.broker.put_value("b", Some(Vec::new())).unwrap();
+    world.broker.put_value("a/1", None).unwrap();
     for starts in 2..5 {
         world.kill_and_restart();
         assert_eq!(world.broker.starts(), starts);
         assert_eq!(world.broker.cluster_id(), cluster);
-        assert_eq!(world.broker.kept("a/1"), None);
-        assert_eq!(world.broker.kept("b"), Some(Vec::new()));
+        assert_eq!(world.broker.value("a/1"), None);
+        assert_eq!(world.broker.value("b"), Some(Vec::new()));
         assert_eq!(world.broker.kept_under("a/"), [("a/2".to_owned(), vec![2])]);
     }
 }

@@ -127,7 +127,7 @@ fn a_group_that_cannot_be_read_is_left_out() {
     settled(&mut peer, "good");
     world
         .broker
-        .keep("kafka-group/bad", Some(vec![9, 9]))
+        .put_value("kafka-group/bad", Some(vec![9, 9]))
         .unwrap();
     drop(peer);
     let world = restart(world);

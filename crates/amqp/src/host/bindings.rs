@@ -99,7 +99,7 @@ impl VirtualHost {
         if let (Some(from), Some(to)) = ends {
             let key = stored::binding_key(&source, &binding);
             let value = stored::encode_ends(from, to);
-            if let Err(error) = self.realm.keep(&key, Some(value)) {
+            if let Err(error) = self.realm.put_value(&key, Some(value)) {
                 definitions.discharge(bytes);
                 return Err(refused(&resource, &error));
             }
@@ -175,8 +175,8 @@ impl VirtualHost {
                 stored::binding_key(&source, binding)
             }
         };
-        if self.realm.kept(&key).is_some() {
-            let gone = self.realm.keep(&key, None);
+        if self.realm.value(&key).is_some() {
+            let gone = self.realm.put_value(&key, None);
             gone.map_err(|error| refused(&Resource::exchange(&source), &error))?;
         }
         let removed = self.state.write().topology.unbind(&source, binding);

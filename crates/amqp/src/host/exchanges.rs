@@ -76,7 +76,10 @@ impl VirtualHost {
         let id = options.durable.then(Uuid::new_v4);
         if let Some(id) = id {
             let value = stored::encode_exchange(&options, id);
-            if let Err(error) = self.realm.keep(&stored::exchange_key(&name), Some(value)) {
+            if let Err(error) = self
+                .realm
+                .put_value(&stored::exchange_key(&name), Some(value))
+            {
                 definitions.discharge(bytes);
                 return Err(refused(&resource, &error));
             }
@@ -149,7 +152,7 @@ impl VirtualHost {
         // effect.
         let entry = definitions.exchanges.get(name.as_ref());
         if entry.is_some_and(|entry| entry.id.is_some()) {
-            let gone = self.realm.keep(&stored::exchange_key(&name), None);
+            let gone = self.realm.put_value(&stored::exchange_key(&name), None);
             gone.map_err(|error| refused(&resource, &error))?;
         }
         let removed = self.state.write().topology.delete(&name, if_unused);
@@ -180,7 +183,7 @@ impl VirtualHost {
             definitions.discharge(stored::binding_bytes(source, binding));
             let key = stored::binding_key(source, binding);
             // For a binding that was not persisted this costs one look-up.
-            if !left.contains(&source) && self.realm.kept(&key).is_some() {
+            if !left.contains(&source) && self.realm.value(&key).is_some() {
                 self.remove_kept(&key);
             }
         }
@@ -188,7 +191,7 @@ impl VirtualHost {
 
     /// Removes an entry from the journal; returns whether it succeeded.
     pub(super) fn remove_kept(&self, key: &str) -> bool {
-        match self.realm.keep(key, None) {
+        match self.realm.put_value(key, None) {
             Ok(()) => true,
             Err(error) => {
                 tracing::warn!(key, %error, "cannot be taken out of the journal yet");

@@ -9,7 +9,7 @@ use std::task::Waker;
 use cloverleaf_log::{AppendError, BatchBuilder, Durability, Record};
 
 use crate::broker::Shared;
-use crate::housekeeping::MOVING_MS;
+use crate::housekeeping::MOVING_POLL_MS;
 use crate::housekeeping::lookup::{Fetched, Lookup, LookupError, LookupReads};
 use crate::housekeeping::moving::MovingPublishes;
 use crate::message::{DeadReason, MessageId, headers};
@@ -124,7 +124,7 @@ impl DeadLetters {
             .map(|dead| dead.retry_ms.max(now_ms))
             .min();
         if moving {
-            Some(now_ms + MOVING_MS)
+            Some(now_ms + MOVING_POLL_MS)
         } else {
             retry_ms
         }
@@ -135,17 +135,17 @@ impl DeadLetters {
     pub(crate) fn take_moved(&mut self, now_ms: u64) -> bool {
         let mut failed = Vec::new();
         let mut done = 0;
-        let written = |dead: &Vec<PendingDeadLetter>| letters_moved(dead, true);
+        let written = |dead: &Vec<PendingDeadLetter>| letters_unsynced(dead, true);
         let moving = self.moving.advance(written, |dead, result| {
             done += dead.len();
             match result {
-                Ok(()) => letters_written(&dead),
+                Ok(()) => letters_stored(&dead),
                 Err(error) => failed.push((dead, error)),
             }
         });
         self.moving_count -= done;
         for (dead, error) in failed {
-            letters_moved(&dead, false);
+            letters_unsynced(&dead, false);
             self.wait_all(dead, now_ms, &error.to_string());
         }
         moving
@@ -186,7 +186,7 @@ impl DeadLetters {
                     self.reading_of.insert(of);
                     self.reading.push_back(dead);
                 }
-                Err(LetterError::NotNeeded) => letters_written(&[dead]),
+                Err(LetterError::NotNeeded) => letters_stored(&[dead]),
                 Err(LetterError::Later(reason)) => self.wait_all(vec![dead], now_ms, &reason),
                 Err(LetterError::Never(reason)) => drop_letter(&dead, &reason),
             }
@@ -235,20 +235,20 @@ impl DeadLetters {
 fn drop_letter(dead: &PendingDeadLetter, reason: &str) {
     tracing::error!(subscription = ?dead.subscription, id = ?dead.id, %reason,
         "a dead letter can never be written: the message is dropped");
-    letters_written(std::slice::from_ref(dead));
+    letters_stored(std::slice::from_ref(dead));
 }
 
 /// Notifies the subscriptions that the publish of these dead letters has finished (in the class
 /// *disk*: they are synced), or that none are needed: the originals can be acknowledged.
-fn letters_written(all: &[PendingDeadLetter]) {
+fn letters_stored(all: &[PendingDeadLetter]) {
     for (subscription, ids) in by_subscription(all) {
-        subscription.dead_letters_written(&ids);
+        subscription.settle_dead(&ids);
     }
 }
 
 /// Notifies the subscriptions that these dead letters are written but not synced yet, so that they
 /// survive `kill -9` but no power loss; with `has_moved` false, that their publish has failed.
-fn letters_moved(all: &[PendingDeadLetter], has_moved: bool) {
+fn letters_unsynced(all: &[PendingDeadLetter], has_moved: bool) {
     for (subscription, ids) in by_subscription(all) {
         subscription.note_moved(&ids, has_moved);
     }

@@ -22,7 +22,7 @@ use crate::housekeeping::schedule::{HousekeepingWaker, Schedule};
 use crate::journal::entries::Entry;
 
 /// Milliseconds until the next check while moved messages wait for their write or sync.
-pub(crate) const MOVING_MS: u64 = 2;
+pub(crate) const MOVING_POLL_MS: u64 = 2;
 
 /// How often the journal is checked; after a failure, the delay before the next try.
 const JOURNAL_INTERVAL_MS: u64 = 1_000;
@@ -91,7 +91,7 @@ impl Housekeeping {
             until_ms = until_ms.min(self.next_progress_ms);
         }
         if moving {
-            until_ms = until_ms.min(now_ms + MOVING_MS);
+            until_ms = until_ms.min(now_ms + MOVING_POLL_MS);
         }
         until_ms
     }
@@ -123,7 +123,7 @@ impl Housekeeping {
         if entries.is_empty() {
             return;
         }
-        if let Err(error) = self.shared.write(&entries) {
+        if let Err(error) = self.shared.write_entries(&entries) {
             tracing::warn!(%error, "cannot write progress; a snapshot of the state will have it");
             self.needs_snapshot = true;
             self.maintain_journal(now_ms);

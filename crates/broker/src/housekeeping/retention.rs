@@ -32,7 +32,7 @@ fn remember_next(shared: &Arc<Shared>, topic: &Arc<Topic>) {
     if topic.is_deleted() {
         return;
     }
-    if let Err(error) = shared.write(&topic.next_offsets()) {
+    if let Err(error) = shared.write_entries(&topic.next_offsets()) {
         tracing::warn!(topic = topic.name(), %error, "cannot write down where the topic ends");
     }
 }

@@ -258,5 +258,5 @@ fn forward(shared: &Arc<Shared>, record: &Record<'_>) -> Option<Result<Published
         .collect();
     let mut builder = BatchBuilder::with_capacity(512, record.timestamp_ms);
     builder.push(record.key, record.value, &kept);
-    Some(topic.publish_counted(builder.finish(), Durability::Disk))
+    Some(topic.publish_uncounted(builder.finish(), Durability::Disk))
 }

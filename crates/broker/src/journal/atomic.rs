@@ -20,7 +20,7 @@ impl Shared {
     pub(crate) fn write_together(&self, entries: &[Entry]) -> Result<(), CatalogError> {
         match entries {
             [] => Ok(()),
-            [entry] => self.write(std::slice::from_ref(entry)),
+            [entry] => self.write_entries(std::slice::from_ref(entry)),
             entries => self.write_encoded(&[encode(entries)]),
         }
     }

@@ -10,7 +10,7 @@ use crate::topic::Topic;
 
 impl Broker {
     /// A future that is ready once all state written so far ([`Broker::commit_offsets`],
-    /// [`Broker::keep`]) is synced, so that a power loss does not lose it. One group commit serves
+    /// [`Broker::put_value`]) is synced, so that a power loss does not lose it. One group commit serves
     /// all waiting callers.
     ///
     /// # Errors

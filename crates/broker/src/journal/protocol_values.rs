@@ -89,19 +89,21 @@ impl Broker {
     ///
     /// # Errors
     /// The journal cannot be written; then the old value stays.
-    pub fn keep<'a>(
+    pub fn put_value<'a>(
         &self,
         key: impl Into<Name<'a>>,
         value: Option<Vec<u8>>,
     ) -> Result<(), CatalogError> {
-        let write = |entry| self.shared.write(&[entry]);
-        self.shared.kept.set(key.into().owned(), value, write)
+        let write = |entry| self.shared.write_entries(&[entry]);
+        self.shared
+            .protocol_values
+            .set(key.into().owned(), value, write)
     }
 
     /// The value stored under `key`.
-    pub fn kept<'a>(&self, key: impl Into<Name<'a>>) -> Option<Vec<u8>> {
+    pub fn value<'a>(&self, key: impl Into<Name<'a>>) -> Option<Vec<u8>> {
         let key = key.into().owned();
-        self.shared.kept.values.lock().get(&key).cloned()
+        self.shared.protocol_values.values.lock().get(&key).cloned()
     }
 
     /// All values of a namespace whose keys begin with `prefix`, sorted by key.
@@ -110,7 +112,7 @@ impl Broker {
         let is_under = |key: &OwnedName| {
             key.namespace == prefix.namespace && key.text.starts_with(&prefix.text)
         };
-        let values = self.shared.kept.values.lock();
+        let values = self.shared.protocol_values.values.lock();
         values
             .range(prefix.clone()..)
             .take_while(|(key, _)| is_under(key))

@@ -174,7 +174,7 @@ impl Restored {
             .committed
             .restore(self.committed, |topic| known.contains(topic));
         for (key, value) in self.kept.all() {
-            shared.kept.apply(key, Some(value));
+            shared.protocol_values.apply(key, Some(value));
         }
         if let Some(Identity { cluster, starts }) = self.identity {
             // The identity has not been read yet, so this sets it.
@@ -234,7 +234,7 @@ impl Restored {
                 .collect();
             if lost_power {
                 leave_gap(&topic);
-                shared.write(&topic.next_offsets())?;
+                shared.write_entries(&topic.next_offsets())?;
             }
             let gone: Vec<_> = topic.partitions().iter().map(Partition::gone).collect();
             for (definition, mut ledger, retries) in subscriptions {
@@ -246,7 +246,7 @@ impl Restored {
             shared.restore_topic(&topic);
         }
         if !marks.is_empty() {
-            shared.write(&marks)?;
+            shared.write_entries(&marks)?;
         }
         remove_folders(shared, &self.deleted);
         for found in &recovery.topics {
@@ -282,7 +282,7 @@ fn settled_moves(
         deltas.map(move |delta| Entry::Moved(id, delta))
     };
     let entries: Vec<Entry> = moved.into_iter().flat_map(entries).collect();
-    shared.write(&entries)?;
+    shared.write_entries(&entries)?;
     Ok(BTreeMap::new())
 }
 

@@ -92,7 +92,7 @@ impl Subscription {
         }
         // A failed write needs no retry: after it the journal is replaced by a snapshot of the
         // state in memory.
-        if let Err(error) = self.shared.write(&entries) {
+        if let Err(error) = self.shared.write_entries(&entries) {
             tracing::debug!(subscription = ?self, %error, "cannot write how far delivery has got");
         }
     }

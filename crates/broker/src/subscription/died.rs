@@ -60,7 +60,7 @@ impl Broker {
 
 impl Subscription {
     /// Takes the dead messages that no earlier call has taken. They stay in the ledger until
-    /// [`Self::dead_letters_written`] confirms them.
+    /// [`Self::settle_dead`] confirms them.
     #[must_use]
     pub fn take_dead(&self) -> Vec<DeadMessage> {
         self.state.lock().take_died()
@@ -73,7 +73,7 @@ impl Subscription {
     }
 
     /// Settles dead messages: their dead letters are written, or no dead letters are wanted.
-    pub fn dead_letters_written(self: &Arc<Self>, ids: &[MessageId]) {
+    pub fn settle_dead(self: &Arc<Self>, ids: &[MessageId]) {
         self.change(|state| {
             for id in ids {
                 state.ledger.ack_dead(*id);
@@ -88,7 +88,7 @@ impl Subscription {
     /// Records in the journal that copies of these messages are written to their destination but
     /// not synced yet: after `kill -9` the originals count as acknowledged, after a power loss they
     /// do not. Once the copies are synced, the caller acknowledges the originals, or calls
-    /// [`Self::dead_letters_written`] for dead ones. `has_moved` false revokes the record,
+    /// [`Self::settle_dead`] for dead ones. `has_moved` false revokes the record,
     /// because the copies failed.
     pub fn note_moved(self: &Arc<Self>, ids: &[MessageId], has_moved: bool) {
         let mut state = self.state.lock();

@@ -126,7 +126,7 @@ impl Subscription {
                     }
                     let bytes = body_bytes(&record);
                     counted += u64::from(bytes);
-                    if state.ledger.note_bytes(index, offset, bytes) {
+                    if state.ledger.record_body_bytes(index, offset, bytes) {
                         state.waiting_bytes.add(bytes.into());
                     }
                 }

@@ -264,7 +264,8 @@ impl Subscription {
         if !self.volatile {
             let mut definition = self.definition(topic.id());
             definition.options.dispatch = dispatch;
-            self.shared.write(&[Entry::Subscription(definition)])?;
+            self.shared
+                .write_entries(&[Entry::Subscription(definition)])?;
         }
         self.change(|state| state.consumers.set_policy(dispatch));
         self.shared.notify_changed();
@@ -300,13 +301,13 @@ impl Subscription {
             return Ok(());
         }
         self.shared
-            .write(&[Entry::Subscription(self.definition(topic.id()))])
+            .write_entries(&[Entry::Subscription(self.definition(topic.id()))])
     }
 
     /// Discards all messages: waiting, in flight and delayed ones.
     pub fn discard_all(self: &Arc<Self>) {
         self.change(|state| {
-            state.ledger.purge(&state.log.ends());
+            state.ledger.discard_all(&state.log.ends());
             state.readers.clear();
             state.waiting_bytes.clear();
             state.consumers.forget_deliveries();

@@ -161,7 +161,7 @@ impl Topic {
         let revision = definition.revision;
         definition.options = (*layout.options).clone();
         definition.paused_at.clone_from(&paused_at);
-        self.shared().write(&[Entry::Topic(definition)])?;
+        self.shared().write_entries(&[Entry::Topic(definition)])?;
         self.listen(&layout, old.partitions.len());
         *self.paused_at.lock() = paused_at;
         for subscription in self.subscriptions().iter() {
@@ -224,7 +224,7 @@ impl Topic {
                 }
             };
             let entries = [entry(before, true), entry(next, false)];
-            self.shared().write(&entries)?;
+            self.shared().write_entries(&entries)?;
         }
         // The files are removed without the lock, so that no definition waits for the disk.
         drop(definitions);

@@ -232,7 +232,7 @@ impl Topic {
         let lasts = !definition.options.ephemeral && !self.ephemeral;
         if lasts {
             self.shared
-                .write(&[Entry::Subscription(definition.clone())])?;
+                .write_entries(&[Entry::Subscription(definition.clone())])?;
         }
         let attempts_max = definition.options.attempts_max;
         let ledger = Ledger::new(&definition.floors, attempts_max);
@@ -340,7 +340,7 @@ impl Topic {
                 entries.extend(self.starts_at(&ends));
             }
             if !self.ephemeral {
-                self.shared.write(&entries)?;
+                self.shared.write_entries(&entries)?;
             }
             *self.subscriptions.write() = kept.into();
             subscription.close();
@@ -442,7 +442,8 @@ impl Topic {
         if self.ephemeral {
             return Ok(());
         }
-        self.shared.write(&[Entry::Topic(self.definition())])
+        self.shared
+            .write_entries(&[Entry::Topic(self.definition())])
     }
 
     /// Removes the messages that were not offered to any subscription ([`Self::depth`]).
@@ -460,7 +461,7 @@ impl Topic {
             return Ok(());
         }
         if !self.ephemeral {
-            self.shared.write(&self.starts_at(&ends))?;
+            self.shared.write_entries(&self.starts_at(&ends))?;
         }
         for (log, end) in self.partitions().iter().zip(&ends) {
             crate::broker::truncate(self, log, *end);

@@ -101,14 +101,14 @@ impl Topic {
     ) -> Result<Published, PublishError> {
         let (count, bytes) = (u64::from(batch.count()), batch.bytes().len() as u64);
         let body_bytes = u64::from(batch.body_bytes());
-        let published = self.publish_counted(batch, asked)?;
+        let published = self.publish_uncounted(batch, asked)?;
         self.count(count, bytes, body_bytes);
         Ok(published)
     }
 
     /// As [`Topic::publish_moved`], for a delayed message whose delay has passed. It does not raise
     /// the topic's counters, because [`Topic::publish_delayed`] has done so.
-    pub(crate) fn publish_counted(
+    pub(crate) fn publish_uncounted(
         &self,
         batch: Batch,
         asked: Durability,

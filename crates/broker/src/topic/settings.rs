@@ -75,13 +75,13 @@ impl Topic {
 pub type TopicOptionChanges = Vec<(Arc<Topic>, TopicOptions)>;
 
 impl Broker {
-    /// As [`Broker::keep`], and changes topics' options as [`Topic::set_options`] does. A crash
+    /// As [`Broker::put_value`], and changes topics' options as [`Topic::set_options`] does. A crash
     /// leaves both changes or neither. `options` is called only if `value` differs from the kept
     /// one, while no definition can change; it must not change a definition itself.
     ///
     /// # Errors
     /// The journal cannot be written; then nothing has changed.
-    pub fn keep_with<'a>(
+    pub fn put_value_with<'a>(
         &self,
         key: impl Into<Name<'a>>,
         value: Option<Vec<u8>>,
@@ -90,7 +90,9 @@ impl Broker {
         let shared = &self.shared;
         let definitions = shared.definitions.lock();
         let keep = |entry| shared.redefine(Some(entry), options()).map(drop);
-        shared.kept.set(key.into().owned(), value, keep)?;
+        shared
+            .protocol_values
+            .set(key.into().owned(), value, keep)?;
         drop(definitions);
         shared.notify_changed();
         Ok(())

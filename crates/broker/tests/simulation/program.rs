@@ -481,7 +481,7 @@ impl SimulationRun {
             Some(value) => drop(state.kept.insert(key.clone(), value.clone())),
             None => drop(state.kept.remove(&key)),
         }
-        let kept = self.machine.world.broker.keep(&key, value);
+        let kept = self.machine.world.broker.put_value(&key, value);
         self.changed(was_alive, kept.is_ok(), state);
     }
 

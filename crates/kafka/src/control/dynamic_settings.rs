@@ -119,7 +119,7 @@ impl DynamicSettings {
     ) -> Result<(), CatalogError> {
         let kept = (!values.is_empty()).then(|| encode(&values));
         let mut replaced = None;
-        let set = realm.keep_with(&owner.key(), kept, || {
+        let set = realm.put_value_with(&owner.key(), kept, || {
             let seen = before();
             replaced = Some(self.put(owner.clone(), values));
             after(seen)

@@ -108,7 +108,7 @@ impl Groups {
         let is_stored = slot.lock().group.is_stored;
         let mut deleted = self.realm.delete_group(name).map(drop);
         if deleted.is_ok() && is_stored {
-            deleted = self.realm.keep(&key(name), None);
+            deleted = self.realm.put_value(&key(name), None);
         }
         if let Err(error) = deleted {
             tracing::error!(group = name, %error, "a group cannot be deleted");

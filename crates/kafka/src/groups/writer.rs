@@ -200,7 +200,7 @@ impl Groups {
 
     fn write_group(self: &Arc<Self>, name: &Arc<str>, record_write: RecordWrite) {
         let RecordWrite { value, after_write } = record_write;
-        let outcome = self.realm.keep(&super::key(name), Some(value));
+        let outcome = self.realm.put_value(&super::key(name), Some(value));
         if let Err(error) = &outcome {
             tracing::error!(group = %name, %error, "a group cannot be written down");
         }

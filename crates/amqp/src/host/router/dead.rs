@@ -191,7 +191,7 @@ impl PendingMessages {
         // Without its topic the message is gone; without a dead-letter exchange it is dropped.
         let rule = topic.and_then(|topic| Some((host.dead_letter_rule(topic.name())?, topic)));
         let Some((rule, topic)) = rule else {
-            subscription.dead_letters_written(&[died.id]);
+            subscription.settle_dead(&[died.id]);
             return Ok(());
         };
         let death = DeathFacts::of(&rule, died.reason.as_str().as_bytes(), outgoing.now_ms());
@@ -325,7 +325,7 @@ pub(super) fn settle_dead(done: Vec<PendingMessage>, now_ms: u64) -> VecDeque<Ro
         });
     }
     for_each_subscription(&routed_ids, |subscription, ids| {
-        subscription.dead_letters_written(ids)
+        subscription.settle_dead(ids)
     });
     again
 }

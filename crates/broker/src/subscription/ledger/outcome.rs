@@ -318,7 +318,7 @@ impl Ledger {
     }
 
     /// Drops every lease and acknowledges everything below `ends`, one per partition.
-    pub(crate) fn purge(&mut self, ends: &[Offset]) {
+    pub(crate) fn discard_all(&mut self, ends: &[Offset]) {
         self.leases = Leases::default();
         (self.ready, self.delayed, self.in_flight, self.dead) = (0, 0, 0, 0);
         self.ready_bytes = 0;

@@ -99,7 +99,7 @@ impl Ledger {
 
     /// Records the size of the body of a waiting message. Returns whether the message was never
     /// delivered: the caller counts its bytes then.
-    pub(crate) fn note_bytes(&mut self, partition: u32, offset: Offset, bytes: u32) -> bool {
+    pub(crate) fn record_body_bytes(&mut self, partition: u32, offset: Offset, bytes: u32) -> bool {
         match self.find(MessageId { partition, offset }) {
             Some(index) => {
                 if let Some(lease) = self.leases.get_mut(index) {

@@ -333,7 +333,7 @@ impl LedgerAndModel {
                 }
             }
             LedgerStep::Purge => {
-                self.ledger.purge(&[self.end]);
+                self.ledger.discard_all(&[self.end]);
                 self.model
                     .values_mut()
                     .for_each(|message| *message = ModelMessage::Acked);
@@ -416,7 +416,7 @@ impl LedgerAndModel {
         }
         self.ledger.finish_restore(retries, &[self.end], &[]);
         for offset in 0..self.end {
-            let is_new = self.ledger.note_bytes(0, offset, BODY_BYTES);
+            let is_new = self.ledger.record_body_bytes(0, offset, BODY_BYTES);
             let acked = self.ledger.covers(0, offset, offset + 1);
             let id = MessageId {
                 partition: 0,
