@@ -1,4 +1,4 @@
-//! Namespaces separate names: topics, groups and kept values of one namespace are invisible in
+//! Namespaces separate names: topics, groups and protocol values of one namespace are invisible in
 //! others.
 
 use std::fmt;

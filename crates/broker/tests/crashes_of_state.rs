@@ -1,5 +1,5 @@
 //! Kills and power losses of state that only the journal has: options, partitions, deleted records,
-//! committed offsets, kept values.
+//! committed offsets, protocol values.
 //!
 //! A change is in the kernel when its call returns, so a kill loses none. A power loss may lose the
 //! newest changes, but never one in the middle, and none that was synced. More seeds:

@@ -1,4 +1,4 @@
-//! Namespaces separate the names of topics, groups, kept values and dead-letter topics.
+//! Namespaces separate the names of topics, groups, protocol values and dead-letter topics.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -169,7 +169,7 @@ pub(super) fn check(source: &Source, findings: &mut Vec<Finding>) {
         }
     }
     if rust && is_one_of(path, REALM_USERS) && imports_broker(&source.text) {
-        let what = "Broker: a session reaches topics, groups and kept values through its Realm";
+        let what = "Broker: a session reaches topics, groups and protocol values through its Realm";
         findings.push(source.find(1, what));
     }
     if !rust || is_one_of(path, WAIT_HELPERS) {

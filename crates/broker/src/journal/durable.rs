@@ -10,8 +10,8 @@ use crate::topic::Topic;
 
 impl Broker {
     /// A future that is ready once all state written so far ([`Broker::commit_offsets`],
-    /// [`Broker::put_value`]) is synced, so that a power loss does not lose it. One group commit serves
-    /// all waiting callers.
+    /// [`Broker::put_value`]) is synced, so that a power loss does not lose it. One group commit
+    /// serves all waiting callers.
     ///
     /// # Errors
     /// The journal has failed.

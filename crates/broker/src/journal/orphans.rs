@@ -19,7 +19,7 @@ use crate::journal::restore::Restored;
 use crate::namespace::{Name, Namespace, OwnedName};
 use crate::options::{Retention, TopicOptions};
 
-/// Prefix of a key in the kept values; the folder's id follows. It marks an orphan that a power
+/// Prefix of a key in the protocol values; the folder's id follows. It marks an orphan that a power
 /// loss has left and that is ignored.
 const IGNORED_PREFIX: &str = "$orphan/";
 /// How many folders an error names.

@@ -19,7 +19,7 @@ pub(crate) struct Identity {
     pub(crate) starts: u64,
 }
 
-/// All kept values, in memory. The journal has them too.
+/// All protocol values, in memory. The journal has them too.
 #[derive(Debug, Default)]
 pub(crate) struct ProtocolValues {
     /// The lock also orders the journal's entries: it is held while an entry is written.

@@ -75,9 +75,9 @@ impl Topic {
 pub type TopicOptionChanges = Vec<(Arc<Topic>, TopicOptions)>;
 
 impl Broker {
-    /// As [`Broker::put_value`], and changes topics' options as [`Topic::set_options`] does. A crash
-    /// leaves both changes or neither. `options` is called only if `value` differs from the kept
-    /// one, while no definition can change; it must not change a definition itself.
+    /// As [`Broker::put_value`], and changes topics' options as [`Topic::set_options`] does. A
+    /// crash leaves both changes or neither. `options` is called only if `value` differs from the
+    /// kept one, while no definition can change; it must not change a definition itself.
     ///
     /// # Errors
     /// The journal cannot be written; then nothing has changed.
