@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use crate::workspace::{Workspace, on_path, output, run};
 
 /// Run the fuzz targets. They need a nightly toolchain and cargo-fuzz; CI relies on the property
-/// tests, which need neither.
+/// tests, which need neither, and compiles the targets (`--check`).
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// One target; all of them without it.
@@ -24,7 +24,7 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
     let folder = workspace.root().join("fuzz");
     if args.check {
         let mut cargo = workspace.cargo();
-        run(cargo.current_dir(&folder).args(["check", "--bins"]))?;
+        run(cargo.current_dir(&folder).args(["check", "--bins", "--locked"]))?;
         return Ok(true);
     }
     if !on_path("cargo-fuzz") {
