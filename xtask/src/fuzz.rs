@@ -24,7 +24,9 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
     let folder = workspace.root().join("fuzz");
     if args.check {
         let mut cargo = workspace.cargo();
-        run(cargo.current_dir(&folder).args(["check", "--bins", "--locked"]))?;
+        run(cargo
+            .current_dir(&folder)
+            .args(["check", "--bins", "--locked"]))?;
         return Ok(true);
     }
     if !on_path("cargo-fuzz") {

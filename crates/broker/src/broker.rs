@@ -264,7 +264,7 @@ impl Broker {
         self.shared.upkeep.close();
         self.shared.inflater.close();
         self.housekeeping.lock().close();
-        self.shared.work.kick();
+        self.shared.work.close();
         // Topics and `Shared` refer to each other: without this they would never be freed.
         let topics = self.shared.topics.write().drain();
         for topic in topics {

@@ -29,27 +29,45 @@ struct WorkQueues {
     kicked: bool,
     /// Until when the thread sleeps, in milliseconds since the epoch; 0 while it works.
     sleeps_until_ms: u64,
+    /// Set when the broker is closed: nobody takes work any more.
+    is_closed: bool,
+}
+
+impl WorkQueues {
+    /// Adds a subscription to one of the queues; returns whether it is the first one there. After
+    /// the end of the broker it is dropped: queue and subscription would keep each other in memory.
+    fn push(
+        &mut self,
+        queue: fn(&mut WorkQueues) -> &mut Vec<Arc<Subscription>>,
+        subscription: Arc<Subscription>,
+    ) -> bool {
+        if self.is_closed {
+            return false;
+        }
+        let queue = queue(self);
+        queue.push(subscription);
+        queue.len() == 1
+    }
 }
 
 impl HousekeepingWork {
     pub(crate) fn dirty(&self, subscription: Arc<Subscription>) {
         let mut queues = self.queues.lock();
-        queues.dirty.push(subscription);
         // Wake the thread for the first one only: it then works every few milliseconds.
-        if queues.dirty.len() == 1 {
+        if queues.push(|queues| &mut queues.dirty, subscription) {
             self.kick_locked(&mut queues);
         }
     }
 
     pub(crate) fn dead(&self, subscription: Arc<Subscription>) {
         let mut queues = self.queues.lock();
-        queues.dead.push(subscription);
+        queues.push(|queues| &mut queues.dead, subscription);
         self.kick_locked(&mut queues);
     }
 
     pub(crate) fn unused(&self, subscription: Arc<Subscription>) {
         let mut queues = self.queues.lock();
-        queues.unused.push(subscription);
+        queues.push(|queues| &mut queues.unused, subscription);
         self.kick_locked(&mut queues);
     }
 
@@ -65,6 +83,20 @@ impl HousekeepingWork {
         if due_ms < queues.sleeps_until_ms {
             self.kick_locked(&mut queues);
         }
+    }
+
+    /// Takes no more work, and wakes the thread so that it ends.
+    pub(crate) fn close(&self) {
+        let mut queues = self.queues.lock();
+        queues.is_closed = true;
+        let left = [
+            std::mem::take(&mut queues.dirty),
+            std::mem::take(&mut queues.dead),
+            std::mem::take(&mut queues.unused),
+        ];
+        self.kick_locked(&mut queues);
+        drop(queues);
+        drop(left);
     }
 
     pub(crate) fn kick(&self) {

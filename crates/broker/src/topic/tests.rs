@@ -60,3 +60,24 @@ fn a_message_delivered_before_the_pause_took_effect_is_not_held_back() {
         "all up to the one that waits again"
     );
 }
+
+/// A consumer that is detached after the end of the broker reports its progress to nobody: the
+/// schedule's consumer always is.
+#[test]
+fn a_closed_broker_is_freed_with_a_message_that_is_still_delayed() {
+    let (log, broker) = open(&SimDisk::new());
+    let topic = broker.topic_or_create("t", TopicOptions::default).unwrap();
+    let mut builder = BatchBuilder::with_capacity(64, 0);
+    builder.push(None, Some(b"m"), &[]);
+    let published = topic.publish_delayed(&builder.finish(), 60_000, Durability::Kernel);
+    drop(published.unwrap());
+    for _ in 0..4 {
+        log.step();
+        broker.tick();
+    }
+    let shared = Arc::downgrade(&broker.shared);
+    broker.close();
+    log.close();
+    drop((topic, broker, log));
+    assert_eq!(shared.strong_count(), 0);
+}
