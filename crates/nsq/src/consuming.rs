@@ -32,7 +32,8 @@ pub(crate) struct Consuming {
     ready: u32,
     /// Messages that were sent and are not settled yet.
     with_client: u32,
-    /// Leases that have timed out, as last reported to the probe, which gets the difference.
+    /// The consumer's total of timed-out leases at the last report. The probe gets the increase
+    /// since then.
     timed_out: u64,
     last_delivery_us: u64,
     /// Deliveries are held back until [`Consuming::due_us`].
@@ -61,7 +62,8 @@ const COALESCE_READY_MIN: u32 = 32;
 /// The outcome of one round of deliveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivered {
-    /// Every ready message was encoded, or the output is full.
+    /// The channel still exists: every ready message was encoded, the output is full, or deliveries
+    /// are held back.
     Ready,
     /// The channel or its topic was deleted: nsqd closes the connection then.
     Ended,
@@ -153,8 +155,9 @@ impl Consuming {
     }
 
     /// Settles the FINs collected so far. Returns an error for each message that is not in flight.
-    /// The caller queues these errors: to keep the order of answers it publishes the open batch
-    /// first, which must not happen under the subscription's lock.
+    /// The caller queues these errors, because before the first one it has to publish the open
+    /// batch (answers keep their order), and that must not happen under the subscription's lock,
+    /// which this method takes.
     pub(crate) fn settle_fins(
         &mut self,
         now: Now,
@@ -389,8 +392,8 @@ fn not_in_flight(code: Code, command: &str, id: &[u8; ID_BYTES]) -> ProtocolErro
     ProtocolError::new(code, text)
 }
 
-/// The count of an RDY as nsqd reads it: 1 if none is given, and a range error that names the
-/// number as Go's signed integer.
+/// The count of an RDY as nsqd reads it: 1 if the command has none. The error for a count out of
+/// range shows it as a signed 64-bit integer, as Go does.
 pub(crate) fn rdy_count(word: Option<&[u8]>, rdy_count_max: u32) -> Result<u32, ProtocolError> {
     let Some(word) = word else { return Ok(1) };
     let Some(count) = decimal(word) else {

@@ -1,7 +1,7 @@
 //! PUB, MPUB and DPUB: from the read buffer into a batch, from the batch into the topic.
 //!
 //! Consecutive publishes to one topic within one socket read become one batch and one append. A
-//! message is copied once, from the read buffer into the batch, and none is allocated.
+//! message is copied once, from the read buffer into the batch, and has no allocation of its own.
 
 use std::sync::Arc;
 
@@ -32,7 +32,8 @@ pub(crate) struct PublishContext<'a> {
     pub(crate) meter: &'a mut Meter,
     /// Wall clock, in ms.
     pub(crate) unix_ms: i64,
-    /// Bytes of this read from the current command on, an upper bound for the rest of its batch.
+    /// How many bytes the read buffer has from the current command on: an upper bound for what can
+    /// still join its batch.
     pub(crate) input_bytes: usize,
 }
 

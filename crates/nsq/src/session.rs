@@ -75,7 +75,7 @@ pub(crate) enum Phase {
     Ended,
 }
 
-/// The answer of the auth service for which the session has stopped reading.
+/// Which answer of the auth service the session waits for. It reads no commands meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AuthWait {
     /// The answer to AUTH.

@@ -100,7 +100,7 @@ counters! {
     acks,
     /// Messages acknowledged in the order of delivery.
     acks_in_order,
-    /// Messages acknowledged before an older one of the same connection.
+    /// Messages acknowledged right after a newer one of the same consumer.
     acks_out_of_order,
     /// Acknowledgements of messages that were no longer in flight.
     acks_late,

@@ -1,10 +1,10 @@
 //! A lane is one row of the timeline: the latest pieces of one connection or consumer, in bounded
 //! memory. A piece is one bar of the row: requests with their answer, or a run of leased messages.
 //!
-//! Memory is bounded three times: a [`Pace`] limits the pieces recorded per time slot and counts
-//! the messages of the others, a [`Lane`] keeps only its latest pieces, and all lanes share the
-//! budget of one [`LaneMemory`]. When the budget is used up, a lane drops its own oldest pieces,
-//! never another's.
+//! Memory is bounded three times: a [`RateLimit`] limits the pieces recorded per time slot and
+//! counts the messages of those left out, a [`Lane`] keeps only its latest pieces, and all lanes
+//! share the budget of one [`LaneMemory`]. When the budget is used up, a lane drops its own oldest
+//! pieces, never another's.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const SLOT_BITS: u32 = 17;
 /// lane.
 const PIECES_PER_SLOT: u64 = 24;
 
-/// Low bits of [`Pace::passed`] that count the pieces; the slot's number is above them.
+/// Low bits of [`RateLimit::passed`] that count the pieces; the slot's number is above them.
 const PASSED_BITS: u32 = 8;
 
 /// Maximum pieces of a lane: about 23 seconds at the maximum rate, more than an hour at one message
@@ -72,9 +72,9 @@ impl LaneMemory {
     }
 }
 
-/// A rate limit: a few pieces are recorded per time slot, the messages of the others are only
-/// counted. One thread at a time may call its methods, except [`Pace::left_out`], which any thread
-/// may call.
+/// A rate limit: a few pieces are recorded per time slot; of the pieces beyond that, only the
+/// messages are counted. One thread at a time may call its methods, except [`RateLimit::left_out`],
+/// which any thread may call.
 #[derive(Debug, Default)]
 pub struct RateLimit {
     /// The latest slot's number, and in the low bits how many pieces were recorded in it.
@@ -85,8 +85,8 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// Whether another piece may be recorded now. The caller then calls [`Pace::pass`], or
-    /// otherwise [`Pace::leave_out`].
+    /// Whether another piece may be recorded now. If so, the caller calls [`RateLimit::recorded`],
+    /// otherwise [`RateLimit::leave_out`].
     #[inline]
     pub fn may_record(&self, now_us: u64) -> bool {
         ENABLED && now_us >= self.full_until_us.get()

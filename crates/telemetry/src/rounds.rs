@@ -49,8 +49,9 @@ pub(crate) const PASSING_US_MAX: u64 = 1 << 17;
 /// lengths.
 const WATCHED: u64 = 4;
 
-/// Minimum rounds that are passed over after these. A random number of [`PASSED_BITS`] bits is
-/// added, because the client's requests may be periodic too. The mean is 60.
+/// Minimum rounds that are passed over after [`WATCHED`] rounds were watched. A random number of
+/// [`PASSED_BITS`] bits is added, because the client's requests may be periodic too. The mean is
+/// 60.
 const PASSED_MIN: u64 = 28;
 const PASSED_BITS: u32 = 6;
 
@@ -64,7 +65,8 @@ pub(crate) struct Rounds {
     /// Rounds that may still be passed over, shifted left by one; bit 0: the current one is passed
     /// over.
     passing: Cell,
-    /// Allocated with the first round: when the client, after an answer, sends its next request.
+    /// Allocated when the client first sends a request after an answer: until then there is no
+    /// round to measure.
     watched: OnceLock<Box<WatchedRounds>>,
 }
 
@@ -134,8 +136,8 @@ struct WatchedRounds {
     /// Weight of a watched round after a gap shorter than [`PAUSE_US`]; any other round has weight
     /// 1.
     usual_weight: Cell,
-    /// Gaps, and changes from round to round, that were passed over and are not yet included in the
-    /// weight of a watched round.
+    /// Gaps that were passed over and are not yet represented by a watched one; below, the same for
+    /// changes of length from one round to the next.
     owed_gaps: Cell,
     owed_changes: Cell,
     is_busy: Cell,
@@ -145,7 +147,7 @@ struct WatchedRounds {
     random_state: Cell,
     /// When the last watched round began; 0: none has begun.
     last_us: Cell,
-    /// Length of the round before it; 0: not known, because rounds were passed over.
+    /// Length of the round that ended then; 0: not known, because rounds were passed over.
     length_us: Cell,
     /// The gap at the end of that round.
     gap_us: Cell,
@@ -185,8 +187,8 @@ impl WatchedRounds {
         watched
     }
 
-    /// A watched round begins. `left` of the rounds to be passed over have not come. Returns how
-    /// many to pass over next.
+    /// A watched round begins. `left`: how many of the rounds that were to be passed over have not
+    /// come. Returns how many to pass over next.
     fn round(
         &self,
         left: u64,
@@ -292,7 +294,7 @@ impl WatchedRounds {
         }
     }
 
-    /// Notes that `rounds` changes from one round to the next were not observed.
+    /// Notes that the change from one round to the next was not observed this many times.
     fn owe_changes(&self, rounds: u64) {
         self.owed_changes.add(rounds);
         self.length_us.set(0);

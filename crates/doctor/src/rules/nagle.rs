@@ -16,7 +16,8 @@ use crate::rules::rounds::{self, Rounds};
 use crate::rules::{ConnectionView, EVENTS_MIN, GAIN_MIN, LONG_US, Sign, WAIT_US_MIN, worthwhile};
 use crate::templates::TEMPLATES;
 
-/// Linux's minimum delay of an acknowledgement, and the delay with a late timer, in microseconds.
+/// How long Linux delays an acknowledgement, in microseconds: from a little less than its nominal
+/// 40 ms to the delay with a late timer.
 const DELAYED_ACK_US: (f64, f64) = (36_000.0, 50_000.0);
 
 /// Minimum hole in a request, in microseconds. It is half of [`WAIT_US_MIN`], so that a round trip
@@ -39,8 +40,9 @@ const SOONER_SHARE_MAX: f64 = 0.04;
 /// Minimum share of the time with all credit used, from which the client always has work.
 const CREDIT_USED_SURE: f64 = 0.9;
 
-/// `lingering` is the gain of not lingering, if the client lingers: beside that wait this one may
-/// appear small, so it is judged by the time that remains without lingering.
+/// `lingering`: the factor that a client which lingers would gain by not lingering. Beside its
+/// linger time the wait for the rest of a request may look small, so that wait is compared with
+/// what remains of a round without the linger time.
 pub(crate) fn see_produce(
     view: &ConnectionView<'_>,
     rounds: &Rounds,
@@ -178,7 +180,8 @@ pub(crate) fn see_consume(view: &ConnectionView<'_>) -> Option<Sign> {
     Some(sign)
 }
 
-/// Share of the window in which all credit was used up while messages waited.
+/// Share of the observed time in which all credit (RDY, prefetch) was used up while messages
+/// waited.
 pub(crate) fn window_share(view: &ConnectionView<'_>) -> f64 {
     let short_us = view.short.flow.counters.no_credit_us;
     (short_us as f64 / view.short.span_us.max(1) as f64).min(1.0)

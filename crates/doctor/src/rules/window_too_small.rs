@@ -1,8 +1,8 @@
 //! window-too-small: the consumer's window (RDY, prefetch) is so small that its messages spend more
 //! time on the network than in the client's work.
 //!
-//! A consumer whose work on the window takes longer than a round trip is limited by its own work.
-//! The broker cannot see whether a larger window would help it.
+//! A consumer that works on the messages of its window for longer than a round trip is limited by
+//! its own work. The broker cannot see whether a larger window would help it.
 
 use crate::finding::{Bound, Measure};
 use crate::rules::nagle::window_share;
@@ -19,8 +19,8 @@ const WORK_SHARE_MAX: f64 = 0.5;
 /// Factor by which more credit is advised, if the client's own work allows it.
 const CREDIT_FACTOR: f64 = 10.0;
 
-/// If the client's work allows less than this share of the rate that the new credit allows, the
-/// work is the limit.
+/// The work is taken as the limit if the rate that it allows is below this share of the rate that
+/// the new credit allows.
 const BY_WORK_SHARE: f64 = 0.9;
 
 /// Minimum time that a client takes for a message, in microseconds.
@@ -82,8 +82,8 @@ pub(crate) fn see(view: &ConnectionView<'_>) -> Option<Sign> {
 
 /// Upper bound of the client's work per message, in microseconds: the smaller of two bounds. The
 /// work on a message is at most its latency minus the round trip. The work on all messages is at
-/// most the window minus the time in which the client waits for the network, a round trip at a
-/// time.
+/// most the observed time (not the consumer's window) minus the time in which the client waits for
+/// the network, a round trip at a time.
 ///
 /// ```text
 /// acknowledgements   ||||||            ||||||            ||||||     six at a time

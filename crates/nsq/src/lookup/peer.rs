@@ -125,8 +125,9 @@ impl LookupPeer {
         self.compare();
     }
 
-    /// Sends a PING, unless other commands are unanswered: those show as well that the broker is
-    /// alive.
+    /// Sends a PING, unless other commands are unanswered. nsqlookupd's time of the last update
+    /// advances with IDENTIFY and PING only; a PING that is left out here follows with a later
+    /// call.
     pub fn ping(&mut self) {
         if self.outstanding.is_empty() && self.info.is_some() {
             self.send(Sent::Ping, LookupCommand::Ping);

@@ -70,17 +70,17 @@ pub struct Recorder {
     pub(crate) last_answer_us: Cell,
     pub(crate) rounds: Rounds,
     last_ack_us: Cell,
-    /// Microseconds from the latest delivery to a client with nothing in flight to the next
-    /// acknowledgement. 32 bits, because there are many connections.
+    /// How long the client took for its first acknowledgement, in microseconds, after the latest
+    /// delivery that found nothing in flight. 32 bits, because there are many connections.
     first_ack_us: AtomicU32,
     no_credit_since_us: Cell,
     holding_since_us: Cell,
-    /// The request whose service time is being measured is answered by this many more answers, its
-    /// own included; 0: none is being measured.
+    /// How many answers are still to come up to and including that of the request whose service
+    /// time is being measured; 0: none is being measured.
     pub(crate) timed_answers: Cell,
     pub(crate) timed_since_us: Cell,
-    /// Number of the request of which only a part had arrived when a read last ended inside a frame
-    /// (requests received by then, plus 1); 0: no read has ended so.
+    /// When a read last ended inside a frame: the number of the incomplete request, which is the
+    /// count of complete requests at that time, plus 1. 0: no read has ended inside a frame.
     inside_after: Cell,
     pub(crate) requests_in_flight: Cell,
     pub(crate) requests_in_flight_max: Cell,
@@ -299,8 +299,8 @@ impl Recorder {
         }
     }
 
-    /// The acknowledgements of one socket read: how many came in the order of delivery and how
-    /// many overtook an older message.
+    /// The acknowledgements of one socket read: how many came in the order of delivery, and how
+    /// many came after that of a newer message.
     #[inline(never)]
     pub fn acks(&self, in_order: u64, out_of_order: u64, now_us: u64) {
         if !ENABLED || in_order + out_of_order == 0 {
