@@ -11,7 +11,7 @@ use cloverleaf_nsq::codec::MAGIC;
 use cloverleaf_nsq::definitions::channel_options;
 use cloverleaf_nsq::message_id::encode_id;
 use cloverleaf_nsq::stats::clients::{ClientTls, Clients};
-use cloverleaf_nsq::{Request, Session, SessionOptions, SessionParts};
+use cloverleaf_nsq::{DriverTask, Session, SessionOptions, SessionParts};
 use cloverleaf_session::{Input, Now, Output, Session as _};
 use cloverleaf_telemetry::{Protocol, Registry};
 
@@ -152,13 +152,13 @@ impl Connection<'_> {
             assert!(self.session.is_ended() || self.session.next_due_us() > now.us);
             check_frames(&out.bytes);
             self.session.wrote(out.len(), now);
-            let request = self.session.take_request();
+            let request = self.session.take_driver_task();
             let has_request = request.is_some();
             match request {
-                Some(Request::Tls) => self.session.upgraded_to_tls(ClientTls::default()),
-                Some(Request::Compress(compression)) => self.session.upgraded_to(compression),
+                Some(DriverTask::Tls) => self.session.upgraded_to_tls(ClientTls::default()),
+                Some(DriverTask::Compress(compression)) => self.session.upgraded_to(compression),
                 // Some secrets find no auth service.
-                Some(Request::Authorize(secret)) => {
+                Some(DriverTask::Authorize(secret)) => {
                     let answer = Authorizations::parse(AUTHORIZATIONS).ok();
                     let answer = answer.filter(|_| secret.len().is_multiple_of(2));
                     self.session.authorized(answer, now);

@@ -16,7 +16,7 @@ use crate::frame::CLOSE_WAIT;
 use crate::identify::{Identify, Negotiated};
 use crate::names::quoted;
 use crate::publishing::PublishContext;
-use crate::session::{AuthWait, Authorized, Flow, Request, Session};
+use crate::session::{AuthWait, Authorized, DriverTask, Flow, Session};
 use crate::stats::clients::ClientAuth;
 
 impl Session {
@@ -198,10 +198,10 @@ impl Session {
         let answer = self.negotiated.answer(&identify, &self.options);
         self.answers.response(answer);
         if self.negotiated.tls {
-            self.upgrades.push_back(Request::Tls);
+            self.upgrades.push_back(DriverTask::Tls);
         }
         if let Some(compression) = self.negotiated.compression {
-            self.upgrades.push_back(Request::Compress(compression));
+            self.upgrades.push_back(DriverTask::Compress(compression));
         }
         Ok(())
     }

@@ -64,7 +64,7 @@ const COALESCE_READY_MIN: u32 = 32;
 pub(crate) enum Delivered {
     /// The channel still exists: every ready message was encoded, the output is full, or deliveries
     /// are held back.
-    Ready,
+    Open,
     /// The channel or its topic was deleted: nsqd closes the connection then.
     Ended,
 }
@@ -241,7 +241,7 @@ impl Consuming {
             let ended = self.consumer.poll_deliveries(cx, &mut Vec::new());
             return match ended {
                 Poll::Ready(None) => Delivered::Ended,
-                _ => Delivered::Ready,
+                _ => Delivered::Open,
             };
         }
         let has_enough = self.ready >= COALESCE_READY_MIN && self.with_client >= self.ready / 2;
@@ -250,7 +250,7 @@ impl Consuming {
             && self.runs_done == self.runs.len()
             && now.us < self.last_delivery_us + COALESCE_US;
         if self.is_coalescing {
-            return Delivered::Ready;
+            return Delivered::Open;
         }
         let (mut messages, mut again) = (0, 0);
         let outcome = loop {
@@ -258,14 +258,14 @@ impl Consuming {
                 self.runs.clear();
                 self.runs_done = 0;
                 if out.len() >= bytes_max {
-                    break Delivered::Ready;
+                    break Delivered::Open;
                 }
                 match self.consumer.poll_deliveries(cx, &mut self.runs) {
                     Poll::Ready(Some(())) => continue,
                     Poll::Ready(None) => break Delivered::Ended,
                     Poll::Pending => {
                         self.shrink();
-                        break Delivered::Ready;
+                        break Delivered::Open;
                     }
                 }
             }
@@ -280,7 +280,7 @@ impl Consuming {
             messages += sent;
             again += if run.attempts > 1 { sent } else { 0 };
             if run.count > 0 {
-                break Delivered::Ready;
+                break Delivered::Open;
             }
             self.runs_done += 1;
         };

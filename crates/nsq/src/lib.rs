@@ -29,4 +29,4 @@ pub mod stats;
 
 pub use error::{Code, ProtocolError};
 pub use options::{COMPATIBLE_VERSION, SessionOptions};
-pub use session::{Request, Session, SessionParts};
+pub use session::{DriverTask, Session, SessionParts};

@@ -35,7 +35,7 @@ use crate::stats::clients::{ClientHandle, ClientTls};
 /// One [`Session::poll`] encodes messages up to this many bytes, or up to the client's
 /// `output_buffer_size` if that is larger. This is more than nsqd's default buffer of 16 KiB,
 /// because fewer and larger writes cost less and no connection keeps the memory between polls.
-const OUTPUT_BYTES_MIN: usize = 64 * 1024;
+const OUTPUT_BUDGET_FLOOR_BYTES: usize = 64 * 1024;
 
 /// The parts that a session works with.
 pub struct SessionParts {
@@ -53,7 +53,7 @@ pub struct SessionParts {
 
 /// Work that the session asks the driver to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum DriverTask {
     /// Start TLS in both directions, then call [`Session::upgraded_to_tls`].
     Tls,
     /// Start this compression in both directions, then call [`Session::upgraded_to`].
@@ -106,7 +106,7 @@ pub struct Session {
     pub(crate) publishing: Publishing,
     pub(crate) consuming: Option<Consuming>,
     pub(crate) answers: Answers,
-    pub(crate) upgrades: VecDeque<Request>,
+    pub(crate) upgrades: VecDeque<DriverTask>,
     pub(crate) upgraded: bool,
     pub(crate) tls: bool,
     pub(crate) secret: String,
@@ -320,7 +320,7 @@ impl Session {
         let Some(consuming) = &mut self.consuming else {
             return;
         };
-        let bytes_max = OUTPUT_BYTES_MIN.max(self.negotiated.output_buffer_bytes as usize);
+        let bytes_max = OUTPUT_BUDGET_FLOOR_BYTES.max(self.negotiated.output_buffer_bytes as usize);
         let may_coalesce = self.negotiated.output_buffer_timeout_ms > 0;
         let (client, probe) = (&self.client, &self.meter.probe);
         let outcome = consuming.deliver(cx, out, bytes_max, may_coalesce, now, client, probe);
@@ -368,10 +368,10 @@ impl Session {
 
     /// The driver's next task. An upgrade is returned only once every earlier answer is in the
     /// output; the driver calls this after it has written the output.
-    pub fn take_request(&mut self) -> Option<Request> {
+    pub fn take_driver_task(&mut self) -> Option<DriverTask> {
         if self.auth_wait.is_some() && !self.auth_asked {
             self.auth_asked = true;
-            return Some(Request::Authorize(self.secret.clone()));
+            return Some(DriverTask::Authorize(self.secret.clone()));
         }
         if self.answers.is_empty() && self.phase == Phase::Open {
             return self.upgrades.front().cloned();
@@ -384,7 +384,7 @@ impl Session {
     pub fn upgraded_to_tls(&mut self, tls: ClientTls) {
         if self
             .upgrades
-            .pop_front_if(|it| *it == Request::Tls)
+            .pop_front_if(|it| *it == DriverTask::Tls)
             .is_some()
         {
             self.tls = true;
@@ -404,7 +404,7 @@ impl Session {
     /// To be called once everything that the driver reads and writes is compressed. The OK that
     /// confirms the upgrade follows.
     pub fn upgraded_to(&mut self, compression: Compression) {
-        let upgrade = Request::Compress(compression);
+        let upgrade = DriverTask::Compress(compression);
         if self.upgrades.pop_front_if(|it| *it == upgrade).is_some() {
             self.upgraded = true;
             self.client.update_identity(|identity| match compression {

@@ -4,7 +4,7 @@ use crate::common::{Frame, World, publish, response, sized};
 use cloverleaf_nsq::authorization::Authorizations;
 use cloverleaf_nsq::identify::Compression;
 use cloverleaf_nsq::stats::clients::ClientTls;
-use cloverleaf_nsq::{Request, SessionOptions};
+use cloverleaf_nsq::{DriverTask, SessionOptions};
 use cloverleaf_session::Session as _;
 
 #[test]
@@ -112,13 +112,13 @@ fn upgrades_come_one_after_the_other_each_with_its_ok() {
         "{answer}"
     );
     assert!(!peer.session.wants_input());
-    assert_eq!(peer.request(), Some(Request::Tls));
+    assert_eq!(peer.request(), Some(DriverTask::Tls));
     peer.session.upgraded_to_tls(ClientTls::default());
     assert_eq!(peer.request(), None, "the OK comes first");
     peer.pump();
     peer.expect_ok();
     let deflate = Compression::Deflate(3);
-    assert_eq!(peer.request(), Some(Request::Compress(deflate)));
+    assert_eq!(peer.request(), Some(DriverTask::Compress(deflate)));
     peer.session.upgraded_to(deflate);
     peer.pump();
     peer.expect_ok();
@@ -193,7 +193,7 @@ fn auth_decides_what_is_allowed() {
     let world = auth_world();
     let mut peer = world.connect();
     peer.send(&[&sized("AUTH\n", b"secret")[..], b"SUB t ch\n"].concat());
-    assert_eq!(peer.request(), Some(Request::Authorize("secret".into())));
+    assert_eq!(peer.request(), Some(DriverTask::Authorize("secret".into())));
     assert_eq!(peer.request(), None, "asked once");
     peer.session
         .authorized(authorizations(10, "^t$"), world.now());
@@ -245,7 +245,7 @@ fn authorizations_expire_and_are_renewed() {
     world.advance(2000);
     peer.send(&[publish("t", "2"), publish("t", "3")].concat());
     peer.expect(&[]);
-    assert_eq!(peer.request(), Some(Request::Authorize("secret".into())));
+    assert_eq!(peer.request(), Some(DriverTask::Authorize("secret".into())));
     peer.session.authorized(authorizations(5, "t"), world.now());
     peer.pump();
     peer.expect(&[response("OK"), response("OK")]);

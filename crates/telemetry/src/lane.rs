@@ -78,7 +78,7 @@ impl LaneMemory {
 #[derive(Debug, Default)]
 pub struct RateLimit {
     /// The latest slot's number, and in the low bits how many pieces were recorded in it.
-    passed: Cell,
+    recorded_in_slot: Cell,
     /// Nothing is recorded before this time, because the slot is full.
     full_until_us: Cell,
     left_out: Cell,
@@ -95,13 +95,13 @@ impl RateLimit {
     /// A piece is recorded. Returns how many messages were left out since the piece before it.
     pub fn recorded(&self, now_us: u64) -> u64 {
         let slot = now_us >> SLOT_BITS;
-        let before = self.passed.get();
+        let before = self.recorded_in_slot.get();
         let passed = if before >> PASSED_BITS == slot {
             before + 1
         } else {
             (slot << PASSED_BITS) + 1
         };
-        self.passed.set(passed);
+        self.recorded_in_slot.set(passed);
         if passed - (slot << PASSED_BITS) >= PIECES_PER_SLOT {
             self.full_until_us.set((slot + 1) << SLOT_BITS);
         }

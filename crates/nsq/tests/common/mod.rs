@@ -10,7 +10,7 @@ use cloverleaf_broker::{Broker, BrokerOptions, Clock, ManualClock, Realm, Subscr
 use cloverleaf_log::{Log, LogOptions, SimDisk};
 use cloverleaf_nsq::definitions::channel_options;
 use cloverleaf_nsq::stats::clients::Clients;
-use cloverleaf_nsq::{Request, Session, SessionOptions, SessionParts};
+use cloverleaf_nsq::{DriverTask, Session, SessionOptions, SessionParts};
 use cloverleaf_session::{Input, Now, Output, Session as _};
 use cloverleaf_telemetry::{Protocol, Registry};
 
@@ -230,8 +230,8 @@ impl Peer<'_> {
         self.pump();
     }
 
-    pub fn request(&mut self) -> Option<Request> {
-        self.session.take_request()
+    pub fn request(&mut self) -> Option<DriverTask> {
+        self.session.take_driver_task()
     }
 
     /// The frames since the last call.

@@ -10,7 +10,7 @@ use cloverleaf_broker::Realm;
 use cloverleaf_nsq::authorization::Authorizations;
 use cloverleaf_nsq::identify::Compression;
 use cloverleaf_nsq::stats::clients::ClientTls;
-use cloverleaf_nsq::{Request, Session, SessionParts};
+use cloverleaf_nsq::{DriverTask, Session, SessionParts};
 use cloverleaf_session::Now;
 use cloverleaf_telemetry::Protocol;
 use parking_lot::Mutex;
@@ -95,7 +95,7 @@ impl Link for NsqLink {
         io: &mut ConnectionIo,
         _now: Now,
     ) -> Result<Progress, CloseReason> {
-        match session.take_request() {
+        match session.take_driver_task() {
             Some(request) => self.serve_request(request, session, io),
             None => Ok(Progress::None),
         }
@@ -106,12 +106,12 @@ impl NsqLink {
     /// Does the work that the session asks of its driver.
     fn serve_request(
         &mut self,
-        request: Request,
+        request: DriverTask,
         session: &mut Session,
         io: &mut ConnectionIo,
     ) -> Result<Progress, CloseReason> {
         match request {
-            Request::Tls => {
+            DriverTask::Tls => {
                 let Some(config) = &self.front.tls else {
                     // Never offered without a configuration, see `SessionOptions::tls`.
                     return Err(CloseReason::NoHandshake);
@@ -119,7 +119,7 @@ impl NsqLink {
                 io.upgrade(|layers| layers.add_tls(Arc::clone(config)))?;
                 session.upgraded_to_tls(ClientTls::default());
             }
-            Request::Compress(compression) => {
+            DriverTask::Compress(compression) => {
                 io.upgrade(|layers| {
                     layers.add_compression(compression);
                     Ok(())
@@ -131,7 +131,7 @@ impl NsqLink {
                 };
                 tracing::debug!(peer = %self.peer, name, "connection is compressed");
             }
-            Request::Authorize(secret) => self.authorize(secret, io),
+            DriverTask::Authorize(secret) => self.authorize(secret, io),
         }
         Ok(Progress::Bytes(0))
     }
