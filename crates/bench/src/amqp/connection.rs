@@ -1,4 +1,4 @@
-//! A connection of lapin's, with the runtime that it works on.
+//! A lapin connection and the Tokio runtime that it works on.
 
 use std::future::Future;
 use std::thread;
@@ -15,13 +15,13 @@ use crate::url::Url;
 use crate::usage::GENERATOR_THREADS;
 use crate::wait::block_on;
 
-/// How long an answer may take.
+/// Time limit for an answer of the broker.
 const ANSWER: Duration = Duration::from_secs(10);
-/// "not-found" of AMQP 0-9-1.
+/// Reply code "not-found" of AMQP 0-9-1.
 const NOT_FOUND: ReplyCode = 404;
 
-/// A connection. lapin reads and writes on a thread of its own; what it starts besides runs on a
-/// runtime with one thread, which is this connection's.
+/// A connection. lapin reads and writes on a thread of its own. Its other tasks run on this
+/// connection's runtime, which has one thread.
 pub(super) struct AmqpConnection {
     connection: Connection,
     url: Url,
@@ -29,14 +29,14 @@ pub(super) struct AmqpConnection {
 }
 
 impl AmqpConnection {
-    /// Connects number `number`; connections take turns if there are several hosts.
+    /// Opens connection number `number`. If the URL has several hosts, connections use them in
+    /// turn.
     ///
-    /// # Errors
-    /// Nothing answers there, or the broker does not let us in.
+    /// # Errors The broker does not answer, or it refuses the login.
     pub(super) fn open(url: &Url, number: u32) -> Result<AmqpConnection, DriverError> {
         let runtime = Runtime::start().map_err(|error| url.unreachable(error))?;
         let connecting = {
-            // lapin takes the runtime that it finds itself in.
+            // lapin uses the runtime whose context it is called in.
             let _inside = runtime.handle.enter();
             let properties = ConnectionProperties::default();
             let properties = properties.with_connection_name("cloverleaf-bench".into());
@@ -63,7 +63,7 @@ impl AmqpConnection {
         })
     }
 
-    /// A channel.
+    /// Opens a channel.
     ///
     /// # Errors
     /// The connection has ended.
@@ -72,10 +72,9 @@ impl AmqpConnection {
         channel.map_err(|error| self.url.gone(words(&error)))
     }
 
-    /// Waits for an answer.
+    /// Waits for an answer of the broker.
     ///
-    /// # Errors
-    /// It takes too long.
+    /// # Errors The answer takes longer than [`ANSWER`].
     pub(super) fn wait<T>(&self, asked: impl Future<Output = T>) -> Result<T, DriverError> {
         let _inside = self.runtime.handle.enter();
         block_on(asked, ANSWER).ok_or_else(|| self.url.gone("it does not answer"))
@@ -91,8 +90,8 @@ impl Drop for AmqpConnection {
     }
 }
 
-/// As lapin wants it. A URL without a path means the virtual host `/`, and so does one with nothing
-/// behind its slash: nobody has a virtual host without a name.
+/// The URL in lapin's form. Without a path, or with an empty path after the slash, the virtual host
+/// is `/`: no virtual host has an empty name.
 fn uri(url: &Url, number: u32) -> AMQPUri {
     let hosts = url.places().len().max(1);
     let (host, port) = match url.places().get(number as usize % hosts) {
@@ -118,7 +117,7 @@ fn uri(url: &Url, number: u32) -> AMQPUri {
     }
 }
 
-/// The broker's error text, without lapin's words around it.
+/// The broker's error text, without the words that lapin adds.
 pub(super) fn words(error: &lapin::Error) -> String {
     match error.kind() {
         ErrorKind::ProtocolError(error) => error.get_message().to_string(),
@@ -127,12 +126,12 @@ pub(super) fn words(error: &lapin::Error) -> String {
     }
 }
 
-/// Whether the broker has said "not found".
+/// Whether the broker answered "not-found".
 pub(super) fn is_absent(error: &lapin::Error) -> bool {
     matches!(error.kind(), ErrorKind::ProtocolError(error) if error.get_id() == NOT_FOUND)
 }
 
-/// A thread that runs what lapin starts, until this is dropped.
+/// A thread that runs lapin's tasks until this is dropped.
 struct Runtime {
     handle: Handle,
     _end: oneshot::Sender<()>,
@@ -146,7 +145,8 @@ impl Runtime {
         thread::Builder::new()
             .name(format!("{GENERATOR_THREADS}lapin"))
             .spawn(move || {
-                // An error means that the sender was dropped, which is the end.
+                // Nothing is ever sent: an error, which says that the sender was dropped, ends the
+                // thread.
                 let _ = runtime.block_on(ended);
             })?;
         Ok(Runtime { handle, _end: end })

@@ -19,9 +19,9 @@ use crate::wait::Waiter;
 
 use super::connection::{AmqpConnection, words};
 
-/// Messages of one acknowledgement, where the prefetch does not ask for fewer.
+/// Maximum of messages that one acknowledgement covers; a small prefetch makes it fewer.
 const ACK_AFTER: u64 = 200;
-/// The stream of a queue.
+/// The stream number of a queue, whose messages arrive in order.
 pub(super) const QUEUE: u32 = 0;
 
 /// An acknowledgement that is being sent.
@@ -36,14 +36,14 @@ pub(super) struct AmqpReceiver {
     url: Url,
     queue: ShortString,
     ack_after: u64,
-    /// The last delivery, and the last one that was acknowledged.
+    /// Delivery tags of the last delivery and of the last acknowledged one.
     last: u64,
     acked: u64,
     waiter: Arc<Waiter>,
 }
 
 impl AmqpReceiver {
-    /// Connects. A prefetch of 0 is none.
+    /// Connects. A prefetch of 0 is unlimited.
     pub(super) fn new(
         url: &Url,
         plan: &Plan,
@@ -62,7 +62,8 @@ impl AmqpReceiver {
             connection,
             url: url.clone(),
             queue: plan.topic.as_str().into(),
-            // At half of it, so that the broker goes on sending meanwhile.
+            // After half of the prefetch, so that the broker goes on sending during the
+            // acknowledgement.
             ack_after: match prefetch {
                 0 => ACK_AFTER,
                 prefetch => (u64::from(prefetch) / 2).clamp(1, ACK_AFTER),
@@ -73,7 +74,7 @@ impl AmqpReceiver {
         })
     }
 
-    /// Acknowledges all that has come.
+    /// Acknowledges every message that was delivered.
     fn ack(&mut self) -> Acking {
         let (channel, tag) = (self.channel.clone(), self.last);
         self.acked = tag;
@@ -85,8 +86,8 @@ impl AmqpReceiver {
 }
 
 impl ReceivePort for AmqpReceiver {
-    /// Begins to consume. Not before it is measured: the broker sends ahead what the prefetch
-    /// allows. Nothing is missed, because the queue keeps it.
+    /// Begins to consume. An earlier `basic.consume` would let the broker send up to the prefetch
+    /// before the measurement starts. No message is missed, because the queue keeps them.
     fn start(&mut self) -> Result<(), DriverError> {
         self.waiter = Waiter::here();
         let subscribed = self.channel.basic_consume(
@@ -130,7 +131,8 @@ impl ReceivePort for AmqpReceiver {
     fn end(&mut self) -> Result<(), DriverError> {
         let late = (self.last > self.acked).then(|| self.ack());
         for sending in self.acking.take().into_iter().chain(late) {
-            // Messages that are acknowledged too late come again, when no consumer is left.
+            // If the acknowledgement fails, the broker requeues the messages. That harms no
+            // measurement: this consumer has ended.
             let _ = self.connection.wait(sending)?;
         }
         Ok(())

@@ -1,5 +1,5 @@
-//! The greeting of an AMQP broker before anybody logs in: the product and version of its
-//! `connection.start`, which lapin reads and does not tell.
+//! The greeting that an AMQP broker sends before the login: product and version in
+//! `connection.start`, which lapin reads and does not expose.
 //!
 //! ```text
 //! client: "AMQP" 0 0 9 1
@@ -19,27 +19,26 @@ use crate::driver::Promise;
 use crate::reader::Reader;
 use crate::timed::Timed;
 
-/// How long connecting and the answer together may take.
+/// Time limit for connecting and the answer together.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The largest greeting that is read: RabbitMQ's has about 500 bytes.
+/// The largest greeting that is accepted. RabbitMQ's has about 500 bytes.
 const GREETING_BYTES_MAX: u32 = 64 * 1024;
 /// Protocol header of AMQP 0-9-1.
 const HEADER: &[u8; 8] = b"AMQP\0\0\x09\x01";
 /// Class and method of `connection.start`.
 const START: [u8; 4] = [0, 10, 0, 10];
 
-/// A broker's description of itself.
+/// A broker's description of itself, the server properties of `connection.start`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Greeting {
-    /// Its properties that are text.
+    /// The properties whose value is a long string, by name.
     texts: BTreeMap<String, String>,
 }
 
 impl Greeting {
-    /// Asks the broker at this address.
+    /// Connects to this address and reads the greeting.
     ///
-    /// # Errors
-    /// Nothing answers there, or the broker does not speak AMQP 0-9-1.
+    /// # Errors The address does not answer, or does not answer in AMQP 0-9-1.
     pub(super) fn of(address: &SocketAddr) -> io::Result<Greeting> {
         let mut socket = Timed::connect(address, PATIENCE)?;
         socket.write_all(HEADER)?;
@@ -51,7 +50,8 @@ impl Greeting {
         })
     }
 
-    /// Whether it is Cloverleaf, which calls its product as RabbitMQ's clients want it.
+    /// Whether the broker is Cloverleaf. Its `platform` says so; its `product` is the one that
+    /// RabbitMQ's clients expect.
     pub(super) fn is_cloverleaf(&self) -> bool {
         self.text("platform").starts_with(CLOVERLEAF)
     }
@@ -65,7 +65,7 @@ impl Greeting {
         })
     }
 
-    /// Name and version.
+    /// Product name and version.
     pub(super) fn product(&self) -> (String, String) {
         match self.text("platform").strip_prefix(CLOVERLEAF) {
             Some(version) => ("Cloverleaf".to_owned(), version.trim().to_owned()),
@@ -80,7 +80,7 @@ impl Greeting {
         }
     }
 
-    /// One that says this.
+    /// A greeting with these properties.
     #[cfg(test)]
     pub(super) fn with(fields: &[(&str, &str)]) -> Greeting {
         let fields = fields.iter();
@@ -139,7 +139,7 @@ impl<'b> Reader<'b> {
         Some(bytes.fold(0, |number, byte| number << 8 | usize::from(*byte)))
     }
 
-    /// The bytes of a value, without its size.
+    /// The bytes of a field value of this kind, without its size.
     fn value(&mut self, kind: u8) -> Option<&'b [u8]> {
         let size = match kind {
             b't' | b'b' | b'B' => 1,

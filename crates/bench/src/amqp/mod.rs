@@ -1,20 +1,20 @@
-//! The client for AMQP 0-9-1: lapin, the one that most programs in Rust use.
+//! The client for AMQP 0-9-1: lapin, the library that most Rust programs use.
 //!
 //! A plan in AMQP's terms: the topic is a durable queue, published to through the default exchange.
-//! Messages are persistent with `--acks all`, transient otherwise, and confirmed unless it is
-//! `--acks none`. In flight is the number of unconfirmed messages of a producer, and a consumer's
-//! prefetch; without a bound a producer has [`HELD_MESSAGES`], because lapin looks at all of them
-//! with each confirm of many. AMQP has no batches of messages; a consumer acknowledges many at a
-//! time. Partitions and keys mean nothing.
+//! Messages are persistent with `--acks all`, otherwise transient. The broker confirms them except
+//! with `--acks none`. `--in-flight` bounds a producer's unconfirmed messages and is a consumer's
+//! prefetch. Its default for producers is [`HELD_MESSAGES`], because lapin scans all unconfirmed
+//! messages at each confirm with `multiple`. AMQP has no batches of messages; a consumer
+//! acknowledges many at a time. Partitions and keys have no effect.
 //!
 //! Options of the URL:
 //!
 //! | option | what | default |
 //! |---|---|---|
-//! | `client` | `lapin`, or `raw`: a client of our own, to tell lapin's cost apart | `lapin` |
+//! | `client` | `lapin`, or `raw`: our own client, which shows the cost of lapin | `lapin` |
 //! | `queue` | `classic` or `quorum` | the virtual host's |
-//! | `prefetch` | unacknowledged messages of a consumer; 0: no bound | those in flight |
-//! | `durability` | what a confirm promises, if the broker does not tell | |
+//! | `prefetch` | maximum of unacknowledged messages of a consumer; 0: no bound | `--in-flight` |
+//! | `durability` | durability that a confirm promises, if the broker does not report it | |
 //!
 //! The path is the virtual host; there is no TLS.
 
@@ -41,17 +41,17 @@ use greeting::Greeting;
 pub(crate) use pipeline::Pipeline;
 use raw::{RawPublisher, RawReceiver};
 
-/// lapin does not tell its version. A test compares this with the lock file.
+/// lapin does not expose its version. A test compares this with the lock file.
 const LAPIN_VERSION: &str = "4.12.3";
-/// Unconfirmed messages of a producer that has no bound.
+/// Maximum of unconfirmed messages of a producer if the plan sets none.
 const HELD_MESSAGES: u32 = 2_000;
-/// Options of a URL.
+/// Options that a URL may have.
 const OPTIONS: [&str; 5] = ["client", "durability", "pid", "prefetch", "queue"];
 
-/// The error text of a message that the broker has refused.
+/// The error text of a message that the broker rejected with `basic.nack`.
 const NACKED: &str = "the broker has not taken it (basic.nack)";
 
-/// The delivery mode of AMQP 0-9-1 for messages that are acknowledged so: transient or persistent.
+/// The delivery mode of AMQP 0-9-1: 1 is transient, 2 is persistent.
 fn delivery_mode(acks: Acks) -> u8 {
     match acks {
         Acks::None | Acks::One => 1,
@@ -68,7 +68,7 @@ pub(crate) struct Amqp {
     prepared: Mutex<Prepared>,
 }
 
-/// Kinds of queues.
+/// Queue types of RabbitMQ (`x-queue-type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum QueueKind {
     Classic,
@@ -87,15 +87,15 @@ impl QueueKind {
 /// Facts about a queue, known once it is prepared.
 #[derive(Default)]
 struct Prepared {
-    /// The queue was made by us.
+    /// This program created the queue, so it deletes it.
     is_ours: bool,
-    /// The queue is durable and of the kind that the URL names, if it names one.
+    /// The queue is durable, and of the type in the URL if the URL has one.
     is_as_asked: bool,
     greeting: Greeting,
 }
 
 impl Amqp {
-    /// A client for the broker there.
+    /// A client for the broker at this URL.
     ///
     /// # Errors
     /// An option of the URL is unknown.
@@ -136,7 +136,7 @@ impl Amqp {
         })
     }
 
-    /// Asks who is there.
+    /// Reads the broker's greeting from the first address that answers.
     fn greet(&self) -> Result<Greeting, DriverError> {
         let mut reason = "no address".to_owned();
         for address in self.url.addresses()? {
@@ -148,8 +148,8 @@ impl Amqp {
         Err(self.url.unreachable(reason))
     }
 
-    /// Makes the queue, or takes one that is there as it is. Says whether it has made it, and
-    /// whether it is durable and of the kind that is wanted.
+    /// Creates the queue, or uses an existing one as it is. Returns whether this call created it,
+    /// and whether it is durable and of the requested type.
     fn make(&self, plan: &Plan) -> Result<(bool, bool), DriverError> {
         let connection = AmqpConnection::open(&self.url, 0)?;
         let channel = connection.channel()?;
@@ -163,7 +163,8 @@ impl Amqp {
         );
         match connection.wait(there)? {
             Ok(queue) if queue.message_count() == 0 => {
-                // A broker takes a declaration of what is there only if it is the same.
+                // A broker accepts the declaration of an existing queue only if its properties are
+                // the same.
                 return Ok((false, self.declare(&connection, plan)?.is_ok()));
             }
             Ok(queue) => {
@@ -182,8 +183,8 @@ impl Amqp {
         Ok((true, true))
     }
 
-    /// Declares a durable queue of the kind that is wanted. On a channel of its own: the broker
-    /// closes that on which it refuses something.
+    /// Declares a durable queue of the requested type. It opens a channel for this, because a
+    /// broker closes the channel on which it refuses a declaration.
     fn declare(
         &self,
         connection: &AmqpConnection,
@@ -264,17 +265,19 @@ impl Connect for Amqp {
         versions
     }
 
-    /// Cloverleaf says itself what a confirm promises: it depends on its option `durability`.
+    /// Cloverleaf itself reports the durability that a confirm promises, which depends on its
+    /// option `durability`.
     ///
-    /// RabbitMQ 4 confirms a persistent message of a classic queue when it is written to the file,
-    /// and does not sync it (`sync/1` of `rabbit_classic_queue_store_v2.erl` flushes its buffer
-    /// with a sync function that does nothing); a transient one when it is in memory. In a quorum
-    /// queue everything is in the write-ahead log of a majority of its members, synced, before it
-    /// is confirmed (<https://www.rabbitmq.com/docs/quorum-queues>, "Data safety"). A queue whose
-    /// kind nobody has named is classic, unless its virtual host says something else; so it is
-    /// taken as [`Promise::Configured`]. So are other products and versions.
+    /// RabbitMQ 4 confirms a persistent message of a classic queue when the message is written to
+    /// the file, and does not sync it: `sync/1` of `rabbit_classic_queue_store_v2.erl` flushes its
+    /// buffer with a sync function that does nothing. It confirms a transient message when it is in
+    /// memory. A quorum queue confirms each message after a majority of its members has written it
+    /// to the write-ahead log and synced it (<https://www.rabbitmq.com/docs/quorum-queues>, "Data
+    /// safety"). Without a type in the URL, the virtual host's default decides, so the promise is
+    /// [`Promise::Configured`]. So is that of other products and versions.
     ///
-    /// Of a queue that was there, and is not what would have been made, nothing is known.
+    /// An existing queue with other properties than the requested ones is [`Promise::Configured`]
+    /// too.
     fn promise(&self, plan: &Plan) -> Promise {
         promise(&self.prepared.lock(), plan.acks, self.queue_kind)
     }
@@ -292,7 +295,7 @@ fn promise(prepared: &Prepared, acks: Acks, queue: Option<QueueKind>) -> Promise
     let told = match acks {
         Acks::None => return Promise::None,
         Acks::One => transient,
-        // It is the same, whatever the queue is.
+        // If both are the same, the properties of the queue do not matter.
         Acks::All if *is_as_asked || persistent == transient => persistent,
         Acks::All => None,
     };
@@ -364,7 +367,7 @@ mod tests {
             (&protocol, all, None, Promise::Disk),
             (&protocol, one, quorum, Promise::Kernel),
             (&protocol, Acks::None, None, Promise::None),
-            // It may not be durable.
+            // The existing queue may not be durable.
             (&another_queue(&protocol), all, None, Promise::Configured),
             (&another_queue(&protocol), one, None, Promise::Kernel),
             (&ours("kernel", "kernel"), all, None, Promise::Kernel),

@@ -1,5 +1,5 @@
-//! A pipeline as Elixir's Broadway builds it on a queue: producers that consume, and processors
-//! that work. For story 003.
+//! A pipeline as Elixir's Broadway builds it on a queue: its producers consume from the queue, and
+//! its processors work on the messages. For story 003.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,21 +23,21 @@ use crate::url::Url;
 use crate::usage::GENERATOR_THREADS;
 use crate::wait::Waiter;
 
-/// How long to wait at most before it is looked whether it is over.
+/// Maximum of a wait before the end of the run is checked.
 const WAIT_MAX: Duration = Duration::from_millis(50);
-/// Beyond the time that the work would take one processor alone.
+/// The run fails if it takes this much longer than one processor alone would need.
 const SPARE: Duration = Duration::from_secs(20);
 
-/// How a pipeline is built, and what it is to do.
+/// Structure and work of a pipeline.
 #[derive(Debug, Clone)]
 pub(crate) struct Pipeline {
-    /// The queue's argument `x-cloverleaf-dispatch`; `None`: its default.
+    /// The queue's argument `x-cloverleaf-dispatch`; `None`: the broker's default.
     pub(crate) dispatch: Option<&'static str>,
     pub(crate) producers: usize,
     pub(crate) processors: usize,
-    /// Messages that each processor asks each producer for.
+    /// Messages that each processor requests from each producer.
     pub(crate) demand: usize,
-    /// Messages that a producer may hold.
+    /// Maximum of unacknowledged messages of a producer.
     pub(crate) prefetch: u16,
     pub(crate) messages: usize,
     /// Time that a processor needs for one message.
@@ -49,12 +49,12 @@ pub(crate) struct Pipeline {
 pub(crate) struct Played {
     /// From the first publish until all work was done.
     pub(crate) took: Duration,
-    /// Messages of each processor.
+    /// Messages that each processor has worked on.
     pub(crate) worked: Vec<usize>,
 }
 
 impl Played {
-    /// Processors that had nothing to do.
+    /// The number of processors that got no message.
     pub(crate) fn idle(&self) -> usize {
         self.worked
             .iter()
@@ -62,25 +62,25 @@ impl Played {
             .count()
     }
 
-    /// Messages of the one that had most.
+    /// The number of messages of the busiest processor.
     pub(crate) fn most(&self) -> usize {
         self.worked.iter().copied().max().unwrap_or(0)
     }
 }
 
-/// A message for a processor.
+/// A message for a processor, by its producer and delivery tag.
 struct Work {
     producer: usize,
     tag: u64,
 }
 
-/// A message that is done.
+/// A message that a processor has finished.
 struct Done {
     processor: usize,
     tag: u64,
 }
 
-/// One producer: its connection, and who wakes it.
+/// A Broadway producer: a consumer of the queue with its own connection.
 struct Source {
     connection: AmqpConnection,
     channel: Channel,
@@ -88,10 +88,11 @@ struct Source {
 }
 
 impl Pipeline {
-    /// Builds it, sends the messages, and waits until they are done.
+    /// Builds the pipeline, publishes the messages, and waits until the processors have finished
+    /// them.
     ///
-    /// # Errors
-    /// The broker is not there, refuses, or goes away; or it takes far too long.
+    /// # Errors The broker does not answer, refuses a request or closes the connection, or the run
+    /// takes longer than its limit.
     pub(crate) fn play(&self, url: &Url, queue: &str, stop: &Stop) -> Result<Played, DriverError> {
         let publishing = AmqpConnection::open(url, 0)?;
         let channel = publishing.channel()?;
@@ -138,7 +139,7 @@ impl Pipeline {
                 let name = format!("{GENERATOR_THREADS}source-{number}");
                 let work = move || {
                     let waiter = Waiter::here();
-                    // The receiver is there: the thread that spawns this one waits for it.
+                    // This cannot fail: the spawning thread waits for the value.
                     let _ = ready.send(Arc::clone(&waiter));
                     self.give(url, number, &source, &waiter, (&mailboxes, &done), over)
                 };
@@ -213,7 +214,8 @@ impl Pipeline {
         Ok(())
     }
 
-    /// A producer: gives what comes to who asks for it, and acknowledges what is done.
+    /// The loop of a Broadway producer: hands deliveries to processors by demand, and acknowledges
+    /// finished messages.
     fn give(
         &self,
         url: &Url,
@@ -232,7 +234,7 @@ impl Pipeline {
                 producer: number,
                 tag,
             };
-            // Processors end after producers.
+            // This cannot fail: processors end after producers.
             let _ = mailboxes[processor].send(work);
         };
         while !over.is_set() {
@@ -259,7 +261,8 @@ impl Pipeline {
         Ok(())
     }
 
-    /// A processor: one message after the other, in the order in which they were given to it.
+    /// The loop of a processor: works on one message after the other, in the order in which it gets
+    /// them.
     fn process(
         &self,
         processor: usize,
@@ -281,7 +284,7 @@ impl Pipeline {
         }
     }
 
-    /// Waits until all is done.
+    /// Waits until all messages are finished.
     fn wait(
         &self,
         url: &Url,
@@ -314,7 +317,7 @@ impl Pipeline {
     }
 }
 
-/// A channel of this program, under a name that is not mistaken for one of AMQP.
+/// A channel between threads, under a name that is not mistaken for an AMQP channel.
 fn channel_of<T>() -> (Sender<T>, Receiver<T>) {
     channel()
 }

@@ -21,15 +21,15 @@ use crate::wait::Waiter;
 use super::connection::{AmqpConnection, words};
 use super::{HELD_MESSAGES, NACKED, delivery_mode};
 
-/// The sequence of a message, and what became of it.
+/// The sequence of a message, and its confirmation or error.
 type Answer = (u64, lapin::Result<Confirmation>);
 
-/// A producer. `F` is the future of one publish, which has no name.
+/// A producer. `F` is the type of the future that [`publish`] returns, which cannot be named.
 struct AmqpPublisher<F> {
     publish: fn(Channel, ShortString, BasicProperties, Vec<u8>, u64) -> F,
     pending: FuturesUnordered<F>,
     channel: Channel,
-    /// Keeps it open.
+    /// Kept because dropping it closes the connection.
     _connection: AmqpConnection,
     url: Url,
     queue: ShortString,
@@ -39,7 +39,7 @@ struct AmqpPublisher<F> {
     waker: Waker,
 }
 
-/// Connects, and switches confirms on if the plan wants them.
+/// Connects, and enables publisher confirms except with `--acks none`.
 pub(super) fn producer(
     url: &Url,
     plan: &Plan,
@@ -67,7 +67,7 @@ pub(super) fn producer(
     })))
 }
 
-/// Publishes one message. Once this is polled for the first time, lapin has it.
+/// Publishes one message. The first poll passes the message to lapin.
 async fn publish(
     channel: Channel,
     queue: ShortString,
@@ -86,7 +86,8 @@ async fn publish(
 }
 
 impl<F: Future<Output = Answer>> AmqpPublisher<F> {
-    /// Takes the answers that have come, and hands over what has not been. `false`: there was none.
+    /// Polls the pending publishes: passes new messages to lapin, and takes the confirmations that
+    /// have arrived. Returns whether there was any.
     fn serve(&mut self, answers: &mut Answers<'_>) -> Result<bool, DriverError> {
         let mut context = Context::from_waker(&self.waker);
         let mut has_come = false;

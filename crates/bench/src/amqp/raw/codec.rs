@@ -1,4 +1,4 @@
-//! Frames of AMQP 0-9-1, as far as publishing and consuming need them.
+//! The frames of AMQP 0-9-1 that publishing and consuming need.
 //!
 //! ```text
 //! frame:   kind (u8: 1 method, 2 header, 3 body, 8 heartbeat) | channel (u16) | size (u32)
@@ -13,9 +13,9 @@
 use crate::reader::Reader;
 use crate::wire::{Framing, WireError, set_size};
 
-/// Bytes of a frame beside its payload.
+/// Bytes of a frame in addition to its payload: 7 before it, 1 after it.
 pub(super) const FRAME_EXTRA_BYTES: usize = 8;
-/// The only channel that is used.
+/// The only channel of a connection.
 pub(super) const CHANNEL: u16 = 1;
 const METHOD: u8 = 1;
 const HEADER: u8 = 2;
@@ -25,7 +25,7 @@ const BASIC: u16 = 60;
 /// Flag of a content header that has a delivery mode.
 const HAS_DELIVERY_MODE: u16 = 1 << 12;
 
-/// Class and method.
+/// A method's name: class and method number.
 pub(super) type Name = (u16, u16);
 
 pub(super) const START: Name = (10, 10);
@@ -52,25 +52,26 @@ pub(super) const CONFIRM_OK: Name = (85, 11);
 /// A frame from the broker.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Frame<'f> {
-    /// The answer to publishes.
+    /// `basic.ack` or `basic.nack` for publishes.
     Answer {
         tag: u64,
         is_multiple: bool,
         is_ack: bool,
     },
-    /// A message follows.
+    /// `basic.deliver`: the header and body of a message follow.
     Deliver { tag: u64, is_redelivered: bool },
-    /// Its size.
+    /// The content header of a message.
     Header { body_bytes: u64 },
-    /// A part of it.
+    /// A part of a message's body.
     Body(&'f [u8]),
     /// Another method with its arguments.
     Method(Name, &'f [u8]),
-    /// Nothing that matters.
+    /// A frame that is ignored, such as a heartbeat.
     Other,
 }
 
-/// Frames of at most so many bytes, head and end included.
+/// Splits a byte stream into frames of at most `bytes_max` bytes, frame header and end byte
+/// included.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Frames {
     pub(super) bytes_max: usize,
@@ -85,7 +86,7 @@ impl Framing for Frames {
     }
 }
 
-/// The first frame of these bytes with its size; `None`: it is not whole.
+/// The first frame of these bytes with its size. `None`: the frame is not complete yet.
 fn frame(bytes: &[u8], bytes_max: usize) -> Result<Option<(Frame<'_>, usize)>, WireError> {
     let Some(([kind, _, _, size @ ..], rest)) = bytes.split_first_chunk::<7>() else {
         return Ok(None);
@@ -149,7 +150,7 @@ fn header(payload: &[u8]) -> Option<Frame<'_>> {
 }
 
 impl<'b> Reader<'b> {
-    /// A short string.
+    /// Reads a short string.
     pub(super) fn short(&mut self) -> Option<&'b [u8]> {
         let size = self.u8()?;
         self.take(usize::from(size))
@@ -181,23 +182,24 @@ pub(super) fn put_method(
     });
 }
 
-/// Writes a short text. A longer one than it may be is cut; such names are refused before.
+/// Writes a short string. A text of more than 255 bytes is cut; `RawConnection::open` refuses such
+/// queue names.
 pub(super) fn put_short(out: &mut Vec<u8>, text: &str) {
     let bytes = &text.as_bytes()[..text.len().min(255)];
     out.push(bytes.len() as u8);
     out.extend_from_slice(bytes);
 }
 
-/// Writes `basic.ack`.
+/// Writes a `basic.ack` for this delivery and all before it.
 pub(super) fn put_ack(out: &mut Vec<u8>, tag: u64) {
     put_method(out, CHANNEL, ACK, |out| {
         out.extend_from_slice(&tag.to_be_bytes());
-        // With all before.
+        // The bit `multiple`.
         out.push(1);
     });
 }
 
-/// All that is the same of every message: `basic.publish` and the content header.
+/// The frames that are the same for every message: `basic.publish` and the content header.
 pub(super) fn publish_head(queue: &str, body_bytes: usize, delivery_mode: u8) -> Vec<u8> {
     let mut out = Vec::new();
     put_method(&mut out, CHANNEL, PUBLISH, |out| {
@@ -216,7 +218,7 @@ pub(super) fn publish_head(queue: &str, body_bytes: usize, delivery_mode: u8) ->
     out
 }
 
-/// Writes a body that fits into one frame.
+/// Writes one body frame.
 #[inline]
 pub(super) fn put_body(out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) {
     put_frame(out, BODY, CHANNEL, fill);

@@ -1,4 +1,4 @@
-//! A consumer: one acknowledgement per read.
+//! A consumer that sends one acknowledgement for each read from the socket.
 
 use crate::driver::DriverError;
 use crate::plan::Plan;
@@ -10,7 +10,8 @@ use super::codec::{self, CHANNEL, Frame, Frames, put_ack, put_method, put_short}
 use super::{RawConnection, closing};
 use crate::amqp::consumer::QUEUE;
 
-/// The largest message that is taken, if those of the plan are not larger: RabbitMQ's own bound.
+/// The largest message that is accepted, unless the plan's messages are larger. It is RabbitMQ's
+/// own bound.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
 
 /// A consumer.
@@ -19,11 +20,11 @@ pub(crate) struct RawReceiver {
     queue: String,
     arriving: Arriving,
     message_bytes_max: u64,
-    /// The last delivery that was acknowledged.
+    /// The delivery tag of the last acknowledged message.
     acked: u64,
 }
 
-/// The message that is arriving, and the last one that has come.
+/// The message whose frames are arriving, and the delivery tag of the last complete one.
 #[derive(Debug, Default)]
 struct Arriving {
     tag: u64,
@@ -34,7 +35,7 @@ struct Arriving {
 }
 
 impl RawReceiver {
-    /// Connects. A prefetch of 0 is none.
+    /// Connects. A prefetch of 0 is unlimited.
     pub(crate) fn open(
         url: &Url,
         plan: &Plan,
@@ -93,7 +94,7 @@ impl ReceiveCodec for RawReceiver {
                     }
                 }
                 Frame::Body(part) => arriving.part(part, arrivals),
-                // The answer to basic.consume among them.
+                // Other frames, such as `basic.consume-ok`, are ignored if they close nothing.
                 frame => closing(&frame)?,
             }
             Ok(())
@@ -121,7 +122,7 @@ impl Arriving {
         }
     }
 
-    /// It is whole.
+    /// Records the message, which is complete.
     #[inline]
     fn end(&mut self, body: &[u8], arrivals: &mut Arrivals<'_>) {
         let stream = (!self.is_redelivered).then_some(QUEUE);

@@ -1,5 +1,6 @@
-//! AMQP without a library: what a broker does when the client costs next to nothing. Chosen by
-//! `?client=raw`. One socket, one channel, one thread per connection.
+//! AMQP without a client library, chosen by `?client=raw`. The client costs next to nothing, so the
+//! measurement shows the broker's own limits. Each connection has one socket, one channel and one
+//! thread.
 
 mod codec;
 mod consumer;
@@ -20,11 +21,11 @@ pub(super) use producer::RawPublisher;
 
 /// Protocol header of AMQP 0-9-1.
 const PROTOCOL: &[u8; 8] = b"AMQP\0\0\x09\x01";
-/// Largest frame that is asked for.
+/// The largest frame size that the client agrees to (`frame-max`).
 const FRAME_BYTES_MAX: u32 = 128 << 10;
-/// The longest short text.
+/// The longest short string.
 const SHORT_BYTES_MAX: usize = 255;
-/// Capabilities that a client announces.
+/// Capabilities that this client announces.
 const CAPABILITIES: [&str; 3] = [
     "authentication_failure_close",
     "basic.nack",
@@ -39,7 +40,8 @@ struct RawConnection {
 }
 
 impl RawConnection {
-    /// Connects number `number`; connections take turns if a name has several addresses.
+    /// Opens connection number `number`. If the URL has several addresses, connections use them in
+    /// turn.
     fn open(url: &Url, plan: &Plan, number: u32) -> Result<RawConnection, DriverError> {
         if plan.topic.len() > SHORT_BYTES_MAX {
             let what = format!("a queue's name has {SHORT_BYTES_MAX} bytes at most");
@@ -107,7 +109,7 @@ impl RawConnection {
         put_method(self.wire.out(), channel, name, fill);
     }
 
-    /// Says something, and waits for the answer to it.
+    /// Sends a method, and waits for its answer.
     fn ask(
         &mut self,
         channel: u16,
@@ -119,7 +121,7 @@ impl RawConnection {
         self.expect(answer).map(drop)
     }
 
-    /// Waits for a method; gives its arguments.
+    /// Waits for a method, and returns its arguments.
     fn expect(&mut self, wanted: Name) -> Result<Vec<u8>, DriverError> {
         let answer = self.wire.ask(self.frames, |frame, _| match frame {
             Frame::Method(name, arguments) if name == wanted => Ok(Some(arguments.to_vec())),
@@ -130,7 +132,8 @@ impl RawConnection {
     }
 }
 
-/// Finds out whether a frame ends the channel or the connection.
+/// Checks that a frame does not close the channel or the connection, and does not cancel the
+/// consumer.
 fn closing(frame: &Frame<'_>) -> Result<(), WireError> {
     let words = match frame {
         Frame::Method(codec::CLOSE | codec::CHANNEL_CLOSE, arguments) => {
@@ -145,7 +148,7 @@ fn closing(frame: &Frame<'_>) -> Result<(), WireError> {
     Err(WireError::Refused(words))
 }
 
-/// The bytes of a table of client properties.
+/// The client properties, encoded as an AMQP table without its size.
 fn client_properties() -> Vec<u8> {
     let mut capabilities = Vec::new();
     for name in CAPABILITIES {

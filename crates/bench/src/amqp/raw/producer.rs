@@ -1,4 +1,4 @@
-//! A producer: what is due goes out as one write, up to the window.
+//! A producer that sends all due messages, up to the window, in one write.
 
 use crate::driver::DriverError;
 use crate::message_source::{Message, MessageSource};
@@ -11,22 +11,22 @@ use super::codec::{self, FRAME_EXTRA_BYTES, Frame, Frames, publish_head, put_bod
 use super::{RawConnection, closing};
 use crate::amqp::{NACKED, delivery_mode};
 
-/// More is not written before the system has taken what is.
+/// No more messages are encoded while this many bytes wait for the kernel to accept them.
 const WAITING_BYTES_MAX: usize = 1 << 20;
-/// Messages on their way that have no other bound.
+/// Maximum of messages in flight if the plan sets none.
 const HELD_MESSAGES: u32 = 100_000;
 
-/// A producer. The broker numbers the publishes of a channel from 1 on.
+/// A producer. The broker numbers the publishes of a channel from 1, the sequences here begin at 0.
 pub(crate) struct RawPublisher {
     frames: Frames,
-    /// `basic.publish` and the content header.
+    /// The encoded frames of `basic.publish` and the content header, the same for every message.
     head: Vec<u8>,
-    /// A message that does not fit into one frame.
+    /// Buffer for a message that does not fit into one frame.
     body: Vec<u8>,
 }
 
 impl RawPublisher {
-    /// Connects, and switches confirms on if the plan wants them.
+    /// Connects, and enables publisher confirms except with `--acks none`.
     pub(crate) fn open(
         url: &Url,
         plan: &Plan,
@@ -77,7 +77,7 @@ impl PublishCodec for RawPublisher {
                     is_multiple,
                     is_ack,
                 } => {
-                    // 0 means all.
+                    // The delivery tag 0 means all messages so far.
                     let message = tag.checked_sub(1).unwrap_or(u64::MAX);
                     match (is_multiple, is_ack) {
                         (true, true) => answers.acked_to(message),
