@@ -1,4 +1,5 @@
-//! Work before and after a measurement: topics, and finding out what the broker is.
+//! Work before and after a measurement: creates and deletes the topic, and reads the configuration
+//! of the broker.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -20,22 +21,21 @@ use crate::wait::block_on;
 use super::native::Quiet;
 use super::{ANSWER, Kafka, Prepared, TOPIC_OPTION};
 
-/// How long a topic may take to come or to go.
+/// Time limit for a topic to appear or disappear after its creation or deletion.
 const SETTLE: Duration = Duration::from_secs(20);
-/// How often that is looked at.
+/// Interval between two requests for metadata while that is awaited.
 const LOOK: Duration = Duration::from_millis(50);
-/// As Kafka says that there is no such bound.
+/// Kafka's value of `flush.messages` and `flush.ms` for "no bound".
 const NEVER: &str = "9223372036854775807";
 
-/// The broker's description of itself.
+/// The broker's product and version, and its settings that concern durability.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Broker {
-    /// Its name.
     pub(super) product: String,
-    /// Its version, or that it does not tell.
+    /// Its version, or the words that it does not report one.
     pub(super) version: String,
     is_cloverleaf: bool,
-    /// Durability that Cloverleaf states for answers to `acks=1` and to `acks=all`.
+    /// Durability that Cloverleaf reports for answers to `acks=1` and to `acks=all`.
     classes: [Option<Promise>; 2],
     /// `flush.messages` of the topic.
     flush_messages: Option<String>,
@@ -43,7 +43,8 @@ pub(super) struct Broker {
     flush_ms: Option<String>,
 }
 
-/// Cloverleaf syncs a topic's messages one by one if its `flush.ms` is shorter than this.
+/// Cloverleaf syncs each message of a topic before it answers, if the topic's `flush.ms` is shorter
+/// than this.
 const FLUSH_MS: u64 = 1_000;
 
 impl Broker {
@@ -81,7 +82,8 @@ impl Broker {
         }
     }
 
-    /// Whether a Cloverleaf syncs each message of the topic: it does if there is any bound.
+    /// Whether Cloverleaf syncs each message of the topic. Any `flush.messages` but [`NEVER`] has
+    /// this effect, and so has a `flush.ms` below [`FLUSH_MS`].
     fn syncs_each(&self) -> bool {
         let is_short = |ms: &str| ms.parse().is_ok_and(|ms: u64| ms < FLUSH_MS);
         self.flush_messages.as_deref().is_some_and(|it| it != NEVER)
@@ -92,7 +94,7 @@ impl Broker {
 type Admin = AdminClient<Quiet>;
 
 impl Kafka {
-    /// Makes the topic, or takes one that is there as it is.
+    /// Creates the topic, or uses an existing one as it is.
     pub(super) fn make(&self, plan: &Plan) -> Result<Prepared, DriverError> {
         let admin = self.admin()?;
         let there = self.partitions(admin.inner(), plan)?;
@@ -118,13 +120,13 @@ impl Kafka {
         })
     }
 
-    /// Where each partition ends now.
+    /// The current end offset of each partition.
     pub(super) fn ends(&self, plan: &Plan) -> Result<Vec<i64>, DriverError> {
         let admin = self.admin()?;
         self.ends_by(admin.inner(), plan)
     }
 
-    /// Topics and brokers.
+    /// Metadata of all topics and brokers.
     pub(super) fn metadata(&self) -> Result<Metadata, DriverError> {
         let metadata = self.admin()?.inner().fetch_metadata(None, ANSWER);
         metadata.map_err(|error| self.silent(&error))
@@ -140,7 +142,7 @@ impl Kafka {
         ends.map_err(|error| self.url.refused(error))
     }
 
-    /// Deletes the topic, and waits until it is gone, so that it can be made again.
+    /// Deletes the topic, and waits until it is gone, so that it can be created again.
     pub(super) fn remove(&self, plan: &Plan) -> Result<(), DriverError> {
         self.reach()?;
         let admin = self.admin()?;
@@ -164,14 +166,14 @@ impl Kafka {
         admin.map_err(|error| self.unsupported(&error))
     }
 
-    /// `false`: another one was faster.
+    /// Creates the topic. Returns `false` if another client has created it in the meantime.
     fn create(&self, admin: &Admin, plan: &Plan) -> Result<bool, DriverError> {
         let replicas = self.url.option("replication").map(str::parse).transpose();
         let replicas = replicas.map_err(|_| DriverError::Unsupported {
             what: "?replication= is the number of a topic's replicas".to_owned(),
         })?;
         let partitions = i32::try_from(plan.partitions.max(1)).unwrap_or(i32::MAX);
-        // -1: as many as the broker says.
+        // -1: the broker's default.
         let replication = TopicReplication::Fixed(replicas.unwrap_or(-1));
         let mut topic = NewTopic::new(&plan.topic, partitions, replication);
         for name in self.url.option_names() {
@@ -193,7 +195,8 @@ impl Kafka {
                     if self.partitions(admin.inner(), plan)? > 0 {
                         return Ok(false);
                     }
-                    // One that is going.
+                    // The existing topic is being deleted: without a leader it is no longer in the
+                    // metadata.
                     if Instant::now() > end {
                         let words = format!("the topic \"{}\" is being deleted", plan.topic);
                         return Err(self.url.refused(words));
@@ -208,8 +211,8 @@ impl Kafka {
         }
     }
 
-    /// Partitions of the topic that have a leader; 0: there is no such topic. All topics are asked
-    /// for, because who asks for one by name may make it.
+    /// The number of partitions of the topic that have a leader; 0: the topic does not exist. The
+    /// request is for all topics, because a request by name may create the topic.
     fn partitions(&self, client: &Client<Quiet>, plan: &Plan) -> Result<u32, DriverError> {
         let metadata = client.fetch_metadata(None, ANSWER);
         let metadata = metadata.map_err(|error| self.silent(&error))?;
@@ -222,7 +225,7 @@ impl Kafka {
         Ok(u32::try_from(count).unwrap_or(u32::MAX))
     }
 
-    /// Waits until the topic has so many partitions.
+    /// Waits until the topic's number of partitions is an expected one, and returns the number.
     fn settled(
         &self,
         client: &Client<Quiet>,
@@ -246,8 +249,8 @@ impl Kafka {
         }
     }
 
-    /// Asks the broker what it is; one that does not answer such questions is measured all the
-    /// same.
+    /// Reads the configurations of the broker and of the topic. A broker that does not answer the
+    /// request is measured all the same.
     fn look(&self, admin: &Admin, plan: &Plan) -> Broker {
         let options = AdminOptions::new();
         let describe = |resource: ResourceSpecifier<'_>| {
@@ -269,7 +272,7 @@ impl Kafka {
         }
     }
 
-    /// Somebody listens there, but there is no sensible answer.
+    /// The error of a broker that accepts connections but does not answer as expected.
     fn silent(&self, error: &KafkaError) -> DriverError {
         use RDKafkaErrorCode as Code;
         let words = match error.rdkafka_error_code() {
@@ -296,14 +299,13 @@ fn entries(resource: ConfigResource) -> HashMap<String, Option<String>> {
 mod tests {
     use super::*;
 
-    /// Settings by name.
     fn settings(each: &[(&str, &str)]) -> HashMap<String, Option<String>> {
         let each = each.iter();
         each.map(|(name, value)| ((*name).to_owned(), Some((*value).to_owned())))
             .collect()
     }
 
-    /// A Cloverleaf that says this of `acks=1` and `acks=all`.
+    /// A Cloverleaf that reports these durabilities for `acks=1` and `acks=all`.
     fn cloverleaf(one: &str, all: &str, topic: &[(&str, &str)]) -> Broker {
         let broker = settings(&[
             ("cloverleaf.version", "0.1.0"),
@@ -329,14 +331,14 @@ mod tests {
             ),
             (cloverleaf("kernel", "kernel", &never), all, Kernel),
             (cloverleaf("disk", "disk", &never), one, Disk),
-            // The topic's own settings count more.
+            // The topic's own settings override the broker's.
             (cloverleaf("kernel", "kernel", &each_ms), one, Disk),
             (
                 cloverleaf("kernel", "kernel", &[("flush.messages", "9")]),
                 one,
                 Disk,
             ),
-            // It says something that nobody knows.
+            // The name of a durability that this version does not know.
             (cloverleaf("kernel", "moon", &never), all, Configured),
         ] {
             assert_eq!(broker.promise(acks), expected, "{broker:?} {acks:?}");

@@ -18,7 +18,7 @@ pub(super) struct KafkaReceiver {
     native: NativeConsumer,
     url: Url,
     topic: String,
-    /// Partitions, and the offset at which each begins.
+    /// Each partition, with the offset to start from.
     partitions: Vec<(i32, i64)>,
     ends: Ends,
 }

@@ -1,8 +1,7 @@
 //! Decides when a client of librdkafka has lost its brokers.
 //!
-//! The library reconnects forever, and reports errors meanwhile. A measurement is over when no
-//! broker is left. If one broker of several fails, the measurement goes on: messages are sent to
-//! another.
+//! The library reconnects forever, and reports errors meanwhile. A measurement ends when no broker
+//! is left. If one of several brokers fails, the measurement goes on with the others.
 
 use rdkafka::types::RDKafkaErrorCode;
 
@@ -14,7 +13,7 @@ use super::native::Trouble;
 /// The errors that a client has reported.
 #[derive(Debug, Default)]
 pub(super) struct Ends {
-    /// The text of the last error of one broker.
+    /// The text of the last error that concerned one broker only.
     last: Option<String>,
     end: Option<Trouble>,
 }

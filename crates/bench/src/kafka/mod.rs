@@ -1,22 +1,22 @@
-//! The client for Kafka: librdkafka, which most clients of Kafka that are not Java's are made of.
+//! The client for Kafka: librdkafka, on which most Kafka clients outside the Java world are built.
 //!
-//! A plan in Kafka's terms: a batch is `batch.num.messages`; the library waits 5 ms for it to fill
-//! (its own `linger.ms`), unless nothing can fill it: with one message a batch, or with no more in
-//! flight than a batch has. In flight is what the library may hold. The URL may say otherwise, in
-//! the library's words: `kafka://host?linger.ms=0&compression.type=lz4`. Kafka's consumers
-//! acknowledge nothing, so what is in flight does not bound them; they share the partitions, and
-//! commit nothing.
+//! A plan in Kafka's terms: the batch size is `batch.num.messages`, and `linger.ms` is the
+//! library's default of 5 ms. It is 0 if waiting cannot fill a batch, because a batch has one
+//! message or because a batch is as large as the maximum in flight. The maximum in flight bounds
+//! the messages in the library's queue. Options of the URL override the plan, by the library's
+//! names: `kafka://host?linger.ms=0&compression.type=lz4`. Kafka's consumers acknowledge nothing,
+//! so the maximum in flight does not bound them. They share the partitions, and commit nothing.
 //!
-//! Options of the URL beside the library's own:
+//! Options of the URL in addition to the library's own:
 //!
 //! | option | what | default |
 //! |---|---|---|
-//! | `client` | `librdkafka`, or `raw`: our own, to tell the library's cost apart | `librdkafka` |
+//! | `client` | `librdkafka`, or `raw`: our own client, which shows the library's cost | `librdkafka` |
 //! | `replication` | replicas of the topic | the broker's |
 //! | `topic.NAME` | a setting of the topic, such as `topic.flush.messages=1` | the broker's |
-//! | `durability` | what an answer promises, if the broker does not tell | |
+//! | `durability` | durability that an answer promises, if the broker does not report it | |
 //!
-//! A user with a password is SASL PLAIN; there is no TLS.
+//! A user and password in the URL are for SASL PLAIN. There is no TLS.
 
 mod admin;
 mod consumer;
@@ -42,23 +42,24 @@ use consumer::KafkaReceiver;
 use producer::KafkaPublisher;
 use raw::{RawPublisher, RawReceiver};
 
-/// How long a broker may take to answer when something is prepared.
+/// Time limit for an answer before and after the measurement.
 const ANSWER: Duration = Duration::from_secs(10);
-/// How long a TCP connection may take.
+/// Time limit for opening a TCP connection.
 const REACH: Duration = Duration::from_secs(5);
 /// The library's own default of `message.max.bytes`.
 const MESSAGE_BYTES_MAX: usize = 1_000_000;
-/// Bytes of a message beside its value, at most.
+/// Upper bound of the bytes of a message in addition to its value.
 const MESSAGE_EXTRA_BYTES: usize = 1_000;
 /// The library's own default of `queue.buffering.max.messages`.
 const HELD_MESSAGES: u32 = 100_000;
-/// After so long a message without an answer is given up.
+/// `message.timeout.ms`: the library gives up on a message that has no answer after this time.
 const GIVE_UP_MS: u32 = 30_000;
-/// When the library looks again whether its fetch queue has room for more of a partition.
+/// `fetch.queue.backoff.ms`: when the fetch queue is full, the library checks after this time
+/// whether it can fetch from the partition again.
 const FETCH_AGAIN_MS: u32 = 10;
-/// Options of a URL that are not the library's.
+/// Options of a URL that are not passed to the library.
 const OWN_OPTIONS: [&str; 4] = ["client", "durability", "pid", "replication"];
-/// Options that begin so are the topic's.
+/// Prefix of the options that are settings of the topic.
 const TOPIC_OPTION: &str = "topic.";
 
 /// Makes connections to a Kafka broker, or to a cluster.
@@ -71,18 +72,17 @@ pub(crate) struct Kafka {
 /// Facts about a topic, known once it is prepared.
 #[derive(Default)]
 struct Prepared {
-    /// The topic was made by us.
+    /// This program created the topic, so it deletes it.
     is_ours: bool,
-    /// Where each partition ended before the first message of ours.
+    /// The end offset of each partition before the measurement's first message.
     starts: Vec<i64>,
     broker: Option<Broker>,
 }
 
 impl Kafka {
-    /// A client for the broker there.
+    /// A client for the broker at this URL.
     ///
-    /// # Errors
-    /// An option of the URL is none of the library's.
+    /// # Errors The library does not know an option of the URL.
     pub(crate) fn new(url: &Url) -> Result<Kafka, DriverError> {
         let is_raw = match url.option("client") {
             None | Some("librdkafka") => false,
@@ -106,7 +106,7 @@ impl Kafka {
         Ok(kafka)
     }
 
-    /// Settings that producers, consumers and the rest have in common.
+    /// Settings that producers, consumers and admin clients have in common.
     fn config(&self) -> ClientConfig {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", self.url.host_list());
@@ -126,7 +126,7 @@ impl Kafka {
         config
     }
 
-    /// Sets what the plan says, unless the URL says something else.
+    /// Sets an option by the plan, unless the URL has the option.
     fn set(&self, config: &mut ClientConfig, name: &str, value: impl ToString) {
         if self.url.option(name).is_none() {
             config.set(name, value.to_string());
@@ -164,14 +164,14 @@ impl Kafka {
 
     fn consumer_config(&self, plan: &Plan) -> ClientConfig {
         let mut config = self.config();
-        // Without one the library assigns nothing; no group is joined.
+        // Without a group id the library assigns no partitions. No group is joined.
         self.set(&mut config, "group.id", "cloverleaf-bench");
         self.set(&mut config, "enable.auto.commit", false);
         self.set(&mut config, "enable.auto.offset.store", false);
         self.set(&mut config, "auto.offset.reset", "error");
-        // By default the library asks for nothing for a second once it holds more than
-        // `queued.min.messages`, and may have nothing for most of it. Users of whom the doctor says
-        // so set this as well (docs/doctor/fetch-rhythm.md).
+        // By default the library stops fetching for a second once it holds more than
+        // `queued.min.messages`, and its queue may be empty for most of that second. The doctor
+        // advises users with this problem to set this option too (docs/doctor/fetch-rhythm.md).
         self.set(&mut config, "fetch.queue.backoff.ms", FETCH_AGAIN_MS);
         if plan.size_bytes + MESSAGE_EXTRA_BYTES > MESSAGE_BYTES_MAX {
             let bytes = plan.size_bytes + MESSAGE_EXTRA_BYTES;
@@ -181,8 +181,8 @@ impl Kafka {
         config
     }
 
-    /// Looks whether anybody listens there at all: the library would try until the end of time,
-    /// and would not tell why.
+    /// Checks that an address accepts connections. The library itself would retry forever, and
+    /// would not report the reason.
     fn reach(&self) -> Result<(), DriverError> {
         let mut reason = "no address".to_owned();
         for address in self.url.addresses()? {
@@ -204,8 +204,8 @@ impl Kafka {
     }
 }
 
-/// The partitions of consumer number `number`, and where each begins. Consumers share them; those
-/// that get none, because there are more consumers than partitions, wait: so it is in Kafka.
+/// The partitions of consumer number `number`, each with its start offset. As in a consumer group,
+/// consumers share the partitions, and surplus consumers get none and stay idle.
 fn shared(plan: &Plan, number: u32, starts: &[i64]) -> Vec<(i32, i64)> {
     let own = (0u32..).zip((0..).zip(starts.iter().copied()));
     let own = own.filter(|(place, _)| place % plan.consumers.max(1) == number);
@@ -235,7 +235,7 @@ impl Connect for Kafka {
         let config = self.consumer_config(plan);
         let mut starts = self.prepared.lock().starts.clone();
         if starts.is_empty() {
-            // Prepared by another process: from what is there now.
+            // Another process has prepared the topic: read from the current end.
             starts = self.ends(plan)?;
         }
         let partitions = shared(plan, number, &starts);
@@ -279,9 +279,9 @@ impl Connect for Kafka {
         versions
     }
 
-    /// As most users have it, librdkafka is not idempotent and has many requests on their way: one
-    /// that is sent again, after a change of the leader for instance, comes behind the next one.
-    /// The raw client sends nothing again.
+    /// By default, librdkafka's producer is not idempotent and has several requests in flight. A
+    /// request that is retried, after a change of leader for instance, then reaches the broker
+    /// after its successor. The raw client retries nothing.
     fn may_reorder(&self, plan: &Plan) -> Option<String> {
         let config = self.producer_config(plan);
         let is = |name, value| config.get(name) == Some(value);
@@ -296,18 +296,18 @@ impl Connect for Kafka {
         (!keeps_order).then(|| why.to_owned())
     }
 
-    /// Cloverleaf says itself what an answer promises: it depends on its option `durability`.
-    /// Apache Kafka has written to its files when it answers, whatever `acks` says, and leaves the
-    /// sync to the kernel unless `flush.messages` of the topic is 1 (its documentation: "we
-    /// recommend using the default flush settings which disable application fsync entirely").
-    /// With `acks=all` its replicas have it in theirs too. Brokers that say nothing of
-    /// `flush.messages` are taken as [`Promise::Configured`].
+    /// Cloverleaf itself reports the durability that an answer promises, which depends on its
+    /// option `durability`. Apache Kafka answers after it has written the message to its files, for
+    /// `acks=1` and `acks=all` alike. It leaves the sync to the kernel unless `flush.messages` of
+    /// the topic is 1 (its documentation: "we recommend using the default flush settings which
+    /// disable application fsync entirely"). With `acks=all` the in-sync replicas have written the
+    /// message too. Brokers that do not report `flush.messages` are [`Promise::Configured`].
     fn promise(&self, plan: &Plan) -> Promise {
         let acks = self
             .url
             .option("acks")
             .or(self.url.option("request.required.acks"));
-        // Our own client sends what the plan says.
+        // The raw client ignores the URL's `acks`.
         let acks = match acks.filter(|_| !self.is_raw) {
             Some("0") => Acks::None,
             Some("all" | "-1") => Acks::All,

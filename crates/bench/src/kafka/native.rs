@@ -1,10 +1,10 @@
-//! The part of librdkafka that is used for every message, without the wrapper's cost per message:
-//! the wrapper looks up the topic and allocates its name for each one that is sent, and counts
-//! references for each one that comes.
+//! The part of librdkafka's API that is used for every message, called directly because the wrapper
+//! `rdkafka` costs time for each message: it looks up the topic and allocates its name for a
+//! message that is sent, and counts references for a message that is received.
 //!
-//! All that is unsafe of the Kafka client is in this file. librdkafka is thread safe; nothing here
-//! outlives the client that it belongs to, because each struct destroys its own parts before the
-//! client, which is its last field.
+//! All unsafe code of the Kafka client is in this file. librdkafka is thread safe. No object here
+//! outlives its client, because each struct destroys its other fields before the client, which is
+//! its last field.
 
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::{self, NonNull};
@@ -20,12 +20,12 @@ use rdkafka::types::{RDKafkaErrorCode, RDKafkaType};
 
 use crate::wait::Waiter;
 
-/// Delivery reports, and messages, that are taken at a time.
+/// Maximum of delivery reports or messages that one call takes.
 const AT_A_TIME: usize = 256;
 /// "Any partition": the library's partitioner chooses.
 const UNASSIGNED: i32 = -1;
 
-/// Says nothing: what matters comes as an event.
+/// A context whose callbacks do nothing: errors are read as events.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Quiet;
 
@@ -38,11 +38,9 @@ impl ClientContext for Quiet {
 /// An error of the client as a whole, as the library reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Trouble {
-    /// Its code.
     pub(super) code: RDKafkaErrorCode,
-    /// Its words.
     pub(super) text: String,
-    /// The client is of no use any more.
+    /// The client cannot be used any more.
     pub(super) is_fatal: bool,
 }
 
@@ -50,21 +48,21 @@ pub(super) struct Trouble {
 struct Queue(NonNull<c::rd_kafka_queue_t>);
 
 impl Queue {
-    /// The one with what is not about messages of a consumer.
+    /// The main queue: a producer's delivery reports, and the errors of the client.
     fn main(client: &Client<Quiet>) -> KafkaResult<Queue> {
-        // SAFETY: the client lives; what comes back is owned by us.
+        // SAFETY: the client lives; the queue returned is owned by us.
         let queue = unsafe { c::rd_kafka_queue_get_main(client.native_ptr()) };
         NonNull::new(queue).map(Queue).ok_or_else(no_queue)
     }
 
-    /// The one with a consumer's messages.
+    /// The queue of a consumer's messages.
     fn of_consumer(client: &Client<Quiet>) -> KafkaResult<Queue> {
         // SAFETY: as above.
         let queue = unsafe { c::rd_kafka_queue_get_consumer(client.native_ptr()) };
         NonNull::new(queue).map(Queue).ok_or_else(no_queue)
     }
 
-    /// Takes the next event that lies there.
+    /// Takes the next event, if there is one.
     fn next_event(&self) -> Option<Event> {
         // SAFETY: the queue lives; the event is owned by us.
         NonNull::new(unsafe { c::rd_kafka_queue_poll(self.0.as_ptr(), 0) }).map(Event)
@@ -93,7 +91,7 @@ impl Event {
 
     fn trouble(&self) -> Trouble {
         let event = self.0.as_ptr();
-        // SAFETY: the event lives, and its text as long as it does.
+        // SAFETY: the event lives, and its text lives as long as the event.
         unsafe {
             let text = CStr::from_ptr(c::rd_kafka_event_error_string(event));
             Trouble {
@@ -108,7 +106,7 @@ impl Event {
     fn for_each_report(&self, mut report: impl FnMut(usize, Option<RDKafkaErrorCode>)) {
         let mut messages: [*const rd_kafka_message_t; AT_A_TIME] = [ptr::null(); AT_A_TIME];
         loop {
-            // SAFETY: the event lives, and the array is as long as is said.
+            // SAFETY: the event lives, and the array has the length that is passed.
             let count = unsafe {
                 c::rd_kafka_event_message_array(
                     self.0.as_ptr(),
@@ -117,7 +115,8 @@ impl Event {
                 )
             };
             for message in &messages[..count] {
-                // SAFETY: as many were filled in, and they live as long as the event.
+                // SAFETY: the library has filled in `count` messages, which live as long as the
+                // event.
                 let message = unsafe { &**message };
                 report(message._private as usize, code_of(message.err));
             }
@@ -151,9 +150,9 @@ fn client(config: &ClientConfig, kind: RDKafkaType, events: i32) -> KafkaResult<
 
 /// An event from a producer's queue.
 pub(super) enum News {
-    /// The message in this slot was acknowledged, or was not.
+    /// The delivery report of the message in this slot; `None`: it was acknowledged.
     Report(usize, Option<RDKafkaErrorCode>),
-    /// Something about the client.
+    /// An error of the client.
     Trouble(Trouble),
 }
 
@@ -170,10 +169,9 @@ unsafe impl Send for NativeProducer {}
 unsafe impl Sync for NativeProducer {}
 
 impl NativeProducer {
-    /// Makes one.
+    /// Creates a producer.
     ///
-    /// # Errors
-    /// The library does not like the configuration or the topic's name.
+    /// # Errors The library rejects the configuration or the topic's name.
     pub(super) fn new(config: &ClientConfig, topic: &str) -> KafkaResult<NativeProducer> {
         let events = c::RD_KAFKA_EVENT_DR | c::RD_KAFKA_EVENT_ERROR;
         let client = client(config, RDKafkaType::RD_KAFKA_PRODUCER, events)?;
@@ -191,7 +189,7 @@ impl NativeProducer {
                 client,
             }),
             Err(error) => {
-                // SAFETY: it is ours, and its client lives.
+                // SAFETY: the topic is ours, and its client lives.
                 unsafe { c::rd_kafka_topic_destroy(topic.as_ptr()) };
                 Err(error)
             }
@@ -205,8 +203,7 @@ impl NativeProducer {
 
     /// Hands a copy of a message to the library; its report will name `slot`.
     ///
-    /// # Errors
-    /// The library does not take it. There will be no report.
+    /// # Errors The library does not accept the message. There will be no report.
     #[inline]
     pub(super) fn send(
         &self,
@@ -230,12 +227,12 @@ impl NativeProducer {
         };
         match result {
             0 => Ok(()),
-            // SAFETY: it reads a variable of this thread.
+            // SAFETY: the call reads a variable of this thread.
             _ => Err(unsafe { c::rd_kafka_last_error() }.into()),
         }
     }
 
-    /// Takes all that lies in the queue; says how many reports there were.
+    /// Takes all events of the queue. Returns the number of delivery reports.
     #[inline]
     pub(super) fn serve(&self, mut take: impl FnMut(News)) -> usize {
         let mut reports = 0;
@@ -252,10 +249,11 @@ impl NativeProducer {
         reports
     }
 
-    /// Has the library ring when something comes to the empty queue, until the bell is dropped.
+    /// Makes the library wake the waiter when an event enters the empty queue, until the bell is
+    /// dropped.
     pub(super) fn bell(self: &Arc<Self>, waiter: &Arc<Waiter>) -> Bell {
         let waiter = waiter.clone();
-        // SAFETY: the waiter lives until the bell has been taken away again.
+        // SAFETY: the bell owns the waiter, and disables the callback when it is dropped.
         unsafe {
             c::rd_kafka_queue_cb_event_enable(
                 self.queue.0.as_ptr(),
@@ -272,12 +270,12 @@ impl NativeProducer {
 
 impl Drop for NativeProducer {
     fn drop(&mut self) {
-        // SAFETY: it is ours, and its client, a field, lives longer.
+        // SAFETY: the topic is ours, and the field `client` is dropped after it.
         unsafe { c::rd_kafka_topic_destroy(self.topic.as_ptr()) };
     }
 }
 
-/// While it is there, the library rings.
+/// While this exists, the library wakes the waiter at new events.
 pub(super) struct Bell {
     producer: Arc<NativeProducer>,
     _waiter: Arc<Waiter>,
@@ -286,22 +284,23 @@ pub(super) struct Bell {
 impl Drop for Bell {
     fn drop(&mut self) {
         let queue = self.producer.queue.0.as_ptr();
-        // SAFETY: the queue lives. This waits for a call that is under way.
+        // SAFETY: the queue lives. This call waits for a callback that is running.
         unsafe { c::rd_kafka_queue_cb_event_enable(queue, None, ptr::null_mut()) };
     }
 }
 
 /// Called by the library's threads, under the queue's lock.
 unsafe extern "C" fn ring(_client: *mut c::rd_kafka_t, waiter: *mut c_void) {
-    // SAFETY: it is the waiter of a bell that is still there.
+    // SAFETY: it is the waiter of a bell that was not dropped yet.
     unsafe { &*waiter.cast_const().cast::<Waiter>() }.ring();
 }
 
 /// An event for a consumer.
 pub(super) enum Came<'m> {
-    /// A message of this partition.
+    /// The partition and the value of a message.
     Message(u32, &'m [u8]),
-    /// A partition cannot be read; `None`: it is not about one.
+    /// An error, and the partition that cannot be read; `None`: the error does not concern a
+    /// partition.
     Trouble(Option<u32>, Trouble),
 }
 
@@ -316,10 +315,9 @@ pub(super) struct NativeConsumer {
 unsafe impl Send for NativeConsumer {}
 
 impl NativeConsumer {
-    /// Makes one that reads nothing yet.
+    /// Creates a consumer without partitions.
     ///
-    /// # Errors
-    /// The library does not like the configuration.
+    /// # Errors The library rejects the configuration.
     pub(super) fn new(config: &ClientConfig) -> KafkaResult<NativeConsumer> {
         let client = client(
             config,
@@ -333,10 +331,9 @@ impl NativeConsumer {
         })
     }
 
-    /// Reads these partitions from the offsets that stand there.
+    /// Assigns partitions, each with its start offset.
     ///
-    /// # Errors
-    /// The library does not do it.
+    /// # Errors The library refuses the assignment.
     pub(super) fn assign(&self, partitions: &TopicPartitionList) -> KafkaResult<()> {
         // SAFETY: client and list live; the list is copied.
         let result = unsafe { c::rd_kafka_assign(self.client.native_ptr(), partitions.ptr()) };
@@ -346,19 +343,19 @@ impl NativeConsumer {
         }
     }
 
-    /// Takes what has come; if nothing has, it waits for the first one, but not longer than
-    /// `wait_ms`. Says how much came.
+    /// Takes the messages that have arrived. If there are none, it waits up to `wait_ms` for the
+    /// first one. Returns the number of messages and errors.
     #[inline]
     pub(super) fn take(&self, wait_ms: i32, mut take: impl FnMut(Came<'_>)) -> usize {
         let mut messages: [*mut rd_kafka_message_t; AT_A_TIME] = [ptr::null_mut(); AT_A_TIME];
         let queue = self.messages.0.as_ptr();
-        // SAFETY: the queue lives, and the array is as long as is said.
+        // SAFETY: the queue lives, and the array has the length that is passed.
         let mut count = unsafe {
             c::rd_kafka_consume_batch_queue(queue, 0, messages.as_mut_ptr(), messages.len())
         };
         if count == 0 && wait_ms > 0 {
-            // With a time, the call for many would wait until it has them all.
-            // SAFETY: the queue lives.
+            // With a timeout, the batch call would wait until the array is full. SAFETY: the queue
+            // lives.
             messages[0] = unsafe { c::rd_kafka_consume_queue(queue, wait_ms) };
             count = isize::from(!messages[0].is_null());
         }
@@ -370,7 +367,7 @@ impl NativeConsumer {
         count
     }
 
-    /// Takes what is not a message.
+    /// Takes the errors of the client.
     pub(super) fn troubles(&self, mut take: impl FnMut(Trouble)) {
         while let Some(event) = self.others.next_event() {
             if event.kind() == c::RD_KAFKA_EVENT_ERROR {
@@ -385,17 +382,17 @@ impl NativeConsumer {
     }
 }
 
-/// A message that came.
+/// A message or error that the library has returned.
 struct Taken(*mut rd_kafka_message_t);
 
 impl Taken {
     fn look(&self) -> Came<'_> {
-        // SAFETY: the library has given it, and it lives until it is dropped.
+        // SAFETY: the library has returned the message, which lives until `self` is dropped.
         let message = unsafe { &*self.0 };
         let bytes = if message.payload.is_null() {
             &[][..]
         } else {
-            // SAFETY: as long as is said, and it lives as long as the message.
+            // SAFETY: the payload has `len` bytes, and lives as long as the message.
 
             unsafe { slice::from_raw_parts(message.payload.cast(), message.len) }
         };
@@ -416,7 +413,7 @@ impl Taken {
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        // SAFETY: it is ours.
+        // SAFETY: the message is ours.
         unsafe { c::rd_kafka_message_destroy(self.0) };
     }
 }

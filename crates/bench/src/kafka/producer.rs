@@ -17,12 +17,12 @@ use super::ends::Ends;
 use super::native::{Bell, NativeProducer, News};
 use super::{ANSWER, HELD_MESSAGES};
 
-/// Messages that are sent before reports are looked for.
+/// After this many messages, delivery reports are read.
 const LOOK_AFTER: usize = 32;
-/// Messages without a schedule that share a time. Their latency is too large by what eight take to
-/// send, a few microseconds.
+/// In a closed loop, this many messages share one reading of the clock. Their latency is too large
+/// by at most the time that sending eight takes, a few microseconds.
 const SAME_TIME: usize = 8;
-/// Larger messages take longer to be copied, and asking costs next to nothing beside that.
+/// Larger messages get a clock reading each, which costs next to nothing compared with their copy.
 const SAME_TIME_BYTES_MAX: usize = 4 << 10;
 
 /// A producer.
@@ -37,7 +37,7 @@ pub(super) struct KafkaPublisher {
 }
 
 impl KafkaPublisher {
-    /// Makes one, and waits until it knows the topic.
+    /// Creates a producer, and waits until it knows the topic.
     pub(super) fn new(
         url: &Url,
         config: &ClientConfig,
@@ -58,12 +58,12 @@ impl KafkaPublisher {
         })
     }
 
-    /// Takes the reports that have come. `false`: there were none.
+    /// Takes the delivery reports that have arrived. Returns whether there was any.
     fn serve(&mut self, answers: &mut Answers<'_>) -> Result<bool, DriverError> {
         let ends = &mut self.ends;
         let reports = self.native.serve(|news| match news {
             News::Report(message, None) => answers.acked(message as u64),
-            // The broker did not answer messages that the library itself has given up.
+            // The library has given up on the message, which the broker did not answer.
             News::Report(message, Some(code @ RDKafkaErrorCode::MessageTimedOut)) => {
                 answers.gave_up(message as u64, &code);
             }

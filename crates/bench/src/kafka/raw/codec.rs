@@ -1,4 +1,4 @@
-//! Produce and Fetch as far as a benchmark needs them, and record batches.
+//! The parts of Produce, Fetch and record batches that a benchmark needs.
 //!
 //! ```text
 //! request:  size (i32) | API (i16) | version (i16) | number (i32) | client (string) | body
@@ -17,22 +17,22 @@
 use crate::reader::Reader;
 use crate::wire::{Framing, WireError, put_varint, set_size};
 
-/// A client that is told apart in the broker's logs.
+/// The client id, which identifies this client in the broker's logs.
 const CLIENT: &str = "cloverleaf-bench";
 const PRODUCE: (i16, i16) = (0, 7);
 const FETCH: (i16, i16) = (1, 11);
 /// Bytes of a batch before its records.
 const BATCH_HEAD_BYTES: usize = 61;
-/// Of these, the ones before what its size counts.
+/// The first bytes of these, which the batch's size field does not count.
 const BATCH_SIZE_FROM: usize = 12;
-/// Where the checksum stands, and where what it covers begins.
+/// Offset of the checksum in a batch, and of the first byte that it covers.
 const BATCH_CRC_AT: usize = 17;
 const BATCH_CRC_FROM: usize = 21;
-/// How long the broker may wait for its replicas.
+/// Time limit for the broker's wait for its replicas.
 const TIMEOUT_MS: i32 = 30_000;
-/// Bytes of an answer's number, the least that it has behind its size.
+/// Bytes of the correlation id, the minimum that follows an answer's size.
 const NUMBER_BYTES: usize = 4;
-/// The codec in a batch's attributes.
+/// The bits of a batch's attributes that are its compression codec.
 const CODEC_MASK: i16 = 7;
 
 fn put_string(out: &mut Vec<u8>, text: &str) {
@@ -49,7 +49,7 @@ fn put_zigzag(out: &mut Vec<u8>, number: i64) {
     put_varint(out, ((number << 1) ^ (number >> 63)) as u64);
 }
 
-/// Bytes of a number that is not negative.
+/// Bytes of the zigzag varint of a number, which is not negative.
 fn varint_bytes(number: u64) -> usize {
     let bits = 64 - (number << 1 | 1).leading_zeros() as usize;
     bits.div_ceil(7)
@@ -63,7 +63,7 @@ fn put_head(out: &mut Vec<u8>, (api, version): (i16, i16), number: i32) {
     put_string(out, CLIENT);
 }
 
-/// A Produce request with one batch, while messages are written to it.
+/// A Produce request with one batch, to which messages are being added.
 #[derive(Debug)]
 pub(super) struct ProduceRequest {
     start: usize,
@@ -72,7 +72,7 @@ pub(super) struct ProduceRequest {
 }
 
 impl ProduceRequest {
-    /// Begins one behind what is in `out`.
+    /// Begins a request after the bytes that `out` already has.
     pub(super) fn begin(
         out: &mut Vec<u8>,
         number: i32,
@@ -118,7 +118,7 @@ impl ProduceRequest {
         fill: impl FnOnce(&mut Vec<u8>),
     ) {
         let delta = self.records as u64;
-        // Attributes, time delta, no key, no headers.
+        // 1 byte each: attributes, time delta, "no key", "no headers".
         let size = 4 + varint_bytes(delta) + varint_bytes(bytes as u64) + bytes;
         put_zigzag(out, size as i64);
         out.extend_from_slice(&[0, 0]);
@@ -130,7 +130,7 @@ impl ProduceRequest {
         self.records += 1;
     }
 
-    /// Ends it.
+    /// Completes the request: sets its sizes, counts and checksum.
     pub(super) fn end(self, out: &mut [u8]) {
         let (start, batch) = (self.start, self.batch);
         set_size(out, start);
@@ -144,7 +144,7 @@ impl ProduceRequest {
     }
 }
 
-/// Writes a Fetch request for partitions from their offsets on.
+/// Writes a Fetch request for these partitions, each with its offset.
 pub(super) fn put_fetch(
     out: &mut Vec<u8>,
     number: i32,
@@ -159,7 +159,7 @@ pub(super) fn put_fetch(
     for field in [-1, wait_ms, 1, bytes_max] {
         put_i32(out, field);
     }
-    // Uncommitted transactions too; no session.
+    // Isolation level "read uncommitted"; no fetch session.
     out.push(0);
     put_i32(out, 0);
     put_i32(out, -1);
@@ -189,7 +189,7 @@ impl<'b> Reader<'b> {
         self.take(usize::try_from(size).unwrap_or(0))
     }
 
-    /// A number whose lowest bit is its sign.
+    /// Reads a zigzag varint: the lowest bit is the sign.
     #[inline]
     fn zigzag(&mut self) -> Option<i64> {
         let number = self.varint()?;
@@ -197,7 +197,7 @@ impl<'b> Reader<'b> {
     }
 }
 
-/// Answers of at most so many bytes, each as its body.
+/// Splits a byte stream into the bodies of answers. The number is the maximum of an answer's bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Answer(pub(super) usize);
 
@@ -214,11 +214,10 @@ pub(super) fn cut_short() -> WireError {
     WireError::Protocol("it sent an answer that is cut short".to_owned())
 }
 
-/// The first answer in these bytes, without size and number, and how many bytes it has with them;
-/// `None`: it is not whole.
+/// The body of the first answer in these bytes, and the bytes of the whole answer with size and
+/// correlation id. `None`: the answer is not complete yet.
 ///
-/// # Errors
-/// It is said to have more than `most` bytes, or fewer than an answer has.
+/// # Errors Its size field says more than `most` bytes, or fewer than a correlation id has.
 fn answer(bytes: &[u8], most: usize) -> Result<Option<(&[u8], usize)>, WireError> {
     let Some(size) = bytes.first_chunk() else {
         return Ok(None);
@@ -234,7 +233,7 @@ fn answer(bytes: &[u8], most: usize) -> Result<Option<(&[u8], usize)>, WireError
     Ok(whole.map(|whole| (&whole[NUMBER_BYTES..], 4 + size)))
 }
 
-/// The error of a Produce answer with one partition, 0: none.
+/// The error code of a Produce answer for one partition; 0: none. `None`: the answer is cut short.
 pub(super) fn produced(answer: &[u8]) -> Option<i16> {
     let mut fields = Reader(answer);
     fields.i32()?;
@@ -244,7 +243,8 @@ pub(super) fn produced(answer: &[u8]) -> Option<i16> {
     fields.i16()
 }
 
-/// Calls `each` with each partition of a Fetch answer: number, error, batches.
+/// Calls `each` with each partition of a Fetch answer: number, error code, batches. Returns the
+/// error code of the whole answer; `None`: the answer is cut short.
 pub(super) fn fetched<'b>(
     answer: &'b [u8],
     mut each: impl FnMut(i32, i16, &'b [u8]),
@@ -258,7 +258,7 @@ pub(super) fn fetched<'b>(
         for _ in 0..fields.i32()? {
             let (partition, error) = (fields.i32()?, fields.i16()?);
             fields.take(24)?;
-            // Aborted transactions, -1: none.
+            // Skips the aborted transactions; -1: none.
             for _ in 0..fields.i32()? {
                 fields.take(16)?;
             }
@@ -269,8 +269,9 @@ pub(super) fn fetched<'b>(
     Some(error)
 }
 
-/// Calls `each` with the value of each record from offset `from` on. Returns the offset behind
-/// the last one; a batch that is cut short belongs to the next answer. `None`: it cannot be read.
+/// Calls `each` with the value of each record from offset `from` on. Returns the offset after the
+/// last record. An incomplete batch at the end is skipped: the next answer has it whole. `None`: a
+/// batch is malformed or compressed.
 #[inline]
 pub(super) fn records<'b>(
     batches: &'b [u8],
@@ -344,7 +345,7 @@ mod tests {
         let next = records(&batches, 41, |value| values.push(value.to_vec()));
         assert_eq!(next, Some(43));
         assert_eq!(values, [vec![], long.to_vec()]);
-        // Compressed batches were not written by us.
+        // A compressed batch cannot be read.
         batches[BATCH_CRC_FROM + 1] = 4;
         assert_eq!(records(&batches, 0, |_| {}), None);
     }

@@ -1,4 +1,4 @@
-//! A consumer: one Fetch after the other.
+//! A consumer that sends one Fetch request after the other.
 
 use rdkafka::metadata::Metadata;
 
@@ -11,24 +11,24 @@ use crate::wire::{ReceiveCodec, SocketReceiver, Wire, WireError};
 use super::codec::{Answer, cut_short, fetched, put_fetch, records};
 use super::{open, words};
 
-/// How long the broker may wait for messages: librdkafka's default.
+/// Time that the broker may wait for messages: librdkafka's default.
 const FETCH_WAIT_MS: i32 = 500;
-/// Most bytes of a partition in an answer, if one message does not have more: librdkafka's default.
+/// Maximum of bytes of a partition in an answer: librdkafka's default. Large messages raise it.
 const PARTITION_BYTES_MAX: usize = 1 << 20;
-/// Most bytes of all partitions in an answer, likewise.
+/// Maximum of bytes of all partitions in an answer, likewise.
 const FETCH_BYTES_MAX: usize = 50 << 20;
-/// Bytes that an answer may have beside that: the first batch comes whole whatever was asked for,
-/// and batches of others may lie in a user's topic.
+/// An answer may exceed the maximum by this many bytes: a broker sends the first batch whole, and a
+/// user's topic may have large batches of other producers.
 const ANSWER_EXTRA_BYTES: usize = 16 << 20;
 
 /// A consumer of some partitions.
 pub(crate) struct RawReceiver {
     topic: String,
-    /// Partitions, and what is wanted next of each.
+    /// Each partition, with the offset to fetch next.
     partitions: Vec<(i32, i64)>,
-    /// Most bytes of an answer, and of a partition in it.
+    /// Maximum of bytes of an answer, and of a partition in it.
     bytes_max: (i32, i32),
-    /// The last request's.
+    /// The correlation id of the last request.
     number: i32,
 }
 
@@ -56,7 +56,7 @@ impl RawReceiver {
         })
     }
 
-    /// Takes the messages of an answer; sets what is wanted next.
+    /// Records the messages of an answer, and advances the partitions' offsets.
     fn take(&mut self, body: &[u8], arrivals: &mut Arrivals<'_>) -> Result<(), WireError> {
         let mut result = Ok(());
         let error = fetched(body, |partition, error, batches| {
@@ -107,7 +107,7 @@ impl ReceiveCodec for RawReceiver {
         let bytes_max = usize::try_from(self.bytes_max.0).unwrap_or(0) + ANSWER_EXTRA_BYTES;
         wire.frames(Answer(bytes_max), |body, out| {
             self.take(body, arrivals)?;
-            // The next one.
+            // Sends the next Fetch request.
             self.start(out);
             Ok(())
         })

@@ -1,7 +1,7 @@
-//! Kafka without a library: what a broker does when the client costs next to nothing. Chosen by
-//! `?client=raw`. One socket and one thread per connection, to the broker that leads all
-//! partitions; a cluster needs librdkafka. Each request has one batch; there are no keys, and
-//! partitions take turns.
+//! Kafka without a client library, chosen by `?client=raw`. The client costs next to nothing, so
+//! the measurement shows the broker's own limits. Each connection has one socket and one thread,
+//! and goes to the broker that leads all partitions; a cluster needs librdkafka. Each Produce
+//! request has one batch for one partition, round robin. There are no keys.
 
 mod codec;
 mod consumer;
@@ -20,11 +20,10 @@ use crate::wire::Wire;
 pub(super) use consumer::RawReceiver;
 pub(super) use producer::RawPublisher;
 
-/// Looks whether a URL asks for something that only librdkafka does. The library is still asked for
-/// the topic and its leader, but no message goes through it.
+/// Checks that a URL asks for nothing that only librdkafka supports. librdkafka still creates the
+/// topic and finds its leader, but no message passes through it.
 ///
-/// # Errors
-/// It does.
+/// # Errors The URL has a user or an option of librdkafka.
 pub(super) fn check(url: &Url) -> Result<(), DriverError> {
     let unsupported = |what: String| Err(DriverError::Unsupported { what });
     if url.user.is_some() {
@@ -41,7 +40,7 @@ pub(super) fn check(url: &Url) -> Result<(), DriverError> {
     }
 }
 
-/// A connection to the broker that leads all partitions.
+/// Connects to the broker that leads all partitions.
 fn open(url: &Url, plan: &Plan, metadata: &Metadata) -> Result<Wire, DriverError> {
     let mut topics = metadata.topics().iter();
     let topic = topics.find(|topic| topic.name() == plan.topic);
@@ -66,7 +65,7 @@ fn open(url: &Url, plan: &Plan, metadata: &Metadata) -> Result<Wire, DriverError
     Wire::connect(address).map_err(|error| url.unreachable(error))
 }
 
-/// An error of Kafka's protocol, in words.
+/// The text of an error code of Kafka's protocol.
 fn words(code: i16) -> String {
     format!("error {code} of Kafka's protocol")
 }

@@ -1,4 +1,4 @@
-//! A producer: what is due goes out in batches.
+//! A producer that sends due messages in batches.
 
 use std::collections::VecDeque;
 
@@ -14,29 +14,30 @@ use crate::wire::{PublishCodec, SocketPublisher, Wire, WireError};
 use super::codec::{Answer, ProduceRequest, cut_short, produced};
 use super::{open, words};
 
-/// More is not written before the system has taken what is.
+/// No more messages are encoded while this many bytes wait for the kernel to accept them.
 const WAITING_BYTES_MAX: usize = 1 << 20;
-/// Messages on their way that have no other bound.
+/// Maximum of messages in flight if the plan sets none.
 const HELD_MESSAGES: u32 = 100_000;
-/// A batch is cut here: brokers refuse larger ones (`message.max.bytes` is 1 MiB).
+/// Maximum of bytes of a batch. Brokers refuse larger ones by default (`message.max.bytes` is 1
+/// MiB).
 const BATCH_BYTES_MAX: usize = 1_000_000;
-/// Most bytes of an answer to a batch: a topic's name and some numbers.
+/// Maximum of bytes of an answer to a batch, which has a topic's name and a few numbers.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
-/// Bytes of a message beside its value, at most.
+/// Upper bound of the bytes of a record in addition to its value.
 const RECORD_EXTRA_BYTES: usize = 32;
 
 /// A producer.
 pub(crate) struct RawPublisher {
     topic: String,
     partitions: i32,
-    /// The next batch's.
+    /// The partition of the next batch.
     partition: i32,
     acks: i16,
-    /// The last request's.
+    /// The correlation id of the last request.
     number: i32,
-    /// The request that is being written, and its last message.
+    /// The request that is being written, and the sequence of its last message.
     open: Option<(ProduceRequest, u64)>,
-    /// The last message of each request that is not answered.
+    /// The sequence of the last message of each unanswered request, in order.
     unanswered: VecDeque<u64>,
 }
 
@@ -72,7 +73,7 @@ impl RawPublisher {
             codec: RawPublisher {
                 topic: plan.topic.clone(),
                 partitions: i32::try_from(partitions).unwrap_or(i32::MAX),
-                // Producers do not all begin with the same one.
+                // Producers start at different partitions.
                 partition: i32::try_from(number % partitions).unwrap_or(0),
                 acks,
                 number: 0,
