@@ -1,5 +1,5 @@
-//! The coordinator: hands out the parts of a plan, lets all begin at one moment, decides when it is
-//! over, and adds up what was measured.
+//! The coordinator: assigns each worker a part of the plan, starts all workers at one moment,
+//! decides when the measurement ends, and adds up the workers' reports.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
@@ -23,20 +23,23 @@ use crate::times::Times;
 use crate::url::Url;
 use crate::usage::Meter;
 
-/// A worker that has said nothing for so long is gone. One that measures says something all the
-/// time.
+/// A worker that sends nothing for this long is given up. During a measurement a worker reports its
+/// progress continually.
 const SILENCE: Duration = Duration::from_secs(15);
-/// Making all connections may take so long.
+/// Time limit for opening all connections.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(120);
-/// How often it is looked at what workers have said.
+/// Interval of checking the workers' replies and the progress.
 const LOOK: Duration = Duration::from_millis(50);
-/// Workers' messages that may wait to be looked at; with so many, workers wait.
+/// Capacity of the queue of workers' replies. When it is full, the threads that read from workers
+/// wait.
 const WAITING: usize = 256;
-/// Round trips by which a clock is compared.
+/// Round trips of one comparison of clocks.
 const ROUNDS: u32 = 24;
-/// From telling all to begin until they do; the slowest round trip is added.
+/// Time between the Begin request and the start of the measurement, in addition to the slowest
+/// round trip.
 const RUN_UP: Duration = Duration::from_millis(500);
-/// A second is shown when all have reported it, or so much later.
+/// A second's figures are shown this many seconds later, so that the workers' reports of it have
+/// arrived.
 const SHOW_AFTER_S: u32 = 2;
 
 /// Workers that measure together.
@@ -47,10 +50,9 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Connects to all of them.
+    /// Connects to all workers.
     ///
-    /// # Errors
-    /// One is not there, or refuses.
+    /// # Errors A worker does not answer, or refuses.
     pub fn connect(addresses: &[String], token: Option<&str>) -> Result<Fleet, FleetError> {
         let clock = Clock::new();
         let (send, events) = sync_channel(WAITING);
@@ -81,7 +83,7 @@ impl Fleet {
         }
     }
 
-    /// A sentence about each worker: its machine, its clock.
+    /// A sentence about each worker: its machine, versions and clock.
     pub fn notes(&self) -> Vec<String> {
         let each = self.workers.iter().map(|it| {
             let here = &it.conditions;
@@ -98,11 +100,11 @@ impl Fleet {
         each.collect()
     }
 
-    /// Measures as [`Target::measure`] does, with connections of the workers. The target's client
-    /// is that of this process, which makes the topic, and fills it where it is to be emptied.
+    /// Measures like [`Target::measure`], but the workers have the connections. The target's client
+    /// is in this process: it creates the topic, and fills it before a measurement that only
+    /// consumes.
     ///
-    /// # Errors
-    /// Nothing could be measured. Later failures are in [`Outcome::cut`].
+    /// # Errors The measurement could not begin. Later failures are in [`Outcome::cut`].
     pub fn measure(
         &mut self,
         target: &Target<'_>,
@@ -122,7 +124,7 @@ impl Fleet {
         })
     }
 
-    /// Sends each its part; all are ready then, or none begins.
+    /// Sends each worker its job, and waits until all workers are ready. If one fails, none begins.
     fn prepare(&mut self, jobs: Vec<Job>) -> Result<(), DriverError> {
         for worker in 0..self.workers.len() {
             self.compare_clock(worker);
@@ -220,7 +222,7 @@ impl Fleet {
             shown.show(passed_s.saturating_sub(SHOW_AFTER_S), progress);
             let is_gone = self.lose_the_silent();
             if (is_gone || stop.is_set()) && !is_stopping {
-                // The measurement from now on would not be the one that was asked for.
+                // From now on, the load would differ from the plan.
                 is_stopping = true;
                 self.say_all(&Request::Abort);
             }
@@ -245,13 +247,15 @@ impl Fleet {
         say_how_long(outcome, quiet);
         outcome.remarks.extend(self.clock_error());
         if gone.is_some() {
-            // The messages that it has acknowledged or got are unknown, and so are losses.
+            // Without the report of the lost worker, its acknowledged and received messages are
+            // unknown, so losses cannot be counted.
             outcome.findings = None;
         }
         Ok(())
     }
 
-    /// Compares all clocks again. How wrong a latency between two machines may have been.
+    /// Compares all clocks again. Returns a sentence on the possible error of a latency between two
+    /// machines.
     fn clock_error(&mut self) -> Option<String> {
         let before: Vec<Offset> = self.workers.iter().map(|it| it.offset).collect();
         for worker in 0..self.workers.len() {
@@ -261,7 +265,7 @@ impl Fleet {
         offset::error_of(&before.into_iter().zip(after).collect::<Vec<_>>())
     }
 
-    /// All reports together.
+    /// Collects the reports of all workers.
     fn reports(&mut self, passed_s: u32) -> Sum {
         let mut sum = Sum::default();
         let mut waiting: Vec<bool> = self.workers.iter().map(|it| it.gone.is_none()).collect();
@@ -288,7 +292,7 @@ impl Fleet {
         sum
     }
 
-    /// The progress of all of them together. A worker that is gone does nothing more.
+    /// The progress of all workers together. The connections of a lost worker count as finished.
     fn standing(&self, now_ns: u64) -> Standing {
         let mut all = Standing {
             now_ns,
@@ -307,7 +311,7 @@ impl Fleet {
         all
     }
 
-    /// Compares a worker's clock with this one's.
+    /// Compares a worker's clock with the coordinator's.
     fn compare_clock(&mut self, worker: usize) {
         let mut rounds = Vec::new();
         for number in 0..ROUNDS {
@@ -361,7 +365,7 @@ impl Fleet {
         }
     }
 
-    /// The next reply of a worker, if one comes until then.
+    /// The next reply of a worker, if one arrives before `until`.
     fn next(&mut self, until: Instant) -> Option<(usize, Reply)> {
         self.next_with_time(until)
             .map(|(worker, _, reply)| (worker, reply))
@@ -373,7 +377,7 @@ impl Fleet {
             Ok(event) => event,
             Err(RecvTimeoutError::Timeout) => return None,
             Err(RecvTimeoutError::Disconnected) => {
-                // All of them are gone, and are known to be.
+                // All reading threads have ended, and `lose` was called for each worker.
                 thread::sleep(left.min(LOOK));
                 return None;
             }
@@ -394,7 +398,8 @@ impl Fleet {
         worker.speaker.hang_up();
     }
 
-    /// Gives up workers that say nothing. `true`: one or more are gone.
+    /// Gives up workers that were silent for longer than [`SILENCE`]. Returns whether any worker
+    /// was given up, now or before.
     fn lose_the_silent(&mut self) -> bool {
         for worker in 0..self.workers.len() {
             let silent = self.workers[worker].heard.elapsed();
@@ -423,17 +428,19 @@ impl Drop for Fleet {
         for worker in &mut self.workers {
             if let Some(reader) = worker.reader.take() {
                 while !reader.is_finished() {
-                    // It may wait for the full channel. Its replies matter no more.
+                    // The thread may wait because the channel is full. Its replies do not matter
+                    // any more.
                     let _ = self.events.recv_timeout(LOOK);
                 }
-                // If it has panicked, it has said so.
+                // If the thread has panicked, the panic was printed.
                 let _ = reader.join();
             }
         }
     }
 }
 
-/// Shares connections out evenly. Numbers are those of the whole plan, so that each is unique.
+/// Distributes the connections evenly among workers. They are numbered over the whole plan, so that
+/// each number is unique.
 fn jobs(
     workers: usize,
     plan: &Plan,

@@ -1,25 +1,26 @@
-//! Frames between a coordinator and its workers: pieces of JSON, each behind its length.
+//! Frames between a coordinator and its workers: JSON documents, each after its length.
 //!
 //! ```text
 //! length u32, big-endian | JSON, UTF-8
 //! ```
 //!
-//! A length is believed only below a limit, and memory is taken as bytes come, not as they are
-//! announced.
+//! A length above the limit is an error. Memory is allocated for the bytes that arrive, not for the
+//! length announced.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Before a token was seen, nothing longer is listened to.
+/// Maximum of a frame before the peer has shown its token.
 pub(super) const HELLO_BYTES_MAX: usize = 4 << 10;
-/// A plan may carry a file of payloads, which takes four bytes for one.
+/// Maximum of a request. A plan may contain a file of payloads, and JSON takes four bytes for each
+/// of its bytes.
 pub(super) const REQUEST_BYTES_MAX: usize = 64 << 20;
-/// Workers report in pieces.
+/// Maximum of a reply. Workers split their reports into several replies.
 pub(super) const REPLY_BYTES_MAX: usize = 4 << 20;
 
 const LENGTH_BYTES: usize = 4;
 
-/// Why the other side is not listened to any more.
+/// Why a frame cannot be read. The connection ends.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum FrameError {
     #[error("a message of {bytes} bytes, where at most {most} are expected")]
@@ -28,7 +29,7 @@ pub(super) enum FrameError {
     Strange(String),
 }
 
-/// Bytes of which whole pieces are taken.
+/// Received bytes, which are split into frames.
 #[derive(Debug)]
 pub(super) struct Frames {
     bytes: Vec<u8>,
@@ -36,7 +37,7 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// Nothing yet; pieces have at most `most` bytes.
+    /// Starts without bytes. Frames have at most `most` bytes.
     pub(super) fn new(most: usize) -> Frames {
         Frames {
             bytes: Vec::new(),
@@ -44,17 +45,17 @@ impl Frames {
         }
     }
 
-    /// From now on pieces may be so long.
+    /// Sets the maximum of a frame's bytes.
     pub(super) fn allow(&mut self, most: usize) {
         self.most = most;
     }
 
-    /// More bytes have come.
+    /// Adds received bytes.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next piece, if all of it is there.
+    /// The next frame; `None`: it is not complete yet.
     pub(super) fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
         let Some(length) = self.bytes.first_chunk::<LENGTH_BYTES>() else {
             return Ok(None);
@@ -72,7 +73,7 @@ impl Frames {
         let said = serde_json::from_slice(piece);
         self.bytes.drain(..LENGTH_BYTES + bytes);
         if self.bytes.is_empty() {
-            // The memory that a long one has taken is given back.
+            // Frees the memory of a long frame.
             self.bytes = Vec::new();
         }
         said.map(Some)
@@ -80,7 +81,7 @@ impl Frames {
     }
 }
 
-/// A piece with its length; `None`: it is too long for one, or cannot be said in JSON.
+/// Encodes a frame. `None`: the value is too long for the length field, or has no form in JSON.
 pub(super) fn encode(said: &impl Serialize) -> Option<Vec<u8>> {
     let mut bytes = vec![0; LENGTH_BYTES];
     serde_json::to_writer(&mut bytes, said).ok()?;

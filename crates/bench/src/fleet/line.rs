@@ -1,4 +1,5 @@
-//! One conversation: a socket from which a thread reads, and to which anybody writes.
+//! A connection between coordinator and worker. One thread reads from the socket, and any thread
+//! may write to it.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -11,16 +12,16 @@ use socket2::{SockRef, TcpKeepalive};
 
 use super::frame::{FrameError, Frames, encode};
 
-/// A peer that says nothing is asked by the system whether it is there: after so long, so often,
-/// and then as many times before it is gone.
+/// TCP keepalive for a silent peer: the idle time before the first probe, the interval between
+/// probes, and the number of unanswered probes after which the kernel closes the connection.
 const ASK_AFTER: Duration = Duration::from_secs(30);
 const ASK_INTERVAL: Duration = Duration::from_secs(10);
 const ASK_RETRIES: u32 = 6;
-/// A peer that takes nothing for so long is gone.
+/// A write fails if the peer reads nothing for this long.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 const READ_BYTES: usize = 64 << 10;
 
-/// Why a conversation has ended.
+/// Why a connection has ended.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(super) enum LineError {
     #[error("the connection was closed")]
@@ -47,15 +48,15 @@ impl From<std::io::Error> for LineError {
 pub(super) struct Speaker(Mutex<TcpStream>);
 
 impl Speaker {
-    /// Says something.
+    /// Sends a message.
     pub(super) fn say(&self, said: &impl Serialize) -> Result<(), LineError> {
         let bytes = encode(said).ok_or(LineError::Broken("it cannot be said".to_owned()))?;
         Ok(self.0.lock().write_all(&bytes)?)
     }
 
-    /// Ends the conversation; who reads hears of it.
+    /// Closes the connection in both directions. The reading thread gets an error.
     pub(super) fn hang_up(&self) {
-        // A connection that has ended needs no end.
+        // An error means that the connection is closed already.
         let _ = self.0.lock().shutdown(Shutdown::Both);
     }
 }
@@ -69,7 +70,7 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// The next message; all of it has to come within this time, if one is given.
+    /// The next message. If `patience` is given, the whole message has to arrive within it.
     pub(super) fn hear<T: DeserializeOwned>(
         &mut self,
         patience: Option<Duration>,
@@ -96,13 +97,13 @@ impl Listener {
         }
     }
 
-    /// From now on so much may be said at once.
+    /// Sets the maximum of a message's bytes.
     pub(super) fn allow(&mut self, most: usize) {
         self.frames.allow(most);
     }
 }
 
-/// Both halves of a socket; at most `most` bytes are listened to at once.
+/// Splits a socket into its halves. Messages that are received have at most `most` bytes.
 pub(super) fn halves(stream: TcpStream, most: usize) -> Result<(Speaker, Listener), LineError> {
     stream.set_nodelay(true)?;
     let keepalive = TcpKeepalive::new()
@@ -140,7 +141,7 @@ mod tests {
         let (near, mut far) = pair();
         let (_speaker, mut listener) = halves(near, 64 << 20).unwrap();
         far.set_nodelay(true).unwrap();
-        // Each byte comes soon; all of them would take very long.
+        // Each byte arrives soon, but the whole message would take very long.
         let slow = thread::spawn(move || {
             far.write_all(&(64u32 << 20).to_be_bytes()).unwrap();
             while far.write_all(b" ").is_ok() {}

@@ -1,4 +1,4 @@
-//! One worker, as its coordinator sees it.
+//! The coordinator's side of the connection to one worker.
 
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
@@ -14,31 +14,31 @@ use crate::clock::Clock;
 use crate::conditions::Conditions;
 use crate::usage::GENERATOR_THREADS;
 
-/// Connecting, and each answer before a measurement, may take so long.
+/// Time limit for connecting, and for each answer before a measurement.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A worker.
+/// A worker of the fleet.
 pub(super) struct Member {
     pub(super) name: String,
     pub(super) speaker: Arc<Speaker>,
     pub(super) reader: Option<JoinHandle<()>>,
     pub(super) conditions: Conditions,
     pub(super) offset: Offset,
-    /// Why it is gone.
+    /// Why the worker was given up; `None`: it was not.
     pub(super) gone: Option<String>,
     pub(super) heard: Instant,
     pub(super) place: Place,
 }
 
-/// A reply of a worker, or why it says nothing more.
+/// A reply of a worker, or the error that has ended its connection.
 pub(super) struct Event {
     pub(super) worker: usize,
-    /// By the fleet's clock.
+    /// Time of arrival by the coordinator's clock.
     pub(super) at_ns: u64,
     pub(super) said: Result<Reply, LineError>,
 }
 
-/// Connects, says hello, and lets a thread read.
+/// Connects, sends Hello, and starts the thread that reads the replies.
 pub(super) fn join(
     number: usize,
     address: &str,
@@ -77,7 +77,7 @@ pub(super) fn join(
     })
 }
 
-/// Where a worker listens if nobody says otherwise.
+/// A worker's default port.
 const PORT: u16 = 4190;
 
 /// A worker's address with its port.
@@ -85,7 +85,7 @@ fn with_port(address: &str) -> String {
     let is_plain = |host: &str| !host.contains(':') || host.ends_with(']');
     match address.rsplit_once(':') {
         Some((host, port)) if is_plain(host) && !port.contains(']') => address.to_owned(),
-        // An address of IPv6.
+        // An IPv6 address without brackets.
         Some(_) if !address.starts_with('[') => format!("[{address}]:{PORT}"),
         _ => format!("{address}:{PORT}"),
     }

@@ -1,4 +1,4 @@
-//! Messages between a coordinator and its workers, and checks of whether they can be true.
+//! Messages between a coordinator and its workers, and plausibility checks of their values.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,78 +14,80 @@ use crate::sides::{Part, Side, Standing};
 use crate::url::Url;
 use crate::usage::Usage;
 
-/// Of this conversation; both sides have to have the same.
+/// Version of this protocol. Coordinator and worker must have the same.
 pub(super) const VERSION: u16 = 2;
-/// Connections of one side on all machines together.
+/// Maximum of producers, and of consumers, on all machines together.
 const CONNECTIONS_MAX: u32 = 100_000;
 const SIZE_BYTES_MAX: usize = 1 << 30;
-/// As many as the command line takes: thirty days.
+/// Maximum of a duration, the same as on the command line: thirty days.
 const SECONDS_MAX: f64 = 2_592_000.0;
-/// As many partitions as the command line takes.
+/// Maximum of partitions, the same as on the command line.
 const PARTITIONS_MAX: usize = 100_000;
 const RATE_MAX: f64 = 1e9;
-/// No count of anything that was measured is as high.
+/// Maximum of any measured count. No real one reaches it.
 const COUNT_MAX: u64 = 1 << 53;
-/// Ranges in one piece.
+/// Maximum of ranges in one [`Reply::Numbers`].
 const RANGES: usize = 20_000;
 const TEXT_BYTES_MAX: usize = 1_000;
 const TEXTS_MAX: usize = 100;
 
-/// A coordinator's words.
+/// A message of the coordinator.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) enum Request {
-    /// The first one.
+    /// The first request of a connection.
     Hello { version: u16, token: String },
     /// Asks for the worker's time.
     Time { number: u32 },
-    /// Make connections.
+    /// Asks the worker to open its connections to the broker.
     Prepare(Box<Job>),
-    /// Begin at this moment of the coordinator's clock. The worker's is `ahead_ns` ahead of it.
+    /// Asks the worker to begin at `start_ns` after `zero_unix_ns`, both by the coordinator's
+    /// clock. The worker's clock is `ahead_ns` ahead of it.
     Begin {
         zero_unix_ns: u64,
         start_ns: u64,
         ahead_ns: i64,
     },
-    /// Everything has come: report.
+    /// Asks the worker to finish, because all messages have arrived, and to report.
     End,
-    /// Stop at once, and report.
+    /// Asks the worker to stop at once, and to report.
     Abort,
 }
 
-/// A worker's words.
+/// A message of a worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) enum Reply {
-    /// To the first one.
+    /// Accepts the Hello.
     Welcome { conditions: Box<Conditions> },
-    /// Nothing more follows.
+    /// Refuses the Hello. The worker then closes the connection.
     Refused { reason: String },
-    /// Nanoseconds since 1970.
+    /// The worker's time in nanoseconds since 1970.
     Time { number: u32, unix_ns: u64 },
-    /// Connections are made.
+    /// The connections to the broker are open.
     Ready,
-    /// The work that was asked for cannot be done.
+    /// The worker cannot do the requested work.
     Failed { reason: String },
-    /// How it goes.
+    /// The worker's progress.
     Standing(Place),
-    /// One second, to be shown.
+    /// The figures of one second, which are shown during the measurement.
     Live {
         at: u32,
         produced: Box<Second>,
         consumed: Box<Second>,
     },
-    /// One second of the report.
+    /// A part of the report: the figures of one second.
     Second {
         is_sent: bool,
         at: u32,
         second: Box<Second>,
     },
-    /// Sequences of the report: acknowledged ones, or such that came.
+    /// A part of the report: a producer's sequences, as ranges whose ends are excluded. They are of
+    /// acknowledged messages if `is_sent`, otherwise of received ones.
     Numbers {
         is_sent: bool,
         producer: u32,
         ranges: Vec<(u64, u64)>,
     },
-    /// The rest of the report.
+    /// The last part of the report.
     Done {
         sent: Box<Figures>,
         came: Box<Figures>,
@@ -94,7 +96,7 @@ pub(super) enum Reply {
     },
 }
 
-/// [`Standing`] without its time, which is the coordinator's.
+/// [`Standing`] without its time: the coordinator uses its own clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Place {
     pub(super) stored: u64,
@@ -117,16 +119,17 @@ impl Place {
 /// A worker's part of a measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Job {
-    /// The broker, with everything that is needed to connect to it.
+    /// The broker, with user, password and options.
     pub(super) url: Url,
-    /// The distance to it.
+    /// The simulated network between client and broker.
     pub(super) link: Link,
-    /// The messages that are consumed were put in before.
+    /// The topic was filled before the measurement, which only consumes.
     pub(super) is_filled: bool,
-    /// Where each partition ended before the first message, if the protocol has such.
+    /// The end offset of each partition before the first message; empty if the protocol has no
+    /// offsets.
     pub(super) starts: Vec<i64>,
     pub(super) plan: Plan,
-    /// Numbers of the first one and behind the last one.
+    /// Number of the worker's first producer, and of its last one plus 1. `consumers` likewise.
     pub(super) producers: (u32, u32),
     pub(super) consumers: (u32, u32),
 }
@@ -140,7 +143,7 @@ impl Job {
         }
     }
 
-    /// Fails with a reason, in words, if the job cannot be done.
+    /// Checks the job's limits. The error is a reason in words.
     pub(super) fn check(&self) -> Result<(), String> {
         let plan = &self.plan;
         let side = |(first, end): (u32, u32), all: u32| {
@@ -167,7 +170,7 @@ impl Job {
             Arrivals::Closed => true,
             Arrivals::Constant { rate: it } | Arrivals::Poisson { rate: it } => rate(it),
             Arrivals::Bursts { rate: it, .. } => rate(it),
-            // One of both ends may be a standstill.
+            // A ramp may begin or end with a rate of 0.
             Arrivals::Ramp { from, to, seconds } => {
                 from >= 0.0 && to >= 0.0 && rate(from.max(to)) && time(seconds)
             }
@@ -180,7 +183,7 @@ impl Job {
     }
 }
 
-/// A [`ClientStats`] without what comes in pieces.
+/// A [`ClientStats`] without the seconds and sequences, which have replies of their own.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Figures {
     sent: u64,
@@ -201,7 +204,7 @@ pub(super) struct Figures {
     out_of_order: u64,
 }
 
-/// Figures of a worker that cannot be true.
+/// A worker reported figures that are impossible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it reports what cannot be")]
 pub(super) struct Implausible;
@@ -229,7 +232,7 @@ impl Figures {
         }
     }
 
-    /// Adds them to what others have reported.
+    /// Adds the figures to the sum of other workers' figures.
     pub(super) fn add_to(self, sum: &mut ClientStats) -> Result<(), Implausible> {
         let counts = [
             self.sent,
@@ -270,7 +273,7 @@ impl Figures {
     }
 }
 
-/// A second, if it can be: of a measurement that has lasted so many seconds.
+/// Checks the figures of a second in a measurement that has lasted `lasted_s` seconds.
 pub(super) fn plausible(second: &Second, at: u32, lasted_s: u32) -> Result<(), Implausible> {
     let counts = [second.messages, second.bytes, second.errors];
     if at <= lasted_s && counts.iter().all(|count| *count <= COUNT_MAX) {
@@ -280,7 +283,7 @@ pub(super) fn plausible(second: &Second, at: u32, lasted_s: u32) -> Result<(), I
     }
 }
 
-/// Ranges as a worker reports them.
+/// Checks and collects the ranges that a worker reported.
 pub(super) fn ranges_of(pairs: &[(u64, u64)]) -> Result<Ranges, Implausible> {
     let mut ranges = Ranges::default();
     for (start, end) in pairs {
@@ -292,12 +295,12 @@ pub(super) fn ranges_of(pairs: &[(u64, u64)]) -> Result<Ranges, Implausible> {
     Ok(ranges)
 }
 
-/// The first errors in words, of such a length that they can be printed.
+/// The first error texts, each shortened so that it can be printed.
 pub(super) fn texts(texts: Vec<String>) -> Vec<String> {
     texts.into_iter().take(TEXTS_MAX).map(short).collect()
 }
 
-/// A text that is not too long.
+/// A text of at most [`TEXT_BYTES_MAX`] bytes and an ellipsis.
 pub(super) fn short(mut text: String) -> String {
     if text.len() > TEXT_BYTES_MAX {
         let end = (0..=TEXT_BYTES_MAX)
@@ -306,11 +309,11 @@ pub(super) fn short(mut text: String) -> String {
         text.truncate(end.unwrap_or(0));
         text.push('…');
     }
-    // Others' words do not move the cursor.
+    // Control characters of a peer must not reach the terminal.
     text.replace(char::is_control, " ")
 }
 
-/// Both sides of a report, in pieces.
+/// Splits a report of both sides into replies.
 pub(super) fn report(sent: Side, came: Side, usage: Usage) -> Vec<Reply> {
     let mut replies = Vec::new();
     let mut errors: Vec<String> = Vec::new();

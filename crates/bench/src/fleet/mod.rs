@@ -1,4 +1,4 @@
-//! Load from several machines: workers that do what one coordinator says.
+//! Load from several machines: workers that one coordinator controls.
 //!
 //! ```text
 //! coordinator                                     worker
@@ -14,12 +14,13 @@
 //!   ◄──────────── Second …, Numbers …, Done             the report, in pieces
 //! ```
 //!
-//! All share one plan, and each has other connections of it: numbers of producers are those of the
-//! whole plan, so that loss, order and duplicates are checked over all machines. Times in messages
-//! are the coordinator's: latency from one machine to another is as exact as the clocks were
-//! compared. Counts are added up, histograms too.
+//! All workers share one plan, and each has a part of its connections. Producers are numbered over
+//! the whole plan, so that loss, order and duplicates are checked over all machines. Times in
+//! messages are by the coordinator's clock, so a latency between two machines is as exact as the
+//! comparison of their clocks. Counts and histograms are added up.
 //!
-//! Nothing is encrypted: the token keeps strangers from using a worker, not from listening.
+//! The connection is not encrypted: the token keeps strangers from using a worker, but not from
+//! reading the traffic.
 
 mod coordinator;
 mod frame;
@@ -36,29 +37,29 @@ use std::net::SocketAddr;
 pub use coordinator::Fleet;
 pub use worker::Worker;
 
-/// Why machines do not work together, in a sentence for their user.
+/// Why coordinator and workers cannot work together. The text is for the user.
 #[derive(Debug, thiserror::Error)]
 pub enum FleetError {
-    /// Everybody could use the worker.
+    /// Without a token, everybody could use the worker.
     #[error(
         "a worker at {0} lets everybody who reaches it connect to any broker: give it a --token, \
          and the coordinator the same, or let it listen on 127.0.0.1"
     )]
     NeedsToken(SocketAddr),
-    /// The address cannot be listened on.
+    /// The worker cannot listen on the address.
     #[error("cannot listen on {listen}: {source}")]
     Listen {
         /// The address.
         listen: SocketAddr,
-        /// The error, in the system's words.
+        /// The operating system's error.
         source: std::io::Error,
     },
-    /// A worker does not work.
+    /// A worker cannot be used.
     #[error("worker {name}: {reason}")]
     Worker {
-        /// Its address as it was given.
+        /// Its address as on the command line.
         name: String,
-        /// The reason, in words.
+        /// The reason as a text.
         reason: String,
     },
 }

@@ -1,4 +1,4 @@
-//! How far another machine's clock is ahead, by round trips.
+//! How far another machine's clock is ahead, estimated by round trips.
 //!
 //! ```text
 //! here    sent ─────────────────────────── came
@@ -6,14 +6,14 @@
 //! there          ─────── theirs ────────
 //! ```
 //!
-//! The other clock was read somewhere between: the middle is wrong by half a round trip at most.
-//! The shortest one says most.
+//! The other clock was read between `sent` and `came`. The estimate takes the middle, which is
+//! wrong by at most half a round trip, so the shortest round trip gives the best estimate.
 
 use std::fmt;
 
 use crate::words;
 
-/// One question and its answer, all in nanoseconds since 1970.
+/// The times of one request and its answer, in nanoseconds since 1970.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Round {
     pub(super) sent_ns: u64,
@@ -21,17 +21,17 @@ pub(super) struct Round {
     pub(super) came_ns: u64,
 }
 
-/// The difference of another clock, as far as it is known.
+/// The estimated difference of another clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Offset {
-    /// It is so much ahead of ours; negative: behind.
+    /// Nanoseconds by which the other clock is ahead of ours; negative: it is behind.
     pub(super) ahead_ns: i64,
-    /// The shortest round trip: half of it is the most by which that is wrong.
+    /// The shortest round trip. `ahead_ns` is wrong by at most half of it.
     pub(super) round_ns: u64,
 }
 
 impl Offset {
-    /// By the shortest of these.
+    /// Estimates the difference from the shortest of these round trips.
     pub(super) fn of(rounds: &[Round]) -> Offset {
         let length = |round: &&Round| round.came_ns.saturating_sub(round.sent_ns);
         let Some(best) = rounds.iter().min_by_key(length) else {
@@ -62,8 +62,8 @@ impl fmt::Display for Offset {
     }
 }
 
-/// By how much a latency from one of these machines to another may be wrong, by what was known of
-/// each clock before and after a measurement. `None`: there is one machine.
+/// A sentence on the maximum error of a latency between two of these machines. Each clock was
+/// compared before and after the measurement. `None`: there is only one machine.
 pub(super) fn error_of(clocks: &[(Offset, Offset)]) -> Option<String> {
     let drift_ns = |(before, after): &(Offset, Offset)| before.ahead_ns.abs_diff(after.ahead_ns);
     let error_ns = |clock: &(Offset, Offset)| clock.0.round_ns / 2 + drift_ns(clock);
@@ -139,7 +139,7 @@ mod tests {
         );
         assert_eq!(offset.to_string(), "its clock is 1.0 µs ahead, ± 0.1 µs");
         assert_eq!(Offset::of(&[]), Offset::default());
-        // A clock that was set wrong by centuries.
+        // A clock that is wrong by centuries.
         let _ = Offset::of(&[
             round(u64::MAX - 9, 0, u64::MAX),
             round(0, u64::MAX, 1_000_000),

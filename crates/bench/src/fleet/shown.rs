@@ -1,14 +1,14 @@
-//! The seconds that are shown while several machines measure.
+//! The figures of each second that are shown while several machines measure.
 
 use std::collections::BTreeMap;
 
 use crate::measure::Progress;
 use crate::recorder::Second;
 
-/// More than this waits for nothing that anybody would look at.
+/// Maximum of seconds that wait to be shown. More would come only from a faulty worker.
 const WAITING_MAX: usize = 100;
 
-/// Seconds as they are reported, until they are shown.
+/// The figures of seconds that were reported and not yet shown.
 #[derive(Default)]
 pub(super) struct Shown {
     seconds: BTreeMap<u32, Progress>,
@@ -17,7 +17,7 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    /// A worker has reported one.
+    /// Adds a worker's figures of a second.
     pub(super) fn add(&mut self, at: u32, produced: Second, consumed: Second) {
         if at < self.before || self.seconds.len() >= WAITING_MAX {
             return;
@@ -30,7 +30,7 @@ impl Shown {
         progress.consumed.add(&consumed);
     }
 
-    /// Shows those before this one.
+    /// Shows the seconds before `before`.
     pub(super) fn show(&mut self, before: u32, progress: &mut impl FnMut(&Progress)) {
         let later = self.seconds.split_off(&before);
         for second in std::mem::replace(&mut self.seconds, later).values() {
@@ -58,7 +58,7 @@ mod tests {
         let mut show = |it: &Progress| seen.push((it.second, it.produced.messages));
         shown.show(3, &mut show);
         shown.show(4, &mut show);
-        // Too late to be shown.
+        // This report comes too late: its second was shown.
         shown.add(3, second(9), second(9));
         shown.show(u32::MAX, &mut show);
         assert_eq!(seen, [(3, 3), (4, 5)]);

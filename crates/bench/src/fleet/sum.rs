@@ -1,16 +1,17 @@
-//! The sum of workers' reports, with histograms, not averages.
+//! The sum of workers' reports. Histograms are added, percentiles are not averaged.
 
 use crate::recorder::ClientStats;
 use crate::usage::Usage;
 
 use super::message::{Implausible, Reply, plausible, ranges_of, texts};
 
-/// Seconds that a report may have beyond those that have passed: clocks differ.
+/// A report may have this many seconds more than have passed, because clocks differ.
 const SECONDS_MORE: u32 = 60;
-/// Ranges of numbers: as many as messages only if each came to another worker than the one before.
+/// Maximum of ranges of all workers. Successive sequences at one worker are one range, so this many
+/// ranges need very many messages spread over several workers.
 const RANGES_MAX: usize = 100_000_000;
 
-/// The sum of reports.
+/// The sum of the reports of all workers.
 #[derive(Debug, Default)]
 pub(super) struct Sum {
     pub(super) sent: ClientStats,
@@ -18,14 +19,14 @@ pub(super) struct Sum {
     pub(super) errors: Vec<String>,
     pub(super) client_cpu_s: f64,
     pub(super) proxy_cpu_s: f64,
-    /// Of the worker whose cores were busiest.
+    /// The figure of the worker whose cores were busiest.
     pub(super) cores_busy: Option<f64>,
-    /// Ranges so far, of all workers.
+    /// Ranges received so far from all workers.
     ranges: usize,
 }
 
 impl Sum {
-    /// Adds a piece of a report. `true`: it was the last one of this worker.
+    /// Adds one reply of a report. Returns whether it was the worker's last one.
     pub(super) fn add(&mut self, reply: Reply, lasted_s: u32) -> Result<bool, Implausible> {
         match reply {
             Reply::Second {
@@ -117,7 +118,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// The figures that connection `number` would have measured.
+    /// The figures of a producer with these latencies.
     fn sent(number: u32, latencies_ms: &[u64]) -> Side {
         let mut recorder = Recorder::new(Clock::new(), 1, number, 0, Live::default());
         for (sequence, ms) in (0..).zip(latencies_ms) {
@@ -158,7 +159,7 @@ mod tests {
         }
     }
 
-    /// Over the wire and added up.
+    /// Encodes the report, decodes it, and adds it to the sum.
     fn add(sum: &mut Sum, sent: Side, came: Side) {
         let usage = Usage {
             client_cpu_s: 0.5,
@@ -212,7 +213,7 @@ mod tests {
         };
         assert_eq!(seconds(&sum.sent), seconds(&expected));
         assert_eq!((sum.client_cpu_s, sum.cores_busy), (1.0, Some(0.3)));
-        // Number 2 has come to both.
+        // Both workers received sequence 2.
         let acked = std::collections::BTreeMap::from([(7, ranges_of(&[(0, 6)]).unwrap())]);
         let findings = sum.came.seen.compare(&acked);
         assert_eq!((findings.lost, findings.duplicates), (2, 1));

@@ -1,4 +1,4 @@
-//! The worker: does what a coordinator says, one at a time.
+//! The worker: carries out the requests of one coordinator at a time.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -24,16 +24,16 @@ use crate::sides::{Connections, Standing};
 use crate::times::Times;
 use crate::usage::{BrokerPlace, GENERATOR_THREADS, Meter};
 
-/// A peer that connects has to say its token within this.
+/// Time limit for a peer's Hello with the token.
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
-/// How often it is looked whether the worker should end.
+/// Interval of checking whether the worker should end.
 const LOOK: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 200_000_000,
 };
-/// Conversations at one time: that of the coordinator, and those that are about to be refused.
+/// Maximum of simultaneous connections: that of the coordinator, and others until they are refused.
 const CONVERSATIONS_MAX: usize = 16;
-/// Requests that wait while the worker does something else.
+/// Capacity of the queue of requests. They wait while the worker opens connections, for instance.
 const WAITING: usize = 16;
 
 /// A machine that generates load for a coordinator.
@@ -46,16 +46,17 @@ pub struct Worker {
 #[derive(Debug)]
 struct Shared {
     token: String,
-    /// A coordinator is here.
+    /// A coordinator is connected.
     is_busy: AtomicBool,
     conversations: AtomicUsize,
 }
 
 impl Worker {
-    /// Listens there. A peer that knows the token may let this machine connect to any broker.
+    /// Listens on the address. A peer that knows the token can make this machine connect to any
+    /// broker.
     ///
-    /// # Errors
-    /// There is no token and others than this machine could connect, or the address is taken.
+    /// # Errors There is no token although the address is not a loopback address, or the address
+    /// cannot be bound.
     pub fn bind(listen: SocketAddr, token: Option<&str>) -> Result<Worker, FleetError> {
         let token = token.unwrap_or_default();
         if token.is_empty() && !listen.ip().is_loopback() {
@@ -75,18 +76,16 @@ impl Worker {
         })
     }
 
-    /// Where it listens.
+    /// The address that the worker listens on.
     ///
-    /// # Errors
-    /// The system does not say.
+    /// # Errors The operating system does not report it.
     pub fn address(&self) -> std::io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Works until `stop` is set. `say` is told what happens, in sentences.
+    /// Works until `stop` is set. `say` gets a sentence for each event.
     ///
-    /// # Errors
-    /// The system gives no connections any more.
+    /// # Errors The worker cannot accept connections any more.
     pub fn run(&self, stop: &Stop, say: &(dyn Fn(&str) + Sync)) -> std::io::Result<()> {
         thread::scope(|scope| {
             while !stop.is_set() {
@@ -125,7 +124,8 @@ impl Worker {
     }
 }
 
-/// Whether both are the same; takes as long whatever the difference is.
+/// Whether both texts are the same. The comparison is in constant time: its duration does not
+/// depend on the position of a difference.
 fn is_same(one: &str, two: &str) -> bool {
     let differences = one.bytes().zip(two.bytes()).map(|(one, two)| one ^ two);
     one.len() == two.len() && differences.fold(0, |all, one| all | one) == 0
@@ -138,7 +138,7 @@ fn serve(
     stop: &Stop,
     say: &(dyn Fn(&str) + Sync),
 ) -> Result<(), LineError> {
-    // Accepted sockets may have the listener's flags.
+    // On some systems, accepted sockets inherit the listener's flags.
     stream.set_nonblocking(false)?;
     let (speaker, mut listener) = halves(stream, HELLO_BYTES_MAX)?;
     let hello: Request = listener.hear(Some(HELLO_PATIENCE))?;
@@ -175,7 +175,7 @@ fn serve(
         let worked = speaker.say(&Reply::Welcome { conditions });
         let worked = worked.and_then(|()| work(&speaker, &requests, clock, stop, say));
         speaker.hang_up();
-        // So that the reader does not wait for a full channel.
+        // Otherwise the reading thread could wait forever because the channel is full.
         drop(requests);
         worked
     });
@@ -183,8 +183,9 @@ fn serve(
     worked
 }
 
-/// Reads until the conversation ends. A question for the time is answered at once. A coordinator
-/// may be silent for as long as a measurement lasts; one that is gone is noticed by the system.
+/// Reads requests until the connection ends. A request for the time is answered at once, by this
+/// thread. A coordinator may be silent during a whole measurement, so there is no timeout: TCP
+/// keepalive detects that it is gone.
 fn read_on(
     mut listener: Listener,
     speaker: &Speaker,
@@ -195,7 +196,7 @@ fn read_on(
         match listener.hear::<Request>(None) {
             Ok(Request::Time { number }) => {
                 let unix_ns = clock.to_unix_ns(clock.now_ns());
-                // A coordinator that does not hear it is gone, and the next read says so.
+                // If this fails, the connection has ended, and the next read returns an error.
                 let _ = speaker.say(&Reply::Time { number, unix_ns });
             }
             Ok(request) => {
@@ -233,7 +234,7 @@ fn work(
         };
         match request {
             Request::Prepare(job) => {
-                // Those of an earlier one end first.
+                // Closes the connections of an earlier job first.
                 ready = None;
                 let reply = match prepare(&job) {
                     Ok((connections, client)) => {
@@ -270,14 +271,14 @@ fn work(
                 ));
                 measure(speaker, requests, &job, &mut connections, times, stop)?;
             }
-            // To what is over already.
+            // The measurement has ended already.
             Request::End | Request::Abort => {}
             Request::Hello { .. } | Request::Time { .. } => {}
         }
     }
 }
 
-/// A job, the client, and the connections that it has made, which end before it does.
+/// A job, the client, and the connections that the client has made.
 type Ready = (Box<Job>, Box<dyn Connect>, Connections);
 
 fn prepare(job: &Job) -> Result<(Connections, Box<dyn Connect>), String> {
@@ -288,7 +289,7 @@ fn prepare(job: &Job) -> Result<(Connections, Box<dyn Connect>), String> {
     Ok((connections.map_err(|error| error.to_string())?, client))
 }
 
-/// One measurement, and its report.
+/// Runs one measurement, and sends its report.
 fn measure(
     speaker: &Speaker,
     requests: &Requests,
@@ -303,7 +304,7 @@ fn measure(
     let mut lost: Option<LineError> = None;
     let mut meter = Meter::begin(&BrokerPlace::Elsewhere);
     let mut is_warm = false;
-    // The code that shows the seconds and the code that looks at the standing take turns.
+    // The watch fills this and the progress callback drains it, both on this thread.
     let seconds = std::cell::RefCell::new(Vec::new());
     let mut keep = |progress: &Progress| seconds.borrow_mut().push(progress.clone());
     let mut watch = Watch::new(&times, &produced, &consumed, &mut keep);
@@ -345,7 +346,7 @@ fn measure(
             lost.get_or_insert(error);
         }
         if lost.is_some() || stop.is_set() {
-            // The figures are wanted no more.
+            // The coordinator is gone, or the worker ends: the figures are not needed any more.
             end = true;
             abort.set();
         }
