@@ -1,4 +1,4 @@
-//! Throughput as bars, in groups, with the spread over the runs.
+//! Throughput as grouped bars, with the spread over the runs.
 
 use cloverleaf_page::Axis;
 use cloverleaf_page::picture::{Size, line, rect, svg, text, titled};
@@ -11,14 +11,14 @@ use crate::outcome::Row;
 use crate::words;
 
 const BAR_WIDTH_MAX: f64 = 64.0;
-/// A bar of this width has room for its value.
+/// A bar shows its value as text if it has at least this width.
 const VALUE_WIDTH: f64 = 46.0;
-/// Above the highest bar there is room for its value.
+/// The axis reaches this factor above the highest bar, so that its value fits.
 const HEADROOM: f64 = 1.07;
-/// Part of a group's width that is left free.
+/// Share of a group's width that stays empty.
 const FREE: f64 = 0.18;
 
-/// Draws the rates of a section. `None`: there are none.
+/// Draws the rates of a section. `None`: it has no rates.
 pub(super) fn draw(section: &ReportSection<'_>, size: Size) -> Option<Markup> {
     let spreads = section
         .rows()
@@ -52,7 +52,7 @@ pub(super) fn draw(section: &ReportSection<'_>, size: Size) -> Option<Markup> {
     Some(svg("", size, "Throughput", &shapes))
 }
 
-/// Names of groups, and below them one for all neighbours that share it.
+/// Draws the names of the groups, and below them the names that neighbouring groups share.
 fn draw_names(
     names: &[(String, Option<String>)],
     (left, group_width): (f64, f64),
@@ -77,7 +77,7 @@ fn draw_names(
     }
 }
 
-/// The median of a row as a bar, with a stroke from its least run to its greatest.
+/// The median of a row as a bar, with a stroke from its slowest run to its fastest.
 fn draw_bar(row: &Row, y: &Axis, (x, width): (f64, f64), what: &str) -> Markup {
     let bottom = y.range.0;
     let middle = x + width / 2.0;

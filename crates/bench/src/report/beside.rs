@@ -1,4 +1,4 @@
-//! Brokers side by side for the terminal: a table for each load, with ratios to the first one.
+//! Brokers side by side for the terminal: a table for each load, with ratios to the first broker.
 
 use comfy_table::Table;
 
@@ -9,14 +9,14 @@ use crate::schedule::Arrivals;
 use crate::words::{self, NOTHING};
 use crate::{notes, table};
 
-/// A figure of all brokers, in a line of the table.
+/// A line of the table: one figure of all brokers.
 struct ComparedFigure {
     name: String,
     figure: Summary,
     text: fn(f64) -> String,
 }
 
-/// The whole comparison, at most so many columns wide.
+/// The whole comparison, at most `width` characters wide.
 pub fn side_by_side(report: &Report, width: u16) -> String {
     let view = ReportView::new(report);
     let mut out = format!("{}\n{}\n", table::title(report), table::conditions(report));
@@ -89,7 +89,7 @@ fn group_table(
     (table, overlaps)
 }
 
-/// Whether messages had a time at which they were to be sent.
+/// Whether messages were sent on a schedule (open loop).
 fn is_open(group: &SettingsGroup<'_>) -> bool {
     let mut runs = group.rows.iter().flat_map(|(_, row)| &row.runs);
     runs.any(|run| run.plan.arrivals != Arrivals::Closed)
@@ -112,9 +112,9 @@ fn lines(kind: Kind, is_open: bool) -> Vec<ComparedFigure> {
         ("service", figures::service),
     ];
     let clocks = match (kind, is_open) {
-        // A topic that was filled before has ages, not latencies.
+        // The times of a topic that was filled before are ages, not latencies.
         (Kind::Consume, _) => &clocks[..0],
-        // Without intended times there is one clock.
+        // In a closed loop, response time and service time are the same.
         (Kind::Produce | Kind::EndToEnd, false) => &clocks[1..],
         (Kind::Produce | Kind::EndToEnd, true) => &clocks[..],
     };
@@ -133,8 +133,8 @@ fn lines(kind: Kind, is_open: bool) -> Vec<ComparedFigure> {
     lines
 }
 
-/// The figure with its ratio to the first broker's, below it the spread; and whether the spreads
-/// of both overlap.
+/// The figure with its ratio to the first broker's, and the spread below it. Returns also whether
+/// the spreads of the two brokers overlap.
 fn cell(line: &ComparedFigure, first: &Row, row: &Row) -> (String, bool) {
     let Some(value) = line.figure.of(row) else {
         let is_failed = row.median(figures::rate).is_none();
@@ -194,7 +194,7 @@ mod tests {
             let of = |text: &&str| text.trim_start().starts_with(&format!("{line} "));
             assert_eq!(table.lines().filter(of).count(), 1, "{line} in\n{table}");
         }
-        // The longest of all runs, and the longest of each.
+        // The maximum of all runs, and below it the range of the runs' maxima.
         let mut lines = table
             .lines()
             .skip_while(|line| !line.contains("response max"));

@@ -13,18 +13,18 @@ use crate::words;
 const ROW_HEIGHT: f64 = 24.0;
 const BAR_HEIGHT: f64 = 14.0;
 const TITLE_HEIGHT: f64 = 24.0;
-/// Subjects stand at the left, and values at the right.
+/// Margins for the subjects' names at the left and the values at the right.
 const LEFT: f64 = 112.0;
 const RIGHT: f64 = 150.0;
 const LABEL_LETTERS: usize = 15;
 
-/// One bar: its parts, the first one strong, and what stands beside it.
+/// One bar: its parts, of which the first has the strong colour, and the text beside it.
 struct CostBar {
     parts: Vec<f64>,
     text: String,
 }
 
-/// Draws CPU time per message. `None`: none is known.
+/// Draws CPU time per message. `None`: no run has one.
 pub(super) fn draw_cpu(groups: &[&SettingsGroup<'_>], width: f64) -> Option<Markup> {
     let cost = |row: &Row| {
         let client = row.median(figures::client_cpu_ns)?;
@@ -38,7 +38,7 @@ pub(super) fn draw_cpu(groups: &[&SettingsGroup<'_>], width: f64) -> Option<Mark
     draw(groups, width, "CPU time per message", cost)
 }
 
-/// Draws the broker's memory. `None`: none is known.
+/// Draws the broker's memory. `None`: it is unknown for all runs.
 pub(super) fn draw_memory(groups: &[&SettingsGroup<'_>], width: f64) -> Option<Markup> {
     let cost = |row: &Row| {
         let bytes = row.median(figures::memory_bytes)?;
@@ -92,7 +92,7 @@ fn draw(
     Some(svg("", (width, y + 6.0), title, &shapes))
 }
 
-/// The parts of a bar side by side, and what stands behind them.
+/// The parts of a bar side by side, and its text to their right.
 fn draw_bar(cost: &CostBar, x: &Axis, y: f64) -> Markup {
     let mut end = LEFT;
     let parts = cost.parts.iter().enumerate().map(|(at, part)| {

@@ -1,4 +1,4 @@
-//! How something grows with a setting: rate, latency and cost as lines over its values.
+//! Rate, latency and cost as lines over the values of a setting.
 
 use cloverleaf_page::Axis;
 use cloverleaf_page::picture::Size;
@@ -10,12 +10,13 @@ use crate::figures::{self, Summary};
 use crate::outcome::Outcome;
 use crate::words;
 
-/// Values that are further apart stand on a logarithmic axis.
+/// The x axis is logarithmic if its greatest value is more than this many times the least.
 const LINEAR_MAX: f64 = 25.0;
 const MIB: f64 = 1_048_576.0;
 const LABEL_LETTERS: usize = 13;
 
-/// One chart: its figures, how they are called and written, and whether its axis is logarithmic.
+/// One chart: its figures and their names, the form of its numbers, and whether its y axis is
+/// logarithmic.
 struct GrowthChart {
     name: &'static str,
     figures: Vec<(Summary, &'static str)>,
@@ -24,7 +25,7 @@ struct GrowthChart {
     is_log: bool,
 }
 
-/// All that is drawn of a section, a chart each.
+/// The charts of a section.
 fn charts() -> [GrowthChart; 5] {
     let cpu = |name, figure: fn(&Outcome) -> Option<f64>| GrowthChart {
         name,
@@ -66,7 +67,7 @@ fn charts() -> [GrowthChart; 5] {
     ]
 }
 
-/// Draws all of which something is known.
+/// Draws the charts that have data.
 pub(super) fn draw(section: &ReportSection<'_>, size: Size) -> Markup {
     let charts = charts();
     let drawn = charts.iter().filter_map(|chart| chart.draw(section, size));
@@ -113,7 +114,7 @@ impl GrowthChart {
         Some(chart.draw())
     }
 
-    /// A figure of a subject over the values of the setting; `None`: nothing is known of it.
+    /// A figure of a subject over the values of the setting. `None`: the figure is unknown.
     fn series(&self, section: &ReportSection<'_>, subject: usize, at: usize) -> Option<Series> {
         let (figure, what) = &self.figures[at];
         let groups = section.groups.iter();
@@ -145,7 +146,7 @@ impl GrowthChart {
     }
 }
 
-/// The broker's memory, so that its axis has round numbers.
+/// The broker's memory in MiB, so that the axis has round numbers.
 fn mebibytes(outcome: &Outcome) -> Option<f64> {
     figures::memory_bytes(outcome).map(|bytes| bytes / MIB)
 }

@@ -1,4 +1,5 @@
-//! The distribution of times, by percentiles of which each nine is as wide as the one before.
+//! The distribution of times by percentile, in HdrHistogram's form: each further nine has the same
+//! width on the axis.
 
 use cloverleaf_page::Axis;
 use cloverleaf_page::picture::Size;
@@ -15,10 +16,10 @@ use crate::words;
 const MARKS: [f64; 6] = [0.5, 0.9, 0.99, 0.999, 0.9999, 0.999_99];
 /// Points of a line per nine.
 const POINTS_PER_NINE: f64 = 40.0;
-/// The greatest value stands so many nines behind the last percentile.
+/// The maximum is drawn this many nines to the right of the last percentile.
 const MAX_BEHIND: f64 = 0.35;
 
-/// Draws the times of all subjects of a group. `None`: there is nothing to be drawn.
+/// Draws the times of all subjects of a group. `None`: the group has no times.
 pub(super) fn draw(group: &SettingsGroup<'_>, size: Size) -> Option<Markup> {
     let letters = plot::label_letters(size.0);
     let times = group.rows.iter().map(|(subject, row)| {
@@ -74,7 +75,7 @@ pub(super) fn draw(group: &SettingsGroup<'_>, size: Size) -> Option<Markup> {
     Some(chart.draw())
 }
 
-/// From the least value to so many nines, and the greatest value behind them.
+/// The axis from the minimum to this many nines, and then the maximum.
 fn axis(nines: f64, range: (f64, f64)) -> Axis {
     let ticks = marks(nines).map(|share| (nines_of(share), percent(share)));
     let (least, greatest) = (
@@ -85,18 +86,18 @@ fn axis(nines: f64, range: (f64, f64)) -> Axis {
     Axis::between((0.0, nines + MAX_BEHIND + 0.1), range, ticks.collect())
 }
 
-/// The percentiles up to so many nines, as shares.
+/// The percentiles up to this many nines, as shares.
 fn marks(nines: f64) -> impl Iterator<Item = f64> {
     let marks = MARKS.into_iter();
     marks.filter(move |share| nines_of(*share) <= nines + 1e-6)
 }
 
-/// How many nines a share has: 1 for 90 %, 2 for 99 %.
+/// The number of nines of a share: 1 for 90 %, 2 for 99 %.
 fn nines_of(share: f64) -> f64 {
     -(1.0 - share).max(1e-12).log10()
 }
 
-/// Whether two distributions would lie over each other: in a closed loop they do.
+/// Whether the lines of both distributions would coincide, as they do in a closed loop.
 fn is_same(response: &Histogram, service: &Histogram) -> bool {
     MARKS.iter().all(|share| {
         let (one, two) = (response.quantile_ns(*share), service.quantile_ns(*share));
@@ -111,7 +112,7 @@ fn series(
     label: Option<String>,
     what: &str,
 ) -> Series {
-    // One of a thousand messages is the 99.9th percentile; beyond it there is only the greatest.
+    // With a thousand messages, the last percentile is 99.9: beyond it there is only the maximum.
     let end = nines.min((times.len() as f64).log10()).max(0.0);
     let points = (end * POINTS_PER_NINE).ceil().max(1.0);
     let at = |nines: f64| (nines, times.quantile_ns(1.0 - 10f64.powf(-nines)) as f64);

@@ -1,7 +1,7 @@
-//! A report as a page: one HTML file with its charts in it, which needs no network and no script.
+//! A report as a page: one HTML file that contains its charts and needs no network and no script.
 //!
-//! The charts are SVG drawn here, not by a library, because their colours are variables of the
-//! style sheet: so one file is read by day, by night and on paper (`docs/decisions/` says more).
+//! The charts are SVG that is drawn here, not by a library, because their colours are variables of
+//! the style sheet: one file suits a light screen, a dark screen and paper (see `docs/decisions/`).
 
 mod bars;
 mod beside;
@@ -24,7 +24,7 @@ use crate::{notes, words};
 
 const STYLE: &str = include_str!("style.css");
 
-/// The page.
+/// The whole page as HTML.
 pub fn page(report: &Report) -> String {
     let view = ReportView::new(report);
     let notes = notes::of(report);
@@ -45,7 +45,7 @@ pub fn page(report: &Report) -> String {
     html_page(&report.title, &[STYLE], &body)
 }
 
-/// The head of the page: what was measured, whom, when, and whether it went well.
+/// The head of the page: title, brokers, date, and whether a measurement failed.
 fn head(report: &Report, view: &ReportView<'_>) -> Markup {
     let runs = report.rows.iter().flat_map(|row| &row.runs);
     let started = runs.map(|run| run.started_unix_ms).min();
@@ -90,7 +90,7 @@ fn head(report: &Report, view: &ReportView<'_>) -> Markup {
     }
 }
 
-/// A sentence for each subject and kind of measurement.
+/// The results of the checks: a sentence for each subject and kind of measurement.
 fn checks(view: &ReportView<'_>) -> Markup {
     let each = view.sections.iter().flat_map(|section| {
         let kind = words::kind(section.kind).to_lowercase();

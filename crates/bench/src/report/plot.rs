@@ -1,4 +1,4 @@
-//! A chart with two axes and lines in it, and what charts of all kinds have in common.
+//! A line chart with two axes, and the parts that all kinds of charts share.
 
 use cloverleaf_page::picture::{Point, Size, dot, line, path, svg, text, titled};
 use cloverleaf_page::{Axis, spread};
@@ -6,30 +6,30 @@ use maud::{Markup, html};
 
 use super::view::colour;
 
-/// Letters of this size; names are as wide as the style sheet's font lets them be at most.
+/// Size of a letter in pixels. The width is an upper bound for the style sheet's font.
 const LETTER_HEIGHT: f64 = 13.0;
 pub(super) const LETTER_WIDTH: f64 = 6.9;
-/// Left of the axis.
+/// Margin at the left of the y axis.
 const LEFT: f64 = 62.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 40.0;
 
-/// The figures of a subject as a line, with its name at its end.
+/// The figures of a subject as a line, with the subject's name at the line's end.
 pub(super) struct Series {
     pub(super) subject: usize,
-    /// `None`: it has no name of its own, and is dashed.
+    /// The name at the line's end. `None`: the line has no name, and is dashed.
     pub(super) label: Option<String>,
-    /// Pieces between which nothing was measured.
+    /// Pieces of the line. Between two pieces there is no data.
     pub(super) pieces: Vec<Vec<Point>>,
-    /// Points that say what they are when they are pointed at.
+    /// Points with a tooltip.
     pub(super) marks: Vec<(f64, f64, String)>,
-    /// Least and greatest values at a place.
+    /// Value on the x axis, with the least and the greatest value there.
     pub(super) spreads: Vec<(f64, f64, f64)>,
 }
 
-/// The chart.
+/// A line chart.
 pub(super) struct LineChart {
-    /// For those who cannot see it.
+    /// The accessible name, for screen readers.
     pub(super) title: String,
     pub(super) size: Size,
     pub(super) x: Axis,
@@ -39,7 +39,7 @@ pub(super) struct LineChart {
     pub(super) series: Vec<Series>,
 }
 
-/// The letters of a name at the end of a line, in a chart of this width.
+/// Maximum of letters of a name at the end of a line, in a chart of this width.
 pub(super) fn label_letters(width: f64) -> usize {
     if width > 700.0 { 18 } else { 13 }
 }
@@ -52,7 +52,8 @@ pub(super) fn ends(values: impl Iterator<Item = f64>) -> (f64, f64) {
     })
 }
 
-/// The place of the axes in a picture of this size: of x from left to right, of y from below.
+/// The pixel ranges of both axes in a picture of this size: x from left to right, y from bottom to
+/// top.
 pub(super) fn ranges((width, height): Size, label_letters: usize) -> [(f64, f64); 2] {
     let right = match label_letters {
         0 => 12.0,
@@ -61,7 +62,7 @@ pub(super) fn ranges((width, height): Size, label_letters: usize) -> [(f64, f64)
     [(LEFT, width - right), (height - BOTTOM, TOP)]
 }
 
-/// The names of values at the left, with a line across for each, and what they are above them.
+/// Draws the ticks of the y axis with a grid line for each, and the axis's name above them.
 pub(super) fn y_axis(y: &Axis, name: &str, right: f64) -> Markup {
     html! {
         @for (value, tick) in &y.ticks {
@@ -91,7 +92,7 @@ impl LineChart {
         svg("", self.size, &self.title, &shapes)
     }
 
-    /// Ticks of the axis below, with the names for which there is room.
+    /// Draws the ticks of the x axis. Names that would overlap are left out.
     fn x_ticks(&self) -> Markup {
         let (bottom, _) = self.y.range;
         let mut free = f64::NEG_INFINITY;
@@ -134,7 +135,8 @@ impl LineChart {
         }
     }
 
-    /// Names at the ends of lines, moved apart, with a thread to the line where they were moved.
+    /// Draws the names at the ends of lines. Names that would overlap are moved apart, with a thin
+    /// line to the end of their line.
     fn draw_labels(&self) -> Markup {
         let (bottom, top) = self.y.range;
         let right = self.x.range.1;
@@ -159,7 +161,7 @@ impl LineChart {
 }
 
 impl Series {
-    /// The last point.
+    /// The last point of the line.
     fn end(&self) -> Option<Point> {
         let mark = self.marks.last().map(|(x, y, _)| (*x, *y));
         let point = self.pieces.iter().flatten().last().copied();

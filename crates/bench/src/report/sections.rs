@@ -1,4 +1,4 @@
-//! One kind of measurement: its headline, its settings, its charts.
+//! The section of one kind of measurement: headline, settings, charts.
 
 use cloverleaf_page::picture::Size;
 use maud::{Markup, html};
@@ -11,10 +11,10 @@ use crate::words;
 
 const WIDE: Size = (1064.0, 340.0);
 const HALF: Size = (514.0, 300.0);
-/// Of two pictures that stand one above the other.
+/// Height of each of two pictures, one above the other.
 const LOW: f64 = 210.0;
 
-/// Draws all of it.
+/// Draws the section.
 pub(super) fn draw(view: &ReportView<'_>, section: &ReportSection<'_>) -> Markup {
     let names = section
         .varies
@@ -28,7 +28,7 @@ pub(super) fn draw(view: &ReportView<'_>, section: &ReportSection<'_>) -> Markup
         0 => String::new(),
         _ => format!(" {count} of {all} are drawn; the table has all."),
     };
-    // A topic that was filled before has ages, not latencies.
+    // The times of a topic that was filled before are ages, not latencies.
     let has_latency = section.kind != Kind::Consume;
     html! {
         section {
@@ -163,7 +163,7 @@ fn growth(section: &ReportSection<'_>) -> Markup {
     }
 }
 
-/// A picture, if there is one, with its name and what has to be known to read it.
+/// A picture, if there is one, with its name and an explanation.
 fn figure(name: &str, text: &str, picture: Option<Markup>) -> Markup {
     html! {
         @if let Some(picture) = picture {
@@ -172,7 +172,7 @@ fn figure(name: &str, text: &str, picture: Option<Markup>) -> Markup {
     }
 }
 
-/// The same picture for several groups: one over the whole width, or side by side.
+/// The same picture for several groups. A single one has the whole width, several are side by side.
 fn each(
     name: &str,
     text: &str,

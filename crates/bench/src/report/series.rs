@@ -12,7 +12,7 @@ use crate::plan::Amount;
 use crate::recorder::ClientStats;
 use crate::words;
 
-/// More points would be a line again.
+/// A line with more points than this has no marks, because they would merge into a line.
 const MARKS_MAX: usize = 60;
 
 /// A second's messages, and their p99 in nanoseconds if there were any.
@@ -22,8 +22,8 @@ struct SecondFigures {
     p99_ns: Option<f64>,
 }
 
-/// Draws the rate of each subject's typical run, and its p99 if that means anything. `None`: none
-/// has two whole seconds.
+/// Draws the rate of each subject's typical run, and its p99 if `has_latency`. `None`: no run has
+/// two whole seconds.
 pub(super) fn draw(group: &SettingsGroup<'_>, size: Size, has_latency: bool) -> Option<Markup> {
     let letters = plot::label_letters(size.0);
     let all = group.rows.iter().filter_map(|(subject, row)| {
@@ -71,14 +71,14 @@ pub(super) fn draw(group: &SettingsGroup<'_>, size: Size, has_latency: bool) -> 
 
 type Figure = fn(&SecondFigures) -> Option<f64>;
 
-/// The whole seconds of a run; in those of which nothing is known nothing happened.
+/// The whole seconds of a run. A second without figures had no messages.
 fn seconds(run: &Outcome, stats: &ClientStats) -> Vec<SecondFigures> {
     let last = stats.seconds.keys().last().copied().unwrap_or(0);
     let end = match run.plan.amount {
         Amount::Seconds(seconds) => last.saturating_add(1).min(seconds as u32),
         Amount::Messages(_) => last,
     };
-    // Where the clock ran far ahead of the messages, the last hour is enough for a picture.
+    // Only the last hour is drawn: it is enough even if the clock ran far ahead of the messages.
     let begin = end.saturating_sub(3_600);
     let each = (begin..end).map(|second| {
         let found = stats.seconds.get(&second);

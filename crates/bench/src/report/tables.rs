@@ -7,10 +7,10 @@ use crate::outcome::{Outcome, Report};
 use crate::table::{self, FigureTable};
 use crate::words;
 
-/// Most values of one setting that are listed.
+/// Maximum of values that are listed for one setting.
 const VALUES_MAX: usize = 12;
 
-/// Rates, costs and what the checks have found, and below them times by percentile.
+/// A table of rates, costs and results of the checks, and below it one of times by percentile.
 pub(super) fn figures(view: &ReportView<'_>) -> Markup {
     let rows: Vec<_> = view.rows().map(|(_, row)| row).collect();
     let latency = table::latency(&rows, true);
@@ -90,7 +90,7 @@ pub(super) fn conditions(report: &Report, view: &ReportView<'_>) -> Markup {
     }
 }
 
-/// The values of each setting, each once.
+/// The distinct values of each setting.
 fn settings<'r>(runs: impl Iterator<Item = &'r Outcome>) -> Vec<(&'static str, String)> {
     let mut all: Vec<(&'static str, Vec<String>)> = Vec::new();
     for (name, value) in runs.flat_map(|run| words::settings(&run.plan)) {

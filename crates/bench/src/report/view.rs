@@ -1,17 +1,17 @@
-//! A report as it is drawn: measurements that belong into one picture.
+//! The structure of a report's page: which measurements share a picture.
 
 use crate::figures;
 use crate::outcome::{Kind, Report, Row, Subject, Variation};
 use crate::words;
 
-/// Most colours that are told apart.
+/// Number of colours in the style sheet. Further subjects reuse them.
 const COLOURS: usize = 8;
-/// Most pictures of one sort.
+/// Maximum of pictures of one sort in a section.
 const DRAWN_MAX: usize = 4;
 
-/// All of it.
+/// The whole report.
 pub(super) struct ReportView<'r> {
-    /// In the order in which they come first.
+    /// Subjects in the order of their first measurement.
     pub(super) subjects: Vec<&'r Subject>,
     pub(super) sections: Vec<ReportSection<'r>>,
 }
@@ -28,9 +28,9 @@ pub(super) struct ReportSection<'r> {
 pub(super) struct SettingsGroup<'r> {
     /// The difference from other groups; empty: there is only one.
     pub(super) name: String,
-    /// The same in its parts.
+    /// The values of the settings that make up the name.
     pub(super) variations: &'r [Variation],
-    /// With the number of their subject.
+    /// Each row with the index of its subject.
     pub(super) rows: Vec<(usize, &'r Row)>,
 }
 
@@ -80,7 +80,7 @@ impl<'r> ReportView<'r> {
         &mut self.sections[at]
     }
 
-    /// All rows with the number of their subject, in the order of the page.
+    /// All rows, each with the index of its subject, in the order of the page.
     pub(super) fn rows(&self) -> impl Iterator<Item = (usize, &'r Row)> + '_ {
         self.sections.iter().flat_map(ReportSection::rows)
     }
@@ -93,18 +93,17 @@ impl<'r> ReportSection<'r> {
             .flat_map(|group| group.rows.iter().copied())
     }
 
-    /// Whether it is one measurement with nothing to be compared to.
+    /// Whether the section has only one measurement.
     pub(super) fn is_single(&self) -> bool {
         self.rows().count() <= 1
     }
 
-    /// Whether it shows how something grows: one setting with so many values that lines say more
-    /// than bars.
+    /// Whether lines are drawn instead of bars: one setting varies, and has many values.
     pub(super) fn is_curve(&self) -> bool {
         self.varies.len() == 1 && self.groups.len() > DRAWN_MAX
     }
 
-    /// The groups of which each has pictures of its own: all, or some that are evenly apart.
+    /// The groups that have pictures of their own: all, or [`DRAWN_MAX`] at even distances.
     pub(super) fn drawn(&self) -> Vec<&SettingsGroup<'r>> {
         let has_rate = |(_, row): &(usize, &Row)| row.median(figures::rate).is_some();
         let has_any = |group: &&SettingsGroup<'_>| group.rows.iter().any(has_rate);
@@ -118,8 +117,8 @@ impl<'r> ReportSection<'r> {
         }
     }
 
-    /// The name of each group below an axis: short for what changes from group to group, and one
-    /// for all neighbours that have the rest in common.
+    /// The names of each group below an axis: the value of the last setting, and the other
+    /// settings, which are drawn once for neighbouring groups that share them.
     pub(super) fn axis_names(&self) -> Vec<(String, Option<String>)> {
         let names = self.groups.iter().map(|group| match group.variations {
             [rest @ .., last] if !rest.is_empty() => {
@@ -131,13 +130,14 @@ impl<'r> ReportSection<'r> {
         names.collect()
     }
 
-    /// Whether some of its measurements have a schedule that does not wait for the broker.
+    /// Whether some of its measurements have a schedule that does not wait for the broker (open
+    /// loop).
     pub(super) fn is_open(&self) -> bool {
         let mut runs = self.rows().flat_map(|(_, row)| &row.runs);
         runs.any(|run| run.plan.arrivals != crate::schedule::Arrivals::Closed)
     }
 
-    /// The settings that all its measurements share, in a line.
+    /// The settings that all measurements share, in one line.
     pub(super) fn settings(&self) -> String {
         let runs = self.rows().flat_map(|(_, row)| &row.runs);
         let words = words::shared_settings(runs).into_iter();
@@ -158,7 +158,7 @@ impl<'r> ReportSection<'r> {
     }
 }
 
-/// The place of an element in a list, at whose end it is added if it is not there.
+/// The index of an element in a list. If the list does not have it, it is appended.
 fn find_or_add<T>(list: &mut Vec<T>, is_it: impl Fn(&T) -> bool, new: impl FnOnce() -> T) -> usize {
     list.iter().position(is_it).unwrap_or_else(|| {
         list.push(new());
@@ -166,18 +166,19 @@ fn find_or_add<T>(list: &mut Vec<T>, is_it: impl Fn(&T) -> bool, new: impl FnOnc
     })
 }
 
-/// The label of a row's subject, of at most so many letters.
+/// The label of a row's subject, of at most `letters_max` letters.
 pub(super) fn label(row: &Row, letters_max: usize) -> String {
     let label = row.runs.first().map(|run| run.subject.label.as_str());
     shorten(label.unwrap_or_default(), letters_max)
 }
 
-/// The class of a subject's colour.
+/// The CSS class of a subject's colour.
 pub(super) fn colour(subject: usize) -> String {
     format!("s{}", subject % COLOURS)
 }
 
-/// At most so many letters, the middle left out: names differ at their ends.
+/// Shortens a text to `letters_max` letters by leaving out the middle, because names differ at
+/// their ends.
 pub(super) fn shorten(text: &str, letters_max: usize) -> String {
     let letters: Vec<char> = text.chars().collect();
     if letters.len() <= letters_max {
