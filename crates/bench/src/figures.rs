@@ -6,13 +6,13 @@ use crate::histogram::Histogram;
 use crate::outcome::{Kind, Outcome, Row};
 use crate::recorder::ClientStats;
 
-/// One of them, with what it needs to know.
+/// A function that returns a figure of a measurement.
 pub type Figure = Box<dyn Fn(&Outcome) -> Option<f64>>;
 
-/// Some times of a measurement, if it has such.
+/// A function that returns the histogram of times of a measurement, if it has one.
 pub type Times = fn(&Outcome) -> Option<&Histogram>;
 
-/// Messages that have to lie beyond a percentile: with fewer it is one of them by chance.
+/// Minimum of messages beyond a percentile. With fewer, the percentile depends on chance.
 const BEYOND_MIN: f64 = 10.0;
 
 /// A figure of all runs of a row.
@@ -67,8 +67,8 @@ pub fn service(outcome: &Outcome) -> Option<&Histogram> {
     timed(outcome).map(|stats| &stats.service)
 }
 
-/// A publisher that nobody answers has no latency: there is only the time that the system takes to
-/// take a message.
+/// A producer without acknowledgements has no latency: only the time in which the kernel accepts a
+/// message is known.
 fn timed(outcome: &Outcome) -> Option<&ClientStats> {
     let has_times = outcome.kind != Kind::Produce || outcome.has_acks();
     measured(outcome).filter(|_| has_times)
@@ -84,7 +84,7 @@ pub fn byte_rate(outcome: &Outcome) -> Option<f64> {
     measured(outcome).map(ClientStats::byte_rate)
 }
 
-/// How late the generator was; in an open loop.
+/// The generator's own lateness, in an open loop.
 pub fn lag(outcome: &Outcome) -> Option<&Histogram> {
     let lag = &outcome.produced.as_ref()?.lag;
     let is_open = crate::words::asked(&outcome.plan.arrivals).is_some();
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
     use crate::table::tests::outcome;
 
-    /// A run whose messages took these milliseconds, each so many times.
+    /// A run with these latencies: milliseconds, and the number of messages that took them.
     fn run(times: &[(u64, u64)]) -> Outcome {
         let mut run = outcome("a", 1);
         if let Some(stats) = &mut run.consumed {

@@ -1,4 +1,4 @@
-//! Notes: sentences for what a table does not say by itself.
+//! Notes: sentences about facts that the tables do not show.
 
 use crate::driver::Promise;
 use crate::outcome::{ASKED_RATE, Kind, Outcome, Report, Row};
@@ -7,18 +7,18 @@ use crate::recorder::ClientStats;
 use crate::schedule::Arrivals;
 use crate::words;
 
-/// A generator that is later than this is told of.
+/// A note reports a generator that sends later than this.
 const LAG_NS: u64 = 1_000_000;
-/// Messages that had not come are told of when they are more than this share of what came.
+/// A note reports a backlog of more than this share of the received messages.
 const BACKLOG: f64 = 0.05;
 /// A thread, or all cores, that worked for more than this share of the time had no time to spare.
 const BUSY: f64 = 0.9;
-/// In measurements of fewer seconds nothing is said of it.
+/// Shorter measurements get no note about busy threads or cores.
 const BUSY_MIN_S: f64 = 0.5;
-/// A rate below this share of what was asked for was not reached.
+/// Below this share of the requested rate, the rate counts as not reached.
 const REACHED: f64 = 0.95;
 
-/// URLs of brokers in this process begin so.
+/// Prefix of the URLs of brokers in this process.
 const EMBEDDED: &str = "embedded:";
 
 /// All sentences that belong to a report, each once.
@@ -171,7 +171,7 @@ fn of_outcome(outcome: &Outcome) -> Vec<String> {
 
 /// Whether the generator may be what was measured.
 fn of_busy(outcome: &Outcome) -> Option<String> {
-    // A moment says nothing of a thread.
+    // In a very short time, a thread's load means nothing.
     if outcome.usage.wall_s < BUSY_MIN_S {
         return None;
     }
@@ -199,7 +199,7 @@ fn of_busy(outcome: &Outcome) -> Option<String> {
     ))
 }
 
-/// The backlog when producers had ended: of the run that left most.
+/// The backlog when the producers had ended, of the run with the largest one.
 fn of_backlog(row: &Row) -> Option<String> {
     let left = |run: &Outcome| run.consumed.as_ref()?.meanwhile.map(|it| it.backlog);
     let outcome = row.counted().max_by_key(|run| left(run))?;
@@ -218,7 +218,7 @@ fn of_backlog(row: &Row) -> Option<String> {
     })
 }
 
-/// Whether consumers had nothing left before their time was over: of the run that was over first.
+/// A note if consumers emptied the topic before their time ended, about the run that ended first.
 fn of_empty(row: &Row) -> Option<String> {
     let span_ns = |run: &Outcome| Some((run.consumed.as_ref()?.span_s() * 1e9) as u64);
     let outcome = row.counted().min_by_key(|run| span_ns(run))?;

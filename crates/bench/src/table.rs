@@ -57,7 +57,7 @@ impl FigureTable {
     }
 }
 
-/// The whole report, at most so many columns wide.
+/// The whole report, at most `width` characters wide.
 pub fn render(report: &Report, width: u16) -> String {
     let rows: Vec<&Row> = report.rows.iter().collect();
     let classes = classes(report).into_iter();
@@ -96,7 +96,7 @@ fn classes(report: &Report) -> Vec<(String, Promise)> {
     once_each(subjects(report).map(|subject| (words::class(subject), subject.promise)))
 }
 
-/// Where brokers are that are called otherwise, and the options of their clients.
+/// The URLs of brokers whose label is not their URL, with the options of their clients.
 fn places(report: &Report) -> Vec<String> {
     let others = subjects(report).filter(|subject| subject.label != subject.url);
     once_each(others.map(|subject| format!("{}: {}", subject.label, subject.url)))
@@ -113,7 +113,7 @@ fn subjects(report: &Report) -> impl Iterator<Item = &Subject> {
     runs.map(|run| &run.subject)
 }
 
-/// In the order in which they come first.
+/// Removes repeated values, and keeps the order of their first occurrence.
 fn once_each<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut found = Vec::new();
     for value in values {
@@ -360,7 +360,7 @@ pub(crate) mod tests {
     use crate::plan::{Acks, Amount, Plan};
     use crate::usage::Usage;
 
-    /// A run of 1,000 messages in a second, the slowest of which took so many milliseconds.
+    /// A run of 1,000 messages in a second, the slowest of which took `slowest_ms` milliseconds.
     pub(crate) fn outcome(label: &str, slowest_ms: u64) -> Outcome {
         let mut stats = ClientStats {
             sent: 1_000,
