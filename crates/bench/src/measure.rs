@@ -65,7 +65,8 @@ impl Target<'_> {
         })
     }
 
-    /// Measures by `work`, which uses connections of this process or of others.
+    /// Measures; `work` generates the load, from connections of this process or of other machines'
+    /// workers.
     ///
     /// # Errors
     /// As [`Target::measure`].
@@ -86,8 +87,8 @@ impl Target<'_> {
             } else {
                 plan.consumers
             },
-            // All that was put in is measured if messages are counted: none is put in for a
-            // warm-up.
+            // If the plan sets a number of messages, the topic is filled with just these, none for
+            // a warm-up, and all of them are measured.
             warm_up_s: match (kind, plan.amount) {
                 (Kind::Consume, Amount::Messages(_)) => 0.0,
                 _ => plan.warm_up_s,
@@ -256,7 +257,7 @@ pub(crate) fn say_how_long(outcome: &mut Outcome, quiet: Duration) {
     }
 }
 
-/// The sides that are measured at one time.
+/// Which sides are measured: producers, consumers, or both at once.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sides<'f> {
     pub(crate) produces: bool,
@@ -341,7 +342,8 @@ impl<'w, F: FnMut(&Progress)> Watch<'w, F> {
 
     /// Shows the seconds that are over.
     pub(crate) fn show(&mut self, now_ns: u64) {
-        // A second more, because the first message of a second closes the one before.
+        // One second late, because a recorder adds a second to the figures only when the first
+        // message of a later one comes.
         let since_ns = now_ns.saturating_sub(self.measured_from_ns);
         let before = match now_ns {
             u64::MAX => u32::MAX,

@@ -41,8 +41,8 @@ impl Limits {
 /// Why a client library did not accept a message.
 #[derive(Debug)]
 pub(crate) enum NotTaken {
-    /// Its buffer is full, and it may accept the message later. The text is the error of a message
-    /// that it never accepts.
+    /// Its buffer is full, and it may accept the message later. The text is recorded as the
+    /// message's error if the run ends before that.
     Full(String),
     /// It will never accept the message, for this reason.
     Refused(String),
@@ -88,7 +88,8 @@ pub(crate) trait ReceivePort: Send {
     }
 }
 
-/// Receives the answers of one [`PublishPort::exchange`]. The first answer reads the clock.
+/// Receives the answers of one [`PublishPort::exchange`]. The clock is read at the first
+/// acknowledgement or refusal, and the later ones get the same time.
 pub(crate) struct Answers<'a> {
     in_flight: &'a mut InFlight,
     recorder: &'a mut Recorder,
@@ -158,7 +159,7 @@ impl Answers<'_> {
     }
 }
 
-/// A producer by a client library.
+/// A producer that publishes through the port of a client library.
 pub(crate) struct Producer<P>(pub(crate) P);
 
 impl<P: PublishPort> Produce for Producer<P> {
@@ -236,8 +237,8 @@ impl<P: PublishPort> Run<'_, P> {
         }
     }
 
-    /// Passes on the messages that are due and fit into the window. Returns when the next one can
-    /// be passed on, 0: at once; `None`: not before an answer.
+    /// Passes on the messages that are due and fit into the window. Returns when to try the next
+    /// one (0: at once); `None`: after an answer, or never, because no more messages are sent.
     fn publish(&mut self, mut now_ns: u64) -> Option<u64> {
         let (mut sent, mut unread) = (0, 0);
         while !self.is_done {
@@ -353,15 +354,16 @@ impl<P: PublishPort> Run<'_, P> {
     }
 }
 
-/// Receives the messages of one [`ReceivePort::receive`]. The first message reads the clock.
+/// Receives the messages of one [`ReceivePort::receive`]. The clock is read at the first one, and
+/// the others get the same time.
 pub(crate) struct Arrivals<'a> {
     recorder: &'a mut Recorder,
     now_ns: Option<u64>,
 }
 
 impl Arrivals<'_> {
-    /// A message was received. `stream`: within which messages keep their order
-    /// ([`Recorder::came`]).
+    /// A message was received. `stream`: the partition or queue within which messages keep their
+    /// order; `None`: order is not checked ([`Recorder::came`]).
     #[inline]
     pub(crate) fn came(&mut self, message: &[u8], stream: Option<u32>) {
         let clock = self.recorder.clock();
@@ -370,7 +372,7 @@ impl Arrivals<'_> {
     }
 }
 
-/// A consumer by a client library.
+/// A consumer that receives through the port of a client library.
 pub(crate) struct Consumer<P>(pub(crate) P);
 
 impl<P: ReceivePort> Consume for Consumer<P> {

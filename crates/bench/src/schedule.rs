@@ -39,12 +39,13 @@ pub enum Arrivals {
 #[derive(Debug, Clone)]
 pub struct Schedule {
     arrivals: Arrivals,
-    /// Number of the producer, and of all producers.
+    /// The producer's number, from 0, and how many producers there are.
     place: (u32, u32),
     random: Random,
     /// Number of messages so far.
     count: u64,
-    /// The time of the last message in seconds, if times are computed from the one before.
+    /// The time of the last message in seconds. Only Poisson arrivals use it: they compute each
+    /// time from the one before.
     last_s: f64,
 }
 
