@@ -26,6 +26,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("cloverleaf-session", &["cloverleaf-telemetry"]),
     ("cloverleaf-access", &[]),
+    ("cloverleaf-subjects", &[]),
     (
         "cloverleaf-nsq",
         &[
@@ -114,6 +115,7 @@ const SANS_IO: &[&str] = &[
     "cloverleaf-broker",
     "cloverleaf-session",
     "cloverleaf-access",
+    "cloverleaf-subjects",
     "cloverleaf-nsq",
     "cloverleaf-kafka",
     "cloverleaf-amqp",

@@ -1,0 +1,3 @@
+//! Patterns and the trie through the public interface, beside a naive matcher.
+
+mod trie;
