@@ -1,3 +1,4 @@
 //! Patterns and the trie through the public interface, beside a naive matcher.
 
+mod reference;
 mod trie;

@@ -17,7 +17,7 @@ fn text() -> impl Strategy<Value = String> {
 }
 
 fn pattern(text: &str) -> Pattern {
-    Pattern::try_from(text).unwrap()
+    Pattern::try_from(text).unwrap_or_else(|_| panic!("{text:?} is no pattern"))
 }
 
 proptest! {
