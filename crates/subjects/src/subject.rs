@@ -52,8 +52,8 @@ pub fn is_valid_subject(subject: &[u8]) -> bool {
     has_pattern_tokens(subject) && !subject.iter().any(blank)
 }
 
-/// Whether no token is empty, and none is a wildcard (`IsValidLiteralSubject`). This is the check of
-/// a publish on a pedantic connection. It does not look for blanks.
+/// Whether no token is empty, and none is a wildcard (`IsValidLiteralSubject`). This is the check
+/// of a publish on a pedantic connection. It does not look for blanks.
 pub fn is_valid_literal_subject(subject: &[u8]) -> bool {
     !has_empty_token(subject) && is_literal(subject)
 }

@@ -202,8 +202,8 @@ impl<T: Clone + Eq + Hash> PatternTrie<T> {
         }
     }
 
-    /// Calls `f` with each value of each pattern that matches the subject (`Sublist.Match`). A value
-    /// of several matching patterns comes once for each.
+    /// Calls `f` with each value of each pattern that matches the subject (`Sublist.Match`). A
+    /// value of several matching patterns comes once for each.
     pub fn for_each_match<'a>(&'a self, subject: &[u8], mut f: impl FnMut(&'a T)) {
         let visit = |values: &'a Values<T>| {
             values.visit(&mut f);

@@ -77,8 +77,8 @@ impl<T: Clone + Eq + Hash> Edge<T> {
         self.below = Some(Arc::new(below));
     }
 
-    /// The part of `text` after the edge below that it begins with. `None` if nothing is left, or if
-    /// the text ends with a `>` at the level below.
+    /// The part of `text` after the edge below that it begins with. `None` if nothing is left, or
+    /// if the text ends with a `>` at the level below.
     pub(super) fn tail_below<'t>(&self, text: &'t [u8], seed: u64) -> Option<&'t [u8]> {
         if text == REST {
             return None;
