@@ -11,7 +11,7 @@
 //!
 //! | option | what | default |
 //! |---|---|---|
-//! | `client` | `librdkafka`, or `raw`: our own client, which shows what librdkafka costs | `librdkafka` |
+//! | `client` | `librdkafka`, or `raw`: our own, to see what librdkafka costs | `librdkafka` |
 //! | `replication` | replicas of the topic | the broker's |
 //! | `topic.NAME` | a setting of the topic, such as `topic.flush.messages=1` | the broker's |
 //! | `durability` | durability that an answer promises, if the broker does not report it | |
