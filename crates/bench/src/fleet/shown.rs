@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::measure::Progress;
 use crate::recorder::Second;
 
-/// Maximum of seconds that wait to be shown. More would come only from a faulty worker.
+/// Maximum of seconds that wait to be shown. Further ones are dropped.
 const WAITING_MAX: usize = 100;
 
 /// The figures of seconds that were reported and not yet shown.

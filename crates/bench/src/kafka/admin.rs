@@ -195,8 +195,7 @@ impl Kafka {
                     if self.partitions(admin.inner(), plan)? > 0 {
                         return Ok(false);
                     }
-                    // The existing topic is being deleted: without a leader it is no longer in the
-                    // metadata.
+                    // The existing topic has no partition with a leader: it is being deleted.
                     if Instant::now() > end {
                         let words = format!("the topic \"{}\" is being deleted", plan.topic);
                         return Err(self.url.refused(words));
