@@ -48,17 +48,37 @@ impl<'b> Reader<'b> {
         self.array().map(i64::from_be_bytes)
     }
 
-    /// A number of 7 bits in each byte, of which all but the last have the highest bit set.
+    /// A number of 7 bits in each byte, of which all but the last have the highest bit set; `None`
+    /// if it does not fit.
     #[inline]
     pub(crate) fn varint(&mut self) -> Option<u64> {
         let (mut number, mut shift) = (0u64, 0);
         loop {
             let byte = self.u8()?;
-            number |= u64::from(byte & 0x7f).checked_shl(shift)?;
+            let part = u64::from(byte & 0x7f);
+            let shifted = part.checked_shl(shift)?;
+            if shifted >> shift != part {
+                return None;
+            }
+            number |= shifted;
             if byte & 0x80 == 0 {
                 return Some(number);
             }
             shift += 7;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_beyond_64_bits_is_refused() {
+        let mut bytes = [0xff; 10];
+        bytes[9] = 0x01;
+        assert_eq!(Reader(&bytes).varint(), Some(u64::MAX));
+        bytes[9] = 0x02;
+        assert_eq!(Reader(&bytes).varint(), None);
     }
 }

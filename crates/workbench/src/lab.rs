@@ -17,7 +17,7 @@ use cloverleaf_page::Terminal;
 use cloverleaf_program::VERSION;
 use cloverleaf_server::Observer;
 
-use crate::embedded::Embedded;
+use crate::embedded::{Embedded, there};
 use crate::stop;
 
 /// Runs the command.
@@ -88,6 +88,10 @@ fn begin(options: &BrokerOptions) -> anyhow::Result<LabBroker> {
     let observer = options.record.as_deref().map(recorder).transpose()?;
     let broker = Arc::new(Embedded::start("lab", flags, observer)?);
     let addresses = broker.server()?.addresses();
+    let needed = |it: &BrokerListener| !it.is_tls() && *it != BrokerListener::NsqLookup;
+    for listener in BrokerListener::ALL.into_iter().filter(needed) {
+        there(addresses.of(listener.setting()))?;
+    }
     let asked = Arc::clone(&broker);
     Ok(LabBroker {
         addresses: Addresses::new(|listener| addresses.of(listener.setting())),

@@ -29,7 +29,7 @@ impl Scenario {
             && client["client_id"] == self.client_id
             && ["library", "version"]
                 .iter()
-                .all(|it| client[it] == reported[it])
+                .all(|it| reported[it].is_string() && client[it] == reported[it])
     }
 }
 

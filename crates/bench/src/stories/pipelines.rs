@@ -21,7 +21,7 @@ const FEW: usize = 2;
 
 const LESSON: &str = "\
 What to learn: a broker that shares messages out evenly among its consumers does the wrong \
-thing for a pipeline in which several of them source the same processors, because each hands its \
+thing for a pipeline in which several of them feed the same processors, because each hands its \
 first message to the same one. The queue is empty, processors are idle, and jobs wait in a \
 mailbox that no broker sees. The seed's way out is a single producer. The other one needs no \
 change to the program: with fill-first the queue gives everything to one consumer until its \

@@ -106,6 +106,7 @@ fn run_program(
                 let shown = shown(findings);
                 bail!("{shown} is found; the library says that it is {reported}");
             }
+            measured.gain.context("the finding predicts no gain")?;
             expected.check(finding)
         }
         (None, all) => bail!("it does nothing wrong, but there is {}", shown(all)),
@@ -130,6 +131,9 @@ fn run_lab(
         bail!("{}\n{}", output.status, tail(&stderr, 30));
     };
     measured.gain = finding["prediction"]["gain"].as_f64();
+    if !finding.is_null() {
+        measured.gain.context("the finding predicts no gain")?;
+    }
     measured.found_s = report["found_s"].as_f64();
     let gains = report["after"].as_f64().zip(report["predicted"].as_f64());
     measured.of_predicted = gains.map(|(after, predicted)| after / predicted);

@@ -25,10 +25,12 @@ var Body = make([]byte, 200)
 var seen atomic.Int64
 
 func seconds() time.Duration {
-	seconds, err := strconv.ParseFloat(os.Getenv("SECONDS"), 64)
-	if err != nil {
-		seconds = 20
+	text, isSet := os.LookupEnv("SECONDS")
+	if !isSet {
+		text = "20"
 	}
+	seconds, err := strconv.ParseFloat(text, 64)
+	Check(err)
 	return time.Duration(seconds * float64(time.Second))
 }
 
